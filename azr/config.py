@@ -120,7 +120,8 @@ class DataConfig:
     """Questions from a file to train on, alone or beside self-play; `docs/data.md` describes its rows."""
 
     path: str | None = None
-    """JSON lines (`.gz` is unpacked) or parquet; none for self-play alone."""
+    """JSON lines (`.gz` is unpacked), parquet, or a data set of the hub: OWNER/NAME[/CONFIG][:SPLIT] (train), or its
+    folder. None for self-play alone."""
     play: Literal["alone", "mixed", "alternate"] = "alone"
     """`alone`: no self-play. `mixed`: every step has rows and self-play. `alternate`: odd steps are self-play, even
     steps answer rows."""

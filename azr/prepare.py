@@ -14,6 +14,7 @@ from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architect
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.weight_transfers import choose_transfer
 from azr.config import TEMPLATES, Config, NoImportance
+from azr.datasets.prepare.preparing import rows_file
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, did_you_mean
 from azr.evaluation.suites.exam import exam_questions
@@ -80,8 +81,8 @@ def check(config: Config) -> None:
         check_four_bit()
     if train.lora.rank and find_spec("peft") is None:
         raise UserError(
-            "train.lora.rank asks for adapters, but the package peft is not installed: install it with pip install "
-            "peft, or set the rank to 0."
+            "train.lora.rank asks for adapters, but the package peft is not installed: run pip install -e '.[lora]' "
+            "in the clone, or set the rank to 0."
         )
     trackers.check_names(config.tracking)
 
@@ -107,7 +108,7 @@ def prepare(
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
         if config.data.path is not None:
-            read_rows(Path(config.data.path))
+            read_rows(rows_file(config.data.path))
         if config.eval.path is not None:
             exam_questions(Path(config.eval.path))
         raise ModelUnreachable(
@@ -128,7 +129,7 @@ def prepare(
         run = RunDirectory(run_path(config.run))
         PromptForm(codec.template, codec.stops).check(run.prompt_form)
         if config.data.path is not None:
-            check_identity(run.data, Path(config.data.path))
+            check_identity(run.data, config.data.path)
     return Prepared(
         config=config,
         resume=resume,
@@ -147,10 +148,7 @@ def _check_kinds(config: Config) -> None:
     if not config.selfplay.kinds or len(set(config.selfplay.kinds)) != len(config.selfplay.kinds):
         raise UserError("selfplay.kinds must name at least one kind, and none twice.")
     if config.selfplay.composites.chance and not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):
-        raise UserError(
-            "selfplay.composites.chance asks for programs that call earlier ones, and no kind of selfplay.kinds "
-            "proposes programs: add one that does, or take 0."
-        )
+        raise UserError("selfplay.composites.chance needs a kind that proposes programs: add one, or set it to 0.")
 
 
 def _check_format(config: Config) -> None:
@@ -159,8 +157,8 @@ def _check_format(config: Config) -> None:
         examples = KINDS[kind].examples(num_inputs)
         if not examples:
             raise UserError(
-                f"The kind {kind} has no worked examples, which the completion format needs: set model.prompt_format "
-                "to chat, or leave the kind out of selfplay.kinds."
+                f"The kind {kind} has no worked examples for the completion format: set model.prompt_format to chat, "
+                "or remove the kind from selfplay.kinds."
             )
         longest = max(len(each.inputs) for each in examples)
         if not KINDS[kind].proposes_programs and num_inputs > longest:
@@ -215,8 +213,8 @@ def _read_seeds(config: Config) -> list[SeedLine]:
     for kind in selfplay.kinds if config.model.prompt_format == "completion" else ():
         if KINDS[kind].proposes_programs and found[kind] < wanted:
             raise UserError(
-                f"selfplay.seeds={selfplay.seeds} has {found[kind]} tasks of the kind {kind}, and a proposal prompt of "
-                f"the completion format shows {wanted} as examples: add seeds, or lower selfplay.references."
+                f"selfplay.seeds={selfplay.seeds} has {found[kind]} tasks of the kind {kind}, but a prompt shows "
+                f"{wanted}: add seeds, or lower selfplay.references."
             )
     return lines
 

@@ -87,9 +87,9 @@ class Driver:
             if not death.out_of_memory:
                 raise
             raise UserError(
-                f"The {death.model_role} does not fit into this machine's memory: set train.tokens_per_micro_batch "
-                "lower, train.gradient_checkpointing full or a train.lora.rank, or end what else runs here. --resume "
-                "goes on from the last checkpoint."
+                f"The {death.model_role} ran out of memory on this machine: lower train.tokens_per_micro_batch, set "
+                "train.gradient_checkpointing to full, set train.lora.rank, or free memory. --resume continues from "
+                "the last checkpoint."
             ) from death
         finally:
             if self._owner is not None:
@@ -166,7 +166,7 @@ class Driver:
         if config.data.path is None:
             yield None
             return
-        digest = keep_identity(self._run.data, Path(config.data.path))
+        digest = keep_identity(self._run.data, config.data.path)
         ids = [row.question.id for row in rows]
         order = RowOrder(ids, digest, config.run.seed, state.rows, rows_taken(config.data, state.step))
         async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:

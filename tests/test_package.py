@@ -1,4 +1,4 @@
-"""A wheel built from the clone works in an environment and a folder of its own."""
+"""A source distribution of the clone makes a wheel that works in an environment and a folder of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of what git has or would add, so that nothing else of this folder gets into it."""
+    """Built from a source distribution of what git has or would add, so that nothing else of this folder is needed."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -32,8 +32,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, source / name)
+    script = f"from setuptools.build_meta import build_sdist; build_sdist({str(out)!r})"
+    subprocess.run([sys.executable, "-c", script], cwd=source, stdout=subprocess.DEVNULL, check=True)
+    (packed,) = out.glob("*.tar.gz")
     options = ["--no-deps", "--no-build-isolation", "--no-index", "-q", "-w", str(out)]
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(packed)], check=True)
     (built,) = out.glob("*.whl")
     return built
 

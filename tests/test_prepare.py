@@ -128,7 +128,7 @@ def test_a_sound_config_passes(sound):
             {"selfplay.composites.chance": 0.5, "selfplay.composites.functions": 4},
             "functions is 4 and cannot grow to selfplay.composites.max_functions=3",
         ),
-        ({"selfplay.composites.chance": 0.5, "selfplay.kinds": ("induction",)}, "no kind of selfplay.kinds proposes"),
+        ({"selfplay.composites.chance": 0.5, "selfplay.kinds": ("induction",)}, "needs a kind that proposes programs"),
         (
             {"executor.backend": "bubblewrap", "executor.docker_runtime": "runsc"},
             "executor.docker_runtime=runsc is for containers, and executor.backend=bubblewrap has none",
@@ -156,7 +156,7 @@ def test_knobs_that_contradict_each_other_are_named(sound, values, said):
         ({"eval.path": None}, "give the folder of an exam"),
         ({"selfplay.seeds": "no_such.jsonl"}, "no_such.jsonl cannot be read"),
         ({"selfplay.seeds": "README.md"}, "README.md holds no task"),
-        ({"rollout.max_prompt_tokens": 100}, "rollout.max_prompt_tokens is 100; raise it, leave the suite out"),
+        ({"rollout.max_prompt_tokens": 100}, "rollout.max_prompt_tokens is 100: raise it, omit the suite"),
         ({"eval.suites": ("exam", "cruxeval-u")}, "did you mean cruxeval-"),
         ({"eval.data": "no_such"}, "There is no folder no_such"),
         ({"eval.data": "data", "eval.suites": ("mbpp+",)}, "data has no MbppPlus.jsonl"),
@@ -236,7 +236,7 @@ def test_the_completion_format_needs_enough_seeds_and_room(sound, tmp_path):
     values = {"model.prompt_format": "completion", "selfplay.kinds": ("error",), "selfplay.seeds": str(file)}
     config = override(sound, {**values, "selfplay.references": 3})
     assert prepare(config).notes == []
-    with pytest.raises(UserError, match=r"has 3 tasks of the kind error, .* shows 4 as examples: add seeds, or lower"):
+    with pytest.raises(UserError, match=r"has 3 tasks of the kind error, .* shows 4: add seeds, or lower"):
         prepare(override(config, {"selfplay.references": 4}))
     with pytest.raises(UserError, match=r"error proposal prompt with 0 references has \d+ tokens, but rollout.max_pr"):
         prepare(override(config, {"rollout.max_prompt_tokens": 60}))
@@ -269,11 +269,11 @@ def test_a_broken_config_of_the_model_is_named(sound, tmp_path, text, said):
     [
         (
             ("q_proj", "k_porj"),
-            r"has 'k_porj', and the model has no .* of this name; did you mean k_proj\? It has",
+            r"has 'k_porj', but the model has no such linear layer; did you mean k_proj\? It has",
         ),
-        (("lm_head",), "has 'lm_head', and the model has no linear layer of this name; it has q_proj, k_proj"),
+        (("lm_head",), "has 'lm_head', but the model has no such linear layer; it has q_proj, k_proj"),
         ((), "has ''"),
-        (("all-linear", "q_proj"), "all-linear alone stands for all"),
+        (("all-linear", "q_proj"), "all-linear stands for all"),
     ],
 )
 def test_targets_of_adapters_that_the_model_lacks_are_named(sound, targets, said):
@@ -289,7 +289,7 @@ def test_packages_that_adapters_need_are_named(sound, package, knobs, monkeypatc
 
     monkeypatch.setattr(preparing, "find_spec", missing)
     monkeypatch.setattr(adapter_files, "find_spec", missing)
-    with pytest.raises(UserError, match=f"install it with pip install {package}"):
+    with pytest.raises(UserError, match=rf"package {package}.* is not installed: run pip install -e '\.\[lora\]'"):
         check(override(sound, {"train.lora.rank": 8} | knobs))
 
 
@@ -324,6 +324,6 @@ def test_a_run_goes_on_with_the_ends_of_responses_that_it_began_with(sound):
     prepare(sound, RESUMED)
     before = replace(now, stops=Stops((), (1, 2)))
     before.write(run.prompt_form)
-    with pytest.raises(UserError, match="The end tokens that the run began with"):
+    with pytest.raises(UserError, match="The list of end tokens of this run has changed"):
         prepare(sound, RESUMED)
     assert PromptForm.read(run.prompt_form) == before, "preparing writes nothing"

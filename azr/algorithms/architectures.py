@@ -81,8 +81,8 @@ def check_architecture(path: str, config: Mapping[str, Any], *, unchecked: bool)
     else:
         return
     raise UserError(
-        f"model.path {path!r} is {what}, which was never checked against vLLM ({known}): run azr check-model {path}, "
-        "and if all agree, set --model.unchecked."
+        f"model.path {path!r} is {what}, which was not checked against vLLM ({known}): run azr check-model {path}, "
+        "and set --model.unchecked if it agrees."
     )
 
 
@@ -95,8 +95,8 @@ def check_targets(targets: Sequence[str], known: Sequence[str]) -> None:
             near = nearest(target, known)
             hint = f"did you mean {near}? It" if near else "it"
             raise UserError(
-                f"train.lora.targets has {target!r}, and the model has no linear layer of this name; {hint} has "
-                f"{', '.join(known)}, and {ALL_LINEAR} alone stands for all of them."
+                f"train.lora.targets has {target!r}, but the model has no such linear layer; {hint} has "
+                f"{', '.join(known)}, and {ALL_LINEAR} stands for all."
             )
 
 

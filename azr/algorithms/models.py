@@ -72,9 +72,7 @@ def check_head(hf: PreTrainedModel) -> None:
     """Raises UserError when logits are not just hidden states times a matrix, which is all `LogprobHead` computes."""
     head = hf.get_output_embeddings()
     if not isinstance(head, nn.Linear):
-        raise UserError(
-            f"{type(hf).__name__} has no linear output head, which the policy needs: choose another model.path."
-        )
+        raise UserError(f"{type(hf).__name__} has no linear output head: choose another model.path.")
     if head.bias is not None:
         raise UserError(
             f"{type(hf).__name__} has a bias in its output head, which the policy does not support: choose another "

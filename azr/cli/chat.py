@@ -43,8 +43,8 @@ def main(argv: Sequence[str]) -> int:
     model = open_model(options.model, options.step, options.template)
     if model.codec.template is None and not options.raw:
         raise UserError(
-            f"{options.model} is asked by tags of the compact format and cannot chat: with --raw its prompts can be "
-            "typed, such as <|solve|><|deduction|><|program|>def f(x): return x + 1<|input|>2<|answer|>."
+            f"{options.model} has the compact format and cannot chat: use --raw and type a prompt such as "
+            "<|solve|><|deduction|><|program|>def f(x): return x + 1<|input|>2<|answer|>."
         )
     context = _context(model, options.context)
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
@@ -90,28 +90,26 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> Parser:
     parser = Parser("chat", _ABOUT)
     parser.add_argument("model", metavar="MODEL|RUN", help="run directory, Hugging Face folder or hub name")
-    parser.add_argument("--step", type=whole(0, 10**9), help="which policy of the run; the last one when not given")
-    parser.add_argument(
-        "--template", default="train", help="train, conversation, tokenizer or a FILE.jinja: how a message is asked"
-    )
-    parser.add_argument(
-        "--raw", action="store_true", help="what is typed is the prompt as it is: no template, no history"
-    )
-    parser.add_argument("--temperature", type=temperature, default=1.0, help="as in training; 0 is greedy")
+    parser.add_argument("--step", type=whole(0, 10**9), help="step of the run's policy (default: the last)")
+    parser.add_argument("--template", default="train", help="prompt: train, conversation, tokenizer or FILE.jinja")
+    parser.add_argument("--raw", action="store_true", help="send your text as the prompt: no template, no history")
+    parser.add_argument("--temperature", type=temperature, default=1.0, help="sampling temperature; 0 is greedy")
     parser.add_argument(
         "--max-response-tokens",
         type=whole(1, 10**6),
-        help=f"longest answer; that of the run, or {RESPONSE_TOKENS}, when not given",
+        help=f"longest response in tokens (default: the run's, else {RESPONSE_TOKENS})",
     )
     parser.add_argument(
         "--context",
         type=whole(2, 10**7),
-        help=f"longest conversation in tokens; what the model reads, at most {CONTEXT}, when not given",
+        help=f"longest conversation in tokens (default: the model's context, at most {CONTEXT})",
     )
-    parser.add_argument("--seed", type=whole(0, 2**31), help="for the same answers again; another one each time if not")
+    parser.add_argument("--seed", type=whole(0, 2**31), help="random seed (default: a new one each time)")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
-    parser.add_argument("--tensor-parallel", type=whole(1, 1024), default=1, help="GPUs to spread the model over")
-    parser.add_argument("--gpu-memory-utilization", type=share, default=0.85, help="share of a GPU's memory to take")
+    parser.add_argument("--tensor-parallel", type=whole(1, 1024), default=1, help="tensor parallel size")
+    parser.add_argument(
+        "--gpu-memory-utilization", type=share, default=0.85, help="share of a GPU's memory for the engine"
+    )
     return parser
 
 

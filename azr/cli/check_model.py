@@ -71,14 +71,16 @@ def parser() -> Parser:
         "held-out tasks in every prompt form, and say which one to take.",
     )
     parser.add_argument("path", metavar="PATH", help="Hugging Face folder or hub name")
-    parser.add_argument("--only", choices=("logprobs", "forms"), help="one of both checks")
+    parser.add_argument("--only", choices=("logprobs", "forms"), help="which check (default: both)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="compute type of all three")
-    parser.add_argument("--bound", type=above(0), help="most nats of difference; 1e-4 in float32, 0.9 in bfloat16")
+    parser.add_argument("--bound", type=above(0), help="accepted difference in nats (default: 1e-4; 0.9 in bfloat16)")
     parser.add_argument(
         "--tokens",
         type=whole(32, 1_000_000),
         default=512,
-        help="length of the longest prompt; above the model's sliding window to check that too",
+        help="tokens of the longest prompt; more than the sliding window checks that too",
     )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="of trainer and eager model")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="device of the trainer and the eager model"
+    )
     return parser

@@ -17,6 +17,7 @@ import yaml
 from azr.cli.options import RECIPE_HELP, Parser, is_file, load_recipe, whole
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override
+from azr.datasets.prepare.preparing import is_on_hub
 from azr.errors import UserError
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec
 from azr.plan.planner import plan_run
@@ -65,8 +66,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("azr cluster starts the cluster itself: leave --cluster.address out.")
     if options.scheduler == "kuberay" and not _is_on_claim(config.run.root):
         raise UserError(
-            f"run.root is {config.run.root}, which is not on the claim, so the run would be lost with its pods: "
-            f"leave it at {_CLAIM}, or name a folder in it."
+            f"run.root {config.run.root} is not on the volume claim, so its files would be lost with the pods: set it "
+            f"to {_CLAIM} or a folder below."
         )
     job = _job(options.recipe, config, values, options.gpus, options.gpu_memory)
     if options.scheduler == "slurm":
@@ -79,25 +80,24 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> Parser:
     parser = Parser("cluster", _ABOUT)
     schedulers = ("slurm", "kuberay")
-    parser.add_argument("scheduler", choices=schedulers, metavar="|".join(schedulers), help="for which of the two")
+    parser.add_argument("scheduler", choices=schedulers, metavar="|".join(schedulers), help="what to print")
     parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
-    parser.add_argument("--gpus", type=whole(1, 64), default=8, help="GPUs of a node")
+    parser.add_argument("--gpus", type=whole(1, 64), default=8, help="GPUs per node")
     parser.add_argument("--gpu-memory", type=whole(1, 10_000), default=80, metavar="GIB", help="memory of one GPU")
     parser.add_argument(
-        "--hours", type=whole(1, 10_000), default=24, help="slurm: when the job is ended; it is saved and queued again"
+        "--hours",
+        type=whole(1, 10_000),
+        default=24,
+        help="slurm: time limit of a job in hours; then it is saved and queued again",
     )
-    parser.add_argument("--image", type=_image, default="azr", help="kuberay: the image that the Dockerfile makes")
+    parser.add_argument("--image", type=_image, default="azr", help="kuberay: training image, from the Dockerfile")
     parser.add_argument(
         "--claim",
         type=_claim,
         default="azr",
-        help="kuberay: persistent volume claim for runs and models, which all pods can write to",
+        help="kuberay: persistent volume claim for runs and models, writable by all pods",
     )
-    parser.add_argument(
-        "--rdma",
-        metavar="RESOURCE",
-        help="kuberay: resource that gives a pod the node's InfiniBand adapters, such as rdma/hca_shared_devices_a",
-    )
+    parser.add_argument("--rdma", metavar="RESOURCE", help="kuberay: InfiniBand resource, as rdma/hca_shared_devices_a")
     parser.add_argument(
         "--docker-socket",
         action="store_true",
@@ -124,9 +124,7 @@ def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_mem
     nodes = -(-config.num_gpus // gpus)
     plan, _ = plan_run(config, ClusterSpec(gpus=gpus, gpu_memory_gib=gpu_memory, nodes=nodes), Assumptions())
     if plan.problems:
-        raise UserError(
-            f"{recipe} does not fit on {nodes} node(s) of {gpus} GPU(s): {plan.problems[0]}. azr plan says more."
-        )
+        raise UserError(f"{recipe} does not fit on {nodes} node(s) of {gpus} GPU(s): {plan.problems[0]}. See azr plan.")
     resolved = leaves(config)
     options = [word for path in values for word in (knobs()[path].option, *_words(resolved[path]))]
     return Job(
@@ -142,7 +140,9 @@ def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_mem
 
 
 def _files(recipe: str, config: Config) -> tuple[str, ...]:
-    named = (config.data.path, config.selfplay.seeds, config.eval.data, config.safety.patterns)
+    """Files and folders of the user's own that the run reads."""
+    rows = None if config.data.path is None or is_on_hub(config.data.path) else config.data.path
+    named = (rows, config.selfplay.seeds, config.eval.data, config.safety.patterns)
     return (*([recipe] if is_file(recipe) else []), *filter(None, named))
 
 

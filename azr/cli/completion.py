@@ -32,13 +32,13 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     parser = Parser("completion", _ABOUT)
-    parser.add_argument("shell", choices=_SHELLS, metavar="|".join(_SHELLS), help="whose completion")
+    parser.add_argument("shell", choices=_SHELLS, metavar="|".join(_SHELLS), help="shell to write completion for")
     return parser
 
 
 def _everything() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="azr")
-    whole.add_argument("--version", action="store_true", help="say which code this is")
+    whole.add_argument("--version", action="store_true", help="print the version of the code")
     commands = whole.add_subparsers()
     for name, about in COMMANDS.items():
         command = commands.add_parser(name, help=about)

@@ -48,25 +48,24 @@ def parser() -> Parser:
 
     known = "\n".join(f"  {source.name:<10}{source.about}" for source in SOURCES.values())
     parser = Parser("data prepare", _ABOUT, usage=_USAGE, more_help=f"\nsources:\n{known}\n")
-    parser.add_argument("source", metavar="SOURCE", help="which data set SRC is of, see below")
-    parser.add_argument("src", metavar="SRC", type=Path, help="its file, as it was published")
+    parser.add_argument("source", metavar="SOURCE", help="format of SRC, see below")
+    parser.add_argument("src", metavar="SRC", help="published file, folder, or OWNER/NAME[/CONFIG][:SPLIT] of the hub")
     parser.add_argument("out", metavar="OUT", type=Path, help="file to write: .jsonl, .jsonl.gz or .parquet")
-    parser.add_argument(
-        "--against", type=Path, metavar="DIR", help="leave out what suites of this folder hold, as of azr eval --data"
-    )
+    parser.add_argument("--against", type=Path, metavar="DIR", help="omit questions of the suites in this folder")
     parser.add_argument("--overwrite", action="store_true", help="replace OUT")
-    parser.add_argument("--system", choices=("keep", "drop"), help="luffy: what becomes of its system turn (keep)")
+    parser.add_argument("--system", choices=("keep", "drop"), help="luffy: its system turn (default: keep)")
     parser.add_argument(
-        "--asked", choices=("output", "input", "both"), help="cruxeval: what is asked of each program (both)"
+        "--asked", choices=("output", "input", "both"), help="cruxeval: what to ask about each program (default: both)"
     )
     return parser
 
 
 def _prepare(source: Source, options: argparse.Namespace) -> None:
     from azr.datasets.prepare.overlap import load_overlap
-    from azr.datasets.prepare.preparing import check_files, prepare
+    from azr.datasets.prepare.preparing import check_files, prepare, rows_file
 
     chosen = _chosen(source, options)
+    options.src = rows_file(options.src)
     check_files(options.src, options.out, overwrite=options.overwrite)
     began = perf_counter()
     overlap = load_overlap(options.against) if options.against is not None else None

@@ -64,5 +64,5 @@ def parser() -> Parser:
     parser = Parser("doctor", _ABOUT)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--recipe", metavar="RECIPE", help=RECIPE_HELP)
-    parser.add_argument("--cluster", metavar="ADDRESS", help="look at this Ray cluster too; auto for the one here")
+    parser.add_argument("--cluster", metavar="ADDRESS", help="also check this Ray cluster; auto: this machine's")
     return parser

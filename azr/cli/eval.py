@@ -78,28 +78,24 @@ def parser() -> Parser:
     parser.add_argument("model", nargs="?", metavar="MODEL|RUN", help="Hugging Face folder, hub name or run directory")
     parser.add_argument("--data", type=Path, help="folder of the suites' files; the exam needs none")
     parser.add_argument("--suite", type=_names, default=("exam",), metavar="NAME,...", help="suites, with commas")
-    parser.add_argument("--list", action="store_true", help="which suites there are, and where their files come from")
-    parser.add_argument("--step", type=whole(0, 10**9), help="which policy of a run; the last one when not given")
+    parser.add_argument("--list", action="store_true", help="list the suites and where their files come from")
+    parser.add_argument("--step", type=whole(0, 10**9), help="step of a run's policy (default: the last)")
     parser.add_argument("--all-steps", action="store_true", help="every policy that a run has saved")
-    parser.add_argument("--samples", type=whole(0, 4096), default=0, help="answers per question beside a greedy one")
-    parser.add_argument("--temperature", type=above(0), default=1.0, help="of the samples")
-    parser.add_argument("--k", type=wholes(1, 4096), help="of pass@k, with commas; all samples when not given")
+    parser.add_argument("--samples", type=whole(0, 4096), default=0, help="samples per question, besides a greedy one")
+    parser.add_argument("--temperature", type=above(0), default=1.0, help="sampling temperature")
+    parser.add_argument("--k", type=wholes(1, 4096), help="k of pass@k, with commas (default: all samples)")
+    parser.add_argument("--template", default="train", help="prompt: train, conversation, tokenizer or FILE.jinja")
     parser.add_argument(
-        "--template", default="train", help="train (as trained), conversation, tokenizer (its own) or a .jinja file"
+        "--max-response-tokens", type=whole(1, 10**6), help="longest response in tokens (default: the run's, else 8192)"
     )
-    parser.add_argument(
-        "--max-response-tokens", type=whole(1, 10**6), help="longest answer; the run's, or at most 8192, when not given"
-    )
-    parser.add_argument("--limit", type=whole(1, 10**9), help="most questions of each suite, spread evenly over it")
-    parser.add_argument("--resume", action="store_true", help="go on with an evaluation that was ended early")
-    parser.add_argument("--out", type=Path, help="folder of the results; see docs/evaluation.md for where they go else")
-    parser.add_argument("--chart", action="store_true", help="draw the table as chart.png too")
-    parser.add_argument("--altered", action="store_true", help="take data files other than those that were tested")
+    parser.add_argument("--limit", type=whole(1, 10**9), help="questions of each suite, spread evenly (default: all)")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted evaluation")
+    parser.add_argument("--out", type=Path, help="folder of the results (default: see docs/evaluation.md)")
+    parser.add_argument("--chart", action="store_true", help="also draw the table as chart.png")
+    parser.add_argument("--altered", action="store_true", help="accept data files other than the tested ones")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
-    parser.add_argument("--seed", type=whole(0, 2**31), default=1, help="of the samples")
-    parser.add_argument(
-        "--deterministic", action="store_true", help="one question at a time: slow, and the same to the last bit"
-    )
+    parser.add_argument("--seed", type=whole(0, 2**31), default=1, help="random seed of the samples")
+    parser.add_argument("--deterministic", action="store_true", help="one question at a time: slow, repeatable")
     return parser
 
 
@@ -197,8 +193,8 @@ def _list(folder: Path | None) -> int:
 def _compare(argv: Sequence[str]) -> int:
     parser = Parser("eval compare", "Say by how much two evaluations differ on the same questions, and on which ones.")
     parser.add_argument("before", metavar="A", type=Path, help="folder of an evaluation")
-    parser.add_argument("after", metavar="B", type=Path, help="folder of another one")
-    parser.add_argument("--all", action="store_true", help="name every question that changed, not just the first ones")
+    parser.add_argument("after", metavar="B", type=Path, help="folder of the evaluation to compare with")
+    parser.add_argument("--all", action="store_true", help="list every changed question, not only the first ones")
     options = parser.parse(argv)
 
     from azr.evaluation.report import compare, differences_table

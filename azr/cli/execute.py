@@ -78,16 +78,16 @@ def parser() -> Parser:
         type=whole(1, 64),
         default=REPEATS,
         metavar="N",
-        help="runs in separate interpreters that must agree; 1 leaves determinism unchecked",
+        help="runs in separate interpreters, which must agree; 1 does not check determinism",
     )
     parser.add_argument(
         "--static-check",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="refuse programs that name clocks, randomness, I/O or escape routes",
+        help="refuse programs that use clocks, randomness, I/O or escape routes",
     )
     parser.add_argument(
-        "--workers", type=whole(1, 256), default=_DEFAULTS.workers, metavar="N", help="programs that run at once"
+        "--workers", type=whole(1, 256), default=_DEFAULTS.workers, metavar="N", help="programs that run in parallel"
     )
     return parser
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from azr.cli.options import Parser, whole
 from azr.errors import UserError
-from azr.runs.model_export import export, find_source
+from azr.runs.model_export import check_hub, export, find_source, push
 
 
 def main(argv: Sequence[str]) -> int:
@@ -15,6 +15,10 @@ def main(argv: Sequence[str]) -> int:
     if not (parent := options.out.absolute().parent).exists():
         raise UserError(f"There is no folder {parent}: make it, or write to another place.")
     source = find_source(options.run, options.step)
+    if options.push_to_hub is not None:
+        check_hub(options.push_to_hub)
+    elif options.private:
+        raise UserError("--private says how a repository of the hub is made: add --push-to-hub OWNER/NAME.")
     nbytes = export(
         source,
         options.out,
@@ -24,6 +28,8 @@ def main(argv: Sequence[str]) -> int:
     )
     whose = f"{options.run}" if source.step is None else f"step {source.step} of {options.run}"
     print(f"{whose} is now in {options.out}, {nbytes / 1e6:.1f} MB")
+    if options.push_to_hub is not None:
+        print(f"pushed to {push(options.out, options.push_to_hub, private=options.private)}")
     return 0
 
 
@@ -31,15 +37,17 @@ def parser() -> Parser:
     parser = Parser("export", "Write a run's policy as a Hugging Face folder that transformers and vLLM load.")
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory, or the folder of a model")
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to write; it must be new or empty")
-    parser.add_argument("--step", type=whole(0, 10**9), help="which policy of the run; the last one when not given")
+    parser.add_argument("--step", type=whole(0, 10**9), help="step of the run's policy (default: the last)")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--merge", action="store_true", help="of a run with adapters: merged into its base (default)")
-    form.add_argument("--adapter", action="store_true", help="of a run with adapters: these alone, as peft loads them")
-    parser.add_argument("--base", metavar="MODEL", help="where the model is now that the run began with, if it moved")
+    form.add_argument("--merge", action="store_true", help="adapters: merge them into the base model (default)")
+    form.add_argument("--adapter", action="store_true", help="adapters: write these alone, as peft loads them")
+    parser.add_argument("--base", metavar="MODEL", help="adapters: path of the base model, if it moved")
+    parser.add_argument("--push-to-hub", metavar="OWNER/NAME", help="also upload OUT to this repository of the hub")
+    parser.add_argument("--private", action="store_true", help="make that repository a private one if it is new")
     parser.add_argument(
         "--think-tokens",
         choices=("keep", "remove"),
         default="keep",
-        help="remove: the tags <think> and </think> become plain text for the tokenizer, which Qwen3 base models need",
+        help="remove: make <think> and </think> plain text for the tokenizer, as Qwen3 base models need",
     )
     return parser

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> Parser:
     parser = Parser("new", _ABOUT)
     parser.add_argument("what", choices=("kind",), metavar="kind", help="what to write")
-    parser.add_argument("name", metavar="NAME", help="of the kind and its package: small letters, digits and '_'")
+    parser.add_argument("name", metavar="NAME", help="name of kind and package: lower-case letters, digits, '_'")
     parser.add_argument("folder", metavar="DIR", type=Path, help="new or empty folder")
     return parser
 
@@ -59,7 +59,7 @@ def _check_name(name: str) -> None:
     if name in KINDS or find_entry(own.KINDS, name) is not None:
         raise UserError(f"There is a kind {name} already: take another name.")
     if name in (*LABELS, *TAGS, *_ITS_LABELS):
-        raise UserError(f"A kind cannot be called {name}, for prompts call a part of a task so: take another name.")
+        raise UserError(f"A kind cannot be called {name}, which prompts use for a part of a task: take another name.")
     if importlib.util.find_spec(name) is not None:
         raise UserError(f"There is a module {name} already, which the package would hide: take another name.")
 

@@ -209,9 +209,7 @@ def load_recipe(name: str) -> Config:
         raise UserError(f"There is no recipe {name!r}{did_you_mean(word, recipes())} azr recipes lists all.")
     config = _config_in(f"{PACKAGE}.{word}")
     if config is None:
-        raise UserError(
-            f"{PACKAGE}/{word}.py holds no config of a run, but what recipes share; azr recipes lists them."
-        )
+        raise UserError(f"{PACKAGE}/{word}.py has no config, but what recipes share; azr recipes lists them.")
     return config
 
 
@@ -240,9 +238,7 @@ def _of_module(name: str) -> Config:
     except ModuleNotFoundError:
         found = False
     if not found:
-        raise UserError(
-            f"There is no module {name} to take a recipe from: it is found in {here} or where it is installed."
-        )
+        raise UserError(f"There is no recipe module {name}, neither in {here} nor among the installed packages.")
     config = _config_in(name)
     if config is None:
         raise UserError(f"The module {name} has no config of a run: give it one, config = Config(...).")
@@ -279,9 +275,7 @@ def _read(file: Path, above: tuple[Path, ...]) -> Config:
         tree = parse_yaml(file.read_text(encoding="utf-8"))
         if _BASE not in tree:
             if not isinstance(tree.get("model"), dict) or "path" not in tree["model"]:
-                raise UserError(
-                    "it names no base and no model: begin it with the recipe that it changes, as base: azr_14m_mini."
-                )
+                raise UserError("it names no base and no model: add the recipe that it changes, as base: azr_14m_mini.")
             return from_tree(tree, Config())
         base = tree.pop(_BASE)
         if not isinstance(base, str):

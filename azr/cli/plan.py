@@ -54,10 +54,10 @@ def parser() -> Parser:
     parser.add_argument("--gpu-memory", type=above(1), default=80.0, metavar="GIB", help="memory of one GPU")
     parser.add_argument(
         "--nodes", type=wholes(1, 1_000), default=(1,), metavar="N[,N...]",
-        help="nodes, all alike; with several counts, such as 1,2,8,64, also a step on each at the same work per GPU",
+        help="number of equal nodes; several, such as 1,2,8, compare a step at the same work per GPU",
     )  # fmt: skip
     parser.add_argument("--host-memory", type=above(1), metavar="GIB", help="memory per node; unchecked if not given")
-    parser.add_argument("--model-config", metavar="FILE", help="config.json of a model that is neither local nor known")
+    parser.add_argument("--model-config", metavar="FILE", help="config.json of a model that is not here")
     rates = parser.add_argument_group("assumptions", "defaults are one H100 SXM's; measure yours and say so")
     for field in dataclasses.fields(Assumptions):
         flag = f"--{field.name.replace('_', '-')}"

@@ -36,8 +36,8 @@ def main(argv: Sequence[str]) -> int:
     folder = place if place.is_dir() else model_folder(config.model.path, fetch=False)
     if folder is None:
         raise UserError(
-            f"model.path {config.model.path} is not in the cache, and the hub does not answer: name a local folder "
-            "with its tokenizer by --model.path."
+            f"model.path {config.model.path} is not in the cache, and the hub does not answer: set --model.path to a "
+            "folder with its tokenizer."
         )
     codec = load_codec(config, folder)
     kinds = (options.kind,) if options.kind else config.kinds
@@ -53,9 +53,9 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> Parser:
     parser = Parser("prompts", _ABOUT)
     parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
-    parser.add_argument("--kind", help="of this reasoning kind only; all that the recipe plays when not given")
-    parser.add_argument("--role", choices=[str(role) for role in Role], help="of this role only")
-    parser.add_argument("--ids", action="store_true", help="print the token ids too")
+    parser.add_argument("--kind", help="only this kind of task (default: all of the recipe)")
+    parser.add_argument("--role", choices=[str(role) for role in Role], help="only this role")
+    parser.add_argument("--ids", action="store_true", help="also print token ids")
     return parser
 
 

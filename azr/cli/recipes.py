@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     parser = Parser("recipes", _ABOUT)
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 
 

@@ -39,9 +39,7 @@ _ABOUT = (
 def main(argv: Sequence[str]) -> int:
     options, values = parser().parse_with_knobs(argv)
     if (options.recipe is None) == (options.convert is None):
-        raise UserError(
-            "azr seeds needs either a recipe, such as azr_coder7b_ppo, or files to --convert; --help says more."
-        )
+        raise UserError("azr seeds needs a recipe, such as azr_coder7b_ppo, or files to --convert; --help says more.")
     _check_free(options.out)
     try:
         tasks = asyncio.run(_convert(options, values) if options.recipe is None else _growing(options, values))
@@ -140,13 +138,13 @@ def _rejects(out: Path) -> Path:
 def parser() -> Parser:
     parser = Parser("seeds", _ABOUT, usage=USAGE.removeprefix("usage: "))
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
-    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="file to write; it must not exist")
+    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="file to write; must not exist")
     parser.add_argument("--convert", metavar="FILE", type=Path, nargs="+", help="seed files of the authors' code")
     parser.add_argument(
         "--kinds",
         metavar="KIND",
         nargs="+",
-        help=f"with --convert: what a record with one call becomes; {' and '.join(SINGLE_CALL_KINDS)} when not given, "
-        "and `error` for their code_e",
+        help="with --convert: kinds made of a record with one call (default: "
+        f"{' and '.join(SINGLE_CALL_KINDS)}; `error` for the authors' code_e)",
     )
     return parser

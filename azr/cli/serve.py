@@ -61,10 +61,8 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> Parser:
     parser = Parser("serve", _ABOUT, usage="azr serve MODEL|RUN [options] [-- options of vllm serve]")
     parser.add_argument("model", metavar="MODEL|RUN", help="run directory, Hugging Face folder or hub name")
-    parser.add_argument("--step", type=whole(0, 10**9), help="which policy of the run; the last one when not given")
-    parser.add_argument(
-        "--template", default="train", help="train, conversation, tokenizer or a FILE.jinja: how a message is asked"
-    )
+    parser.add_argument("--step", type=whole(0, 10**9), help="step of the run's policy (default: the last)")
+    parser.add_argument("--template", default="train", help="prompt: train, conversation, tokenizer or FILE.jinja")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines")
     parser.add_argument("--port", type=whole(1, 65535), default=8000)
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")

@@ -47,9 +47,7 @@ def main(argv: Sequence[str]) -> int:
     _check_step(index, options.step)
     kinds = queries.kinds(index)
     if options.kind is not None and options.kind not in kinds:
-        raise UserError(
-            f"{index.run} has nothing of kind {options.kind!r}; its kinds are {', '.join(kinds) or 'none'}."
-        )
+        raise UserError(f"{index.run} has no kind {options.kind!r}; its kinds are {', '.join(kinds) or 'none'}.")
     rows, total = queries.find_samples(index, wanted)
     for row in rows:
         _print(terminal.rollout(index, row, whole=options.whole))
@@ -60,16 +58,16 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> Parser:
     parser = Parser("show", _DESCRIPTION)
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory; it may be growing or damaged")
-    parser.add_argument("--step", type=whole(0, 10**9), help="only trajectories of this step")
+    parser.add_argument("--step", type=whole(0, 10**9), help="only responses of this step")
     parser.add_argument("--kind", help="only of this kind of task, or of this suite")
     parser.add_argument("--role", choices=("proposer", "solver"), help="only of this role")
-    parser.add_argument("--verdict", choices=VERDICTS, help="only proposals and answers that were judged so")
+    parser.add_argument("--verdict", choices=VERDICTS, help="only proposals and responses with this verdict")
     parser.add_argument("--flagged", nargs="?", const=ANY_RULE, default="", metavar="RULE", help="only responses that "
         "the safety screen flagged, by this rule or by any")  # fmt: skip
-    parser.add_argument("--order", choices=tuple(SAMPLE_ORDERS), default="step", help="which come first")
-    parser.add_argument("-n", type=whole(1, 10_000), default=5, help="how many trajectories")
-    parser.add_argument("--task", metavar="ID", help="one task with its attempts instead")
-    parser.add_argument("--whole", action="store_true", help="print long prompts and responses to their end")
+    parser.add_argument("--order", choices=tuple(SAMPLE_ORDERS), default="step", help="order of the responses")
+    parser.add_argument("-n", type=whole(1, 10_000), default=5, help="number of responses")
+    parser.add_argument("--task", metavar="ID", help="show one task with its attempts instead")
+    parser.add_argument("--whole", action="store_true", help="print long prompts and responses in full")
     return parser
 
 

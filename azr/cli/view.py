@@ -36,18 +36,12 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     parser = Parser("view", _DESCRIPTION)
-    parser.add_argument(
-        "runs",
-        metavar="RUN",
-        nargs="+",
-        type=Path,
-        help="run directories, whose curves are shown together, or folders of azr eval",
-    )
-    parser.add_argument("--port", type=whole(0, 65535), default=8777, help="port to listen at; 0: any that is free")
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run directories, or folders of azr eval")
+    parser.add_argument("--port", type=whole(0, 65535), default=8777, help="port; 0: any free one")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at")
     parser.add_argument("--no-token", dest="token", action="store_false", help="show the runs to every user of this "
         "machine, without a token in the address; on loopback only")  # fmt: skip
-    parser.add_argument("--out", type=Path, help="write one HTML file instead, which opens without a server")
+    parser.add_argument("--out", type=Path, help="write one HTML file instead of starting a server")
     return parser
 
 
@@ -104,7 +98,5 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.listen(128)  # so that the address is one when it is printed
     except OSError as error:
         why = error.strerror or error
-        raise UserError(
-            f"Nothing can listen at {host} port {port} ({why}): choose another --port or --host."
-        ) from error
+        raise UserError(f"Port {port} of {host} cannot be used ({why}): choose another --port or --host.") from error
     return listener

@@ -136,8 +136,8 @@ async def _reserve(
             _missing_resources(wanted, ray.available_resources()) or f"{count} free places for the bundles of a run"
         )
         raise UserError(
-            f"the driver waited {timeout_s:.0f} s for Ray to reserve what the run needs, {missing} unused: "
-            "end the other jobs of this cluster, or raise timeout.start_s"
+            f"Ray did not reserve what the run needs within {timeout_s:.0f} s ({missing} unused): end other jobs of "
+            "this cluster, or raise timeout.start_s"
         ) from error
     bundles = [Bundle(index, node, gpu) for index, (node, gpu) in enumerate(locations)]
     home = ray.get_runtime_context().get_node_id()
@@ -175,8 +175,8 @@ def assign_engines(bundles: Sequence[Bundle], engines: int, width: int) -> tuple
     ]
     if len(sets) < engines:
         raise UserError(
-            f"the run needs {engines} times {width} GPUs of one node for its engines, but Ray could reserve only "
-            f"{len(sets)} such sets: lower rollout.tensor_parallel or rollout.engines"
+            f"the engines need {engines} times {width} GPUs of one node, but Ray could reserve only {len(sets)} such "
+            "sets: lower rollout.tensor_parallel or rollout.engines"
         )
     return tuple(sets[:engines])
 
@@ -225,8 +225,8 @@ async def start_ray(cluster: ClusterConfig, places: int = 1, timeout_s: float = 
             start(address="local", num_cpus=max(CPU_SLOTS, places), include_dashboard=False)
     except Exception as error:  # Ray raises this class when a daemon is not up in time
         raise UserError(
-            f"Ray does not start on this machine ({str(error).strip().splitlines()[0]}): its logs are in "
-            "session_latest/logs of its temporary folder, /tmp/ray; start the run again when the machine is less busy."
+            f"Ray does not start ({str(error).strip().splitlines()[0]}): read its logs in "
+            "/tmp/ray/session_latest/logs, and start the run again when the machine is less busy."
         ) from error
 
 
@@ -308,6 +308,6 @@ def check_socket_paths() -> None:
     excess = len(os.fsencode(os.path.join(folder, "ray", session, "sockets", "plasma_store"))) - MAX_SOCKET_PATH
     if excess > 0:
         raise UserError(
-            f"{variable} is {folder}, whose path is too long for Ray's sockets: set it to a folder whose path has at "
-            f"most {len(os.fsencode(folder)) - excess} bytes, such as /tmp."
+            f"{variable} is {folder}, which is too long a path for Ray's sockets: use at most "
+            f"{len(os.fsencode(folder)) - excess} bytes, such as /tmp."
         )

@@ -162,8 +162,8 @@ class SupervisedActor:
                     ) from lost
                 if not any(node["Alive"] for node in await asyncio.to_thread(ray.nodes)):
                     raise UserError(
-                        f"{lost}, and Ray's cluster has no node left to start another one on: go on with the run by "
-                        "--resume once Ray runs there again."
+                        f"{lost}, and the Ray cluster has no node left for another one: start Ray again, then "
+                        "continue with --resume."
                     ) from lost
                 log.warning("%s; another one is started in its place", lost)
                 await kill_and_wait({self.name: lost.actor})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from azr.config import Config
 from azr.datasets.grading import graded_part
+from azr.datasets.prepare.preparing import rows_file
 from azr.datasets.rows import DataRow, grader_names, read_rows
 from azr.errors import UserError
 from azr.evaluation.graders import check_graders
@@ -28,7 +29,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     written in the model's template or tokens, or a package that a grader needs is missing.
     """
     assert config.data.path is not None
-    path, limit = Path(config.data.path), config.rollout.max_prompt_tokens
+    path, limit = rows_file(config.data.path), config.rollout.max_prompt_tokens
     rows = read_rows(path)
     check_graders(grader_names(rows))
     numbers = {id(row): number for number, row in enumerate(rows, 1)}
@@ -107,27 +108,25 @@ def _check_lengths(rows: Sequence[DataRow], config: Config, codec: PromptCodec) 
         )
 
 
-def keep_identity(record: Path, path: Path) -> str:
+def keep_identity(record: Path, named: str) -> str:
     """Write which file a run answers, after `check_identity`. Return the file's SHA-256."""
-    identity = check_identity(record, path)
+    identity = check_identity(record, named)
     staging = record.with_name(f".{record.name}")
     staging.write_text(json.dumps(identity) + "\n", encoding="utf-8")
     staging.replace(record)
     return identity["sha256"]
 
 
-def check_identity(record: Path, path: Path) -> dict[str, str]:
-    """Path and SHA-256 of the file of rows.
+def check_identity(record: Path, named: str) -> dict[str, str]:
+    """Return `data.path` and the SHA-256 of its rows.
 
-    Raises UserError when it holds other rows than when the run of this record began with it. Another path is another
-    choice.
+    Raises UserError if the run of this record began with other rows of this path. Another path is another choice.
     """
-    identity = {"path": str(path), "sha256": hash_of(path)}
+    identity = {"path": named, "sha256": hash_of(rows_file(named))}
     before = json.loads(record.read_text()) if record.is_file() else {}
     if before.get("path") == identity["path"] and before["sha256"] != identity["sha256"]:
         raise UserError(
-            f"{path} is not the file that the run began with (SHA-256 {before['sha256'][:16]}…, now "
-            f"{identity['sha256'][:16]}…), so its position in it means nothing: restore it, or give the new one "
-            "another name."
+            f"{named} has changed since the run began (SHA-256 {before['sha256'][:16]}…, now "
+            f"{identity['sha256'][:16]}…): restore it, or give the new file another name."
         )
     return identity

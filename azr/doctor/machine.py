@@ -357,15 +357,15 @@ def check_machine(config: Config, gpus: Gpus) -> None:
     if config.train.device == "cuda" and not gpus.all:
         why = gpus.error or ("nvidia-smi lists none" if gpus.has_smi else "there is no nvidia-smi")
         raise UserError(
-            f"train.device is cuda, but no GPU was found on this machine ({why}): set it to auto or cpu, or join a "
-            "cluster that has GPUs by cluster.address."
+            f"train.device is cuda, but this machine has no GPU ({why}): set it to auto or cpu, or name a cluster "
+            "with GPUs by cluster.address."
         )
     width, engines = config.rollout.tensor_parallel, config.rollout.engines
     needed, room = engines * (1 + width) * QUEUE_BYTES if width > 1 else 0, free_bytes(Path("/dev/shm"))
     if room < needed:
         raise UserError(
-            f"/dev/shm has {room / GIB:.2f} GiB free, and engines of {width} GPUs take {needed / GIB:.2f}: give it "
-            "more (mount -o remount,size=16G /dev/shm; in a container --ipc=host or --shm-size=16g)."
+            f"/dev/shm has {room / GIB:.2f} GiB free, but engines of {width} GPUs take {needed / GIB:.2f}: enlarge it "
+            "(mount -o remount,size=16G /dev/shm; in a container --ipc=host or --shm-size=16g)."
         )
     from azr.cluster.placement import check_socket_paths  # Only now, because Ray takes a second to load.
 

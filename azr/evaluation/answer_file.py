@@ -112,7 +112,7 @@ def _check_same(path: Path, earlier: Mapping[str, Any], protocol: Mapping[str, A
         if before != now:
             raise UserError(
                 f"{path.parent} holds an evaluation with another {name.replace('_', ' ')} ({_brief(before)}, now "
-                f"{_brief(now)}): go on with the same options, or choose another --out."
+                f"{_brief(now)}): use the same options, or another --out."
             )
 
 
@@ -139,12 +139,10 @@ def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[
     except zlib.error as error:
         # A kill leaves a truncated file, not a damaged one. Answers may follow the damage, so keep them.
         if protocol is None:
-            raise UserError(
-                f"{path} holds something else than answers of an evaluation: choose another --out."
-            ) from error
+            raise UserError(f"{path} holds no answers of an evaluation: choose another --out.") from error
         raise UserError(
-            f"{path} is damaged after byte {whole}: get it from a copy, or give up what follows by "
-            f"truncate -s {whole} and go on with --resume."
+            f"{path} is damaged after byte {whole}: restore a copy, or drop the rest by truncate -s {whole} and use "
+            "--resume."
         ) from error
     if whole == 0 and path.stat().st_size > _CHUNK:
         raise UserError(f"{path} holds something else than answers of an evaluation: choose another --out.")

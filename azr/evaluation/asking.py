@@ -72,8 +72,8 @@ def prompt_ids(codec: PromptCodec, question: Question) -> PromptIds:
         )
     if not isinstance(gold, Task):
         raise UserError(
-            f"The suite {question.suite} asks in words, but this model is asked by the tags of the compact format, "
-            "which have forms for exam, cruxeval-i and cruxeval-o only."
+            f"The suite {question.suite} needs a model that reads words: one of the compact format answers exam, "
+            "cruxeval-i and cruxeval-o only."
         )
     return codec.solver_prompt(KINDS[gold.kind], gold)
 

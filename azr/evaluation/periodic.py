@@ -99,9 +99,8 @@ class PeriodicEval:
         for (suite, id), prompt in self._prompts.items():
             if len(prompt) > limit:
                 raise UserError(
-                    f"The question {id} of {suite} has {len(prompt)} tokens, but "
-                    f"rollout.max_prompt_tokens is {limit}; raise it, leave the suite out of eval.suites, or set "
-                    "eval.every to 0."
+                    f"The question {id} of {suite} has {len(prompt)} tokens, but rollout.max_prompt_tokens is "
+                    f"{limit}: raise it, omit the suite from eval.suites, or set eval.every to 0."
                 )
 
     def should_run(self, step: int, last: bool) -> bool:

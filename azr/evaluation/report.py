@@ -68,9 +68,7 @@ def replace_table(folder: Path, table: Sequence[Row]) -> None:
         about = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
         write_results(folder, {name: about[name] for name in about if name not in ("format", "rows")}, table)
     except (ValueError, TypeError) as error:
-        raise UserError(
-            f"{path} holds no results of an evaluation: remove it, and --resume writes it again."
-        ) from error
+        raise UserError(f"{path} holds no results: remove it, and --resume writes it again.") from error
 
 
 def _write(path: Path, text: str) -> None:
@@ -122,7 +120,9 @@ def check_chart() -> None:
     try:
         importlib.import_module("matplotlib")
     except ImportError as error:
-        raise UserError("--chart is drawn by matplotlib, which is missing: pip install azr[eval]") from error
+        raise UserError(
+            "--chart is drawn by matplotlib, which is missing: run pip install -e '.[eval]' in the clone"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,8 +133,8 @@ def make_evaluation(
         )
     if max_tokens is not None and max_tokens > room:
         raise UserError(
-            f"A question of {suite} has {longest} tokens, and with --max-response-tokens {max_tokens} that is more "
-            f"than the {model.context} that {model.place} reads: give at most {room}, or leave the suite out."
+            f"A question of {suite} has {longest} tokens, which with --max-response-tokens {max_tokens} exceeds the "
+            f"context of {model.place} ({model.context}): set at most {room}, or omit the suite."
         )
     usual = LONGEST if model.codec.template is not None else LONGEST_COMPACT
     if model.config is not None:

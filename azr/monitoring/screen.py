@@ -59,16 +59,14 @@ class Screen:
         try:
             rules = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).rule
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-            raise UserError(
-                f"safety.patterns: {path} holds no rules ({error}); {DEFAULT} shows what they look like."
-            ) from error
+            raise UserError(f"safety.patterns: {path} holds no rules ({error}); {DEFAULT} has examples.") from error
         compiled = list[re.Pattern[str]]()
         for rule in rules:
             is_taken = rule.name in TOTALS or sum(each.name == rule.name for each in rules) > 1
             if is_taken or not _NAME.fullmatch(rule.name):
                 raise UserError(
-                    f"safety.patterns: the name {rule.name!r} in {path} is not of small letters, digits, '-' and '_' "
-                    "alone, or another rule has it: give it one of its own."
+                    f"safety.patterns: the rule name {rule.name!r} in {path} is malformed or used twice: use "
+                    "lower-case letters, digits, '-' and '_'."
                 )
             for pattern in rule.patterns:
                 try:
@@ -84,8 +82,8 @@ class Screen:
                 compiled.append(re.compile("|".join(f"(?:{each})" for each in rule.patterns), re.IGNORECASE))
             except re.error as error:
                 raise UserError(
-                    f"safety.patterns: the patterns of the rule {rule.name} in {path} cannot be searched for together "
-                    f"({error}): numbered groups and flags such as (?m) belong into rules of their own."
+                    f"safety.patterns: the patterns of the rule {rule.name} in {path} do not combine ({error}): give "
+                    "patterns with numbered groups or flags such as (?m) a rule of their own."
                 ) from error
         return cls(rules, tuple(compiled))
 

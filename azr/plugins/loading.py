@@ -89,8 +89,8 @@ async def plugin_processes() -> AsyncIterator[None]:
                 await functions.start()
             except (RuntimeError, TimeoutError) as error:
                 raise UserError(
-                    f"The plug-in {name} does not start in a process of its own, where it has no terminal and none of "
-                    "what the run has loaded: make its module work alone."
+                    f"The plug-in {name} does not start in its own process: its module must load without a terminal "
+                    "and without the run."
                 ) from error
         yield
     finally:
@@ -119,9 +119,7 @@ def _check_names(plugin: str, group: str, names: Iterable[object]) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise UserError(f"The plug-in {plugin} calls a {what} {name!r}; a name is small letters, digits and '_'.")
         if name in taken or (group == groups.ESTIMATORS and name in (*ESTIMATOR_TYPES, PluginEstimator.name)):
-            raise UserError(
-                f"The plug-in {plugin} calls a {what} {name!r}, and there is one of this name: choose another."
-            )
+            raise UserError(f"The plug-in {plugin} calls a {what} {name!r}, which exists: choose another name.")
 
 
 def _checked(plugin: str, kind: TaskKind, beside: Collection[str], functions: OwnFunctions) -> OwnKind:
@@ -134,8 +132,8 @@ def _checked(plugin: str, kind: TaskKind, beside: Collection[str], functions: Ow
     for label in kind.labels:
         if not _LABEL.fullmatch(label) or label in TAGS or label in KINDS or label in beside:
             raise UserError(
-                f"The kind {kind.name} of the plug-in {plugin} has the label {label!r}: take small letters and '_', "
-                "and no name of a kind or of another part of prompts."
+                f"The kind {kind.name} of the plug-in {plugin} has the label {label!r}: use lower-case letters and "
+                "'_', and no label that a prompt already has."
             )
     if unknown := set(kind.reference_kinds) - {*KINDS, *beside}:
         raise UserError(

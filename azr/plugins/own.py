@@ -67,12 +67,12 @@ def read_stated(plugin: str) -> Stated:
         if group == KINDS:
             if not isinstance(given, TaskKind):
                 raise UserError(
-                    f"The plug-in {plugin} has {given!r} among its kinds: give it objects of azr.tasks.base.TaskKind."
+                    f"The plug-in {plugin} has {given!r} as a kind: give it objects of azr.tasks.base.TaskKind."
                 )
             if name not in ("", given.name):
                 raise UserError(
-                    f"The plug-in {plugin} has the entry point {name!r} in {KINDS} for a kind that is called "
-                    f"{given.name!r}: give both one name."
+                    f"The plug-in {plugin} has the entry point {name!r} in {KINDS} for the kind "
+                    f"{given.name!r}: give both the same name."
                 )
             if given.name in stated[KINDS]:
                 raise UserError(f"The plug-in {plugin} calls two kinds {given.name!r}: give each a name of its own.")
@@ -82,10 +82,7 @@ def read_stated(plugin: str) -> Stated:
         else:
             raise UserError(f"{name} of the plug-in {plugin} is no function.")
     if not entries and not any(stated.values()):
-        raise UserError(
-            f"The plug-in {plugin} states neither kinds nor proposer_rewards nor bonuses nor estimators: give it one "
-            "of them."
-        )
+        raise UserError(f"The plug-in {plugin} defines no kinds, proposer_rewards, bonuses or estimators: add one.")
     return stated
 
 

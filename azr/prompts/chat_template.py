@@ -104,27 +104,22 @@ def _checked(template: str, tokenizer: PreTrainedTokenizerBase, choice: str, thi
     try:
         prompt = render(template, tokenizer, _QUESTION)
     except TemplateSyntaxError as error:
-        raise UserError(
-            f"The template {choice} of model.template does not parse: line {error.lineno}: {error.message}."
-        ) from error
+        raise UserError(f"The model.template {choice} does not parse: line {error.lineno}: {error.message}.") from error
     except _FAILURES as error:
         raise UserError(
             f"The template {choice} of model.template cannot write a user's message: {error}; correct it, or "
             "take conversation."
         ) from error
     if prompt.count(_QUESTION) != 1:
-        raise UserError(
-            f"The template {choice} of model.template does not write the user's message once, as it is: correct it, or "
-            "take conversation."
-        )
+        raise UserError(f"The model.template {choice} does not write the user's message once: correct it.")
     if adds_bos(tokenizer) and not prompt.startswith(str(tokenizer.bos_token)):
         # Encoding adds the token anyway; here it also reaches whoever reads the template of an exported model.
         template = "{{ bos_token }}" + template
     opens = bool(opened_response(prompt))
     if thinking == "none" and opens:
         raise UserError(
-            f"The template {choice} of model.template opens the thinking itself, but model.thinking is none: leave it "
-            "at auto, or take another template."
+            f"The model.template {choice} opens the thinking itself, but model.thinking is none: set it to auto, or "
+            "take another template."
         )
     if thinking != "open" or opens:
         return template
@@ -153,8 +148,8 @@ def render_conversation(template: str, tokenizer: PreTrainedTokenizerBase, turns
         said = turn["content"].rpartition(THOUGHT)[2] if turn["role"] == "assistant" else turn["content"]
         if said.strip() not in rest:
             raise UserError(
-                f"The chat template does not write every message of this conversation: the {turn['role']} message "
-                f"{said.strip()[:60]!r} is lost; take another model.template, or remove the message."
+                f"The chat template loses the {turn['role']} message {said.strip()[:60]!r}: take another "
+                "model.template, or remove the message."
             )
         rest = rest.replace(said.strip(), "\0", 1)
     return prompt

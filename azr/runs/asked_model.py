@@ -97,9 +97,7 @@ def _codec(folder: Path, template: str, config: Config | None, form: PromptForm 
     tokenizer = load_tokenizer(str(folder))
     compact = CompactFormat.answer in tokenizer.get_vocab()
     if compact and template != TRAIN:
-        raise UserError(
-            f"{folder} is asked by tags of the compact format, which has no template: leave out --template."
-        )
+        raise UserError(f"{folder} has the compact format, which has no template: leave out --template.")
     if compact:
         # Some models work their answers out before the first tag, whatever run they come from.
         return PromptCodec(tokenizer, CompactFormat("answer"), end_ids=form.stops.token_ids if form else ())

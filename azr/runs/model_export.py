@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,8 @@ from typing import Any
 from uuid import uuid4
 
 import yaml
+from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
+from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
 
 from azr.errors import UserError
@@ -21,7 +23,7 @@ from azr.runs import think_tokens
 from azr.runs.checkpoint_store import CorruptCheckpoint, step_of
 from azr.runs.former_keys import add_former_keys
 from azr.runs.metrics import EVAL, has_eval
-from azr.runs.model_folder import check_model, model_folder, read_object, write_object
+from azr.runs.model_folder import check_model, hub_errors, model_folder, read_object, write_object
 from azr.runs.resume import RunState
 from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.train.adapter_files import (
@@ -34,12 +36,12 @@ from azr.train.adapter_files import (
     read_base,
 )
 
+_TASK = "text-generation"
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _ADAPTERS = (
     "These are adapters: peft's `PeftModel.from_pretrained(base, folder)` puts them into that model, and vLLM serves "
     "them with `--enable-lora --lora-modules NAME=folder`. The tokenizer here has the chat template of the run.",
-    "",
 )
 
 
@@ -172,7 +174,7 @@ def _describe(source: Source, out: Path, *, merged: bool) -> None:
         if form.stops.strings:
             ends["stop_strings"] = list(form.stops.strings)
         write_object(out / "generation_config.json", ends)
-    card = _card(source, source.run, form, adapters=not merged)
+    card = _card(source, source.run, form, adapters=not merged, code=any(out.glob("*.py")))
     (out / "README.md").write_text(card, encoding="utf-8")
 
 
@@ -269,66 +271,96 @@ def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
         write_model(out, specs, tensors())
 
 
-def _card(source: Source, run: RunDirectory, form: PromptForm | None, *, adapters: bool) -> str:
-    """Return the model card. ``adapters``: the folder has these, to be loaded beside the base."""
+def check_hub(repository: str) -> None:
+    """Raise UserError if the hub does not know the user, or a repository cannot have this name."""
+    with hub_errors(f"{repository} cannot be pushed to (.venv/bin/hf auth login logs in)"):
+        validate_repo_id(repository)
+        HfApi().whoami()
+
+
+def push(folder: Path, repository: str, *, private: bool) -> str:
+    """Upload a folder to a repository of the hub, made if missing. Return its address; UserError if it is refused."""
+    api = HfApi()
+    with hub_errors(f"{folder} is complete, but was not pushed; .venv/bin/hf upload {repository} {folder} tries again"):
+        api.create_repo(repository, private=private or None, exist_ok=True)  # None: as its owner has it
+        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="A policy trained by AZR on Ray")
+    return f"{api.endpoint}/{repository}"
+
+
+def _card(source: Source, run: RunDirectory, form: PromptForm | None, *, adapters: bool, code: bool) -> str:
+    """Return the model card. ``adapters``: the folder holds only these. ``code``: its tokenizer or model is code."""
     assert source.step is not None, "other models get no card"
-    base = str(source.base)
     try:
-        _, code = RunState.read(source.folder.parent)
+        _, version = RunState.read(source.folder.parent)
     except CorruptCheckpoint:
-        code = "of a version that its checkpoint does not tell"
-    asking = ["The prompts of the run were written by no chat template."]
+        version = "of unknown version"
+    step, evaluated = last_evaluation(run.metrics, source.step)
+    asking = ["The run used no chat template. `azr prompts` with the config below prints its prompts."]
     if form is not None and form.template is not None:
         ends = " and ".join(f"`{text}`" for text in form.stops.strings)
         asking = [
-            "The tokenizer's chat template writes a user's message as the run's prompts did, up to the tag that opens "
-            f"the thinking. Stop at {ends} (in vLLM `stop`; transformers reads it from `generation_config.json` and "
-            "wants `generate(..., tokenizer=tokenizer)`). `azr prompts` with the config below prints whole prompts."
+            "The tokenizer's chat template writes a user's message as the run did, up to the tag that opens the "
+            f"thinking. Stop at {ends}: vLLM by `stop`, transformers by `generate(..., tokenizer=tokenizer)`. "
+            "`azr prompts` with the config below prints whole prompts.",
         ]
-    # JSON is YAML, and quotes a path whatever it holds.
-    library = "peft" if adapters else "transformers"
-    header = ["---", f"library_name: {library}", "tags: [absolute-zero, self-play, reinforcement-learning]"]
-    if base.count("/") == 1 and not Path(base).exists():
-        header.append(f"base_model: {json.dumps(base)}")
+    if code:
+        asking.append("Loading takes `trust_remote_code=True`: the folder holds Python code.")
     lines = [
-        *header,
-        "---",
-        "",
+        f"---\n{_card_data(source, run, evaluated, adapters=adapters)}\n---",
         "# A policy trained by AZR on Ray",
-        "",
-        f"Step {source.step} of Absolute Zero self-play (arXiv 2505.03335) that began with `{base}`. Code: azr {code}.",
-        "",
+        f"Step {source.step} of a run from `{source.base}`: Absolute Zero (arXiv 2505.03335). Code: azr {version}.",
         *(_ADAPTERS if adapters else ()),
-        "## How to ask it",
-        "",
+        "## How to use it",
         *asking,
-        "",
         "## Evaluations",
-        "",
-        exam_table(run.metrics, source.step) or "The run evaluated no step up to this one.",
-        "",
+        evaluation_table(step, evaluated) if evaluated else "The run evaluated no step up to this one.",
         "## Config",
-        "",
-        "```yaml",
-        run.config.read_text(encoding="utf-8").strip(),
-        "```",
-        "",
+        f"```yaml\n{run.config.read_text(encoding='utf-8').strip()}\n```",
     ]
-    return "\n".join(lines)
+    return "\n\n".join(lines) + "\n"
 
 
-def exam_table(metrics: Path, step: int) -> str:
-    """Return the last evaluation up to a step as a Markdown table; empty when there was none."""
-    last: dict[str, Any] = {}
+def _card_data(source: Source, run: RunDirectory, evaluated: Mapping[str, float], *, adapters: bool) -> ModelCardData:
+    """Return the front matter. The licence is the base's, if its folder has a card that names one."""
+    base, license = str(source.base), None
+    card = Path(base) / "README.md"
+    if card.is_file() and card.read_text(encoding="utf-8").startswith("---"):
+        license = ModelCard.load(card, ignore_metadata_errors=True).data.get("license")
+    shares = [(name.rpartition("/"), value) for name, value in evaluated.items() if f"{name}_low" in evaluated]
+    results = [
+        EvalResult(_TASK, dataset_type=suite, dataset_name=suite, metric_type=metric, metric_value=value)
+        for (suite, _, metric), value in shares
+    ]
+    return ModelCardData(
+        base_model=base if base.count("/") == 1 and not Path(base).exists() else None,
+        eval_results=results or None,
+        library_name="peft" if adapters else "transformers",
+        license=license,
+        model_name=run.path.absolute().name,
+        pipeline_tag=_TASK,
+        tags=["absolute-zero", "self-play", "reinforcement-learning"],
+    )
+
+
+def last_evaluation(metrics: Path, step: int) -> tuple[int, dict[str, float]]:
+    """Return the last evaluated step up to this one with its measures; none if there was no evaluation."""
+    last: dict[str, Any] = {"step": 0}
     # A line that has no end yet is of a later step: the run is writing it, or was killed then.
     *lines, _ = metrics.read_text(encoding="utf-8").split("\n") if metrics.is_file() else [""]
     for line in lines:
         record = json.loads(line)
         if record["step"] <= step and has_eval(record):
             last = record
-    if not last:
-        return ""
     found = {name.removeprefix(EVAL): value for name, value in sorted(last.items()) if name.startswith(EVAL)}
-    rows = [f"| {name} | {value:.3f} |" for name, value in found.items() if isinstance(value, float)]
-    title = f"After step {last['step']}, shares of right answers and lengths:"
-    return "\n".join([title, "", "| measure | value |", "|---|---|", *rows])
+    return last["step"], {name: value for name, value in found.items() if isinstance(value, float)}
+
+
+def evaluation_table(step: int, evaluated: Mapping[str, float]) -> str:
+    """Return the measures of an evaluation as a Markdown table, each with its interval if it has one."""
+    title = f"After step {step}, shares of right answers with intervals of 95%, and lengths:"
+    rows = [title, "", "| measure | value |", "|---|---|"]
+    for name, value in evaluated.items():
+        if not name.endswith(("_low", "_high")):
+            low, high = evaluated.get(f"{name}_low"), evaluated.get(f"{name}_high")
+            rows.append(f"| {name} | {value:.3f}{'' if low is None else f' [{low:.3f}, {high:.3f}]'} |")
+    return "\n".join(rows)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from tokenizers import Tokenizer
 from azr.errors import UserError
 from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE
 
-_HUB_S = 5.0
+HUB_S = 5.0
 """A dry run waits this long for an answer of the hub."""
 _SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 """Files of a hub model that hold its config and its tokenizer."""
@@ -36,7 +38,7 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
     folder = Path(path)
     if (folder / "config.json").is_file():
         return folder
-    if _must_be_local(path):
+    if must_be_local(path):
         raise UserError(f"{named} {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_OFFLINE
@@ -45,11 +47,11 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
     try:
         if fetch:
             return Path(snapshot_download(path))
-        return Path(snapshot_download(path, allow_patterns=[*_SMALL_FILES], etag_timeout=_HUB_S))
+        return Path(snapshot_download(path, allow_patterns=[*_SMALL_FILES], etag_timeout=HUB_S))
     except GatedRepoError as error:
         raise UserError(
-            f"The hub has the {named} {path!r}, but does not let you read it: ask for access on its page, and log "
-            "in with .venv/bin/hf auth login."
+            f"The hub does not let you read {named} {path!r}: ask for access on its page, and log in with "
+            ".venv/bin/hf auth login."
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UserError(
@@ -68,16 +70,28 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
 def check_place(path: str) -> None:
     """Raise UserError for what can be neither a run, nor a local model, nor the name of a model of the hub."""
     folder = Path(path)
-    if not ((folder / "config.json").is_file() or (folder / "config.yaml").is_file()) and _must_be_local(path):
+    if not ((folder / "config.json").is_file() or (folder / "config.yaml").is_file()) and must_be_local(path):
         what = f"{path} holds no model or run" if folder.exists() else f"There is no model or run {path!r}"
-        raise UserError(f"{what}: give a run's folder, a Hugging Face folder or the name of a model of the hub.")
+        raise UserError(f"{what}: give a run's folder, a Hugging Face folder, or the hub name of a model.")
 
 
-def _must_be_local(path: str) -> bool:
+def must_be_local(path: str) -> bool:
     """Whether a path cannot be the name of a model of the hub."""
     folder = Path(path)
     local = folder.is_absolute() or path.startswith(".") or folder.exists() or folder.parent.is_dir()
     return local or path.count("/") != 1
+
+
+@contextmanager
+def hub_errors(sentence: str) -> Iterator[None]:
+    """Raise UserError with this sentence and the reason if the hub refuses something or does not answer."""
+    from huggingface_hub.errors import HTTPError  # of the HTTP library that it uses
+
+    try:
+        yield
+    except (OSError, ValueError, HTTPError) as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
+        raise UserError(f"{sentence}: {why}.") from error
 
 
 def config_json(folder: Path) -> dict[str, Any]:

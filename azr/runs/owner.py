@@ -70,8 +70,8 @@ class RunOwner:
             owner, age_s = self._read()
             if owner is not None and _is_alive(owner, age_s, has_lock):
                 raise UserError(
-                    f"{run} belongs to process {owner.pid} on {owner.host} since {owner.since}: wait until it ends, or "
-                    "stop it, before you go on with the run."
+                    f"{run} is in use by process {owner.pid} on {owner.host} since {owner.since}: wait for its end, "
+                    "or stop it first."
                 )
             if owner is None and not has_lock:
                 raise UserError(f"{run} belongs to another process that is alive: wait until it ends, or stop it.")

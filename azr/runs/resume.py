@@ -110,8 +110,8 @@ def _read_state(
         chosen = store.newest(notes.append, level) if step is None else step
         if chosen is None and store.steps():
             raise UserError(
-                f"{run.path} has no sound checkpoint ({notes[0]}), and nothing was changed: restore one from a copy, "
-                "or start again with --restart, which keeps this run under another name."
+                f"{run.path} has no sound checkpoint ({notes[0]}): restore one from a copy, or start again with "
+                "--restart, which keeps this run under another name."
             )
         if chosen is None:
             return INITIAL, [f"{run.path} has no checkpoint yet: it starts again from its beginning"]
@@ -130,13 +130,13 @@ def config_changes(saved: Config, wanted: Config) -> list[str]:
     for name in after:
         if name.startswith(FIXED) and after[name] != before[name]:
             raise UserError(
-                f"{name} was {before[name]} when the run was saved and cannot become {after[name]}: leave it as it "
-                "was, or start another run."
+                f"{name} was {before[name]} when the run was saved, and cannot become {after[name]}: keep the old "
+                "value, or start another run."
             )
     if wanted.algorithm.needs_critic and not saved.algorithm.needs_critic:
         raise UserError(
-            f"algorithm.estimator was {saved.algorithm.estimator.name} when the run was saved, so there is no critic "
-            f"for {wanted.algorithm.estimator.name}: leave it as it was, or start another run."
+            f"algorithm.estimator was {saved.algorithm.estimator.name}, so the checkpoint has no critic for "
+            f"{wanted.algorithm.estimator.name}: keep the estimator, or start another run."
         )
     # A knob of one estimator is no knob of another.
     pairs = {name: (before.get(name, "unset"), after.get(name, "unset")) for name in after | before}

@@ -145,9 +145,7 @@ class PromptForm:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"{path} cannot be read ({error!r}): remove it, and the model's own template stays."
-            ) from error
+            raise UserError(f"{path} cannot be read ({error!r}): remove it to use the model's template.") from error
 
     def keep(self, path: Path) -> None:
         """Write it for a new run; check it for one that goes on, as `check`."""
@@ -159,11 +157,10 @@ class PromptForm:
         """Raise UserError when the run of this file began with another template or other stops."""
         before = PromptForm.read(path)
         if before is not None and before != self:
-            what = "chat template" if before.template != self.template else "end tokens"
+            what = "chat template" if before.template != self.template else "list of end tokens"
             raise UserError(
-                f"The {what} that the run began with is not the one of now, though model.template is the same: restore "
-                f"the file that has changed since ({path.name} in the run directory holds what was used), or start "
-                "another run."
+                f"The {what} of this run has changed, though model.template is the same: restore the old one from "
+                f"{path.name} in the run directory, or start another run."
             )
 
 

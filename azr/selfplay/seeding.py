@@ -93,8 +93,8 @@ class Seeding:
         await asyncio.to_thread(write_refused, self.refused, checked.refused)
         if not checked.tasks:
             raise UserError(
-                f"None of the {len(checked.refused)} lines of {path} became a task ({checked.reasons()}): see "
-                f"{self.refused}, give selfplay.seeds another file and go on with --resume."
+                f"None of the {len(checked.refused)} lines of {path} became a task ({checked.reasons()}): read "
+                f"{self.refused}, set selfplay.seeds to another file, and use --resume."
             )
         self.store(checked.tasks)
         self.log(seeds_line(path, checked, self.refused))

@@ -129,7 +129,7 @@ def seed_lines(path: Path, tasks_of: Callable[[dict[str, Any], int], Iterable[Ta
 
 def read_seeds(path: Path) -> list[SeedLine]:
     """Return the lines of a file as a run's ``tasks.jsonl``. Raises UserError as `seed_lines`."""
-    no_task = "holds no task {}: give a file as tasks.jsonl of a run, or make one with azr seeds."
+    no_task = "holds no task {}: give a run's tasks.jsonl, or make one with azr seeds."
     return seed_lines(path, lambda record, number: [_read_task(record, number)], no_task)
 
 

@@ -65,16 +65,13 @@ def check_base(saved: Mapping[str, str], here: Mapping[str, str], whose: str) ->
     if saved == here:
         return
     different = min(name for name in saved.keys() | here.keys() if saved.get(name) != here.get(name))
-    raise UserError(
-        f"{whose} has adapters of another base model: {different} is not the file that they were trained with; name "
-        "the very model that the run began with."
-    )
+    raise UserError(f"{whose} has adapters of another base model ({different} differs): name the run's own.")
 
 
 def check_four_bit() -> None:
     """Raises UserError where weights cannot be held in 4 bits."""
     if find_spec("bitsandbytes") is None:
         raise UserError(
-            "train.lora.four_bit takes the package bitsandbytes, which is not installed: install it with pip install "
-            "bitsandbytes, or leave the weights in the compute type."
+            "train.lora.four_bit takes the package bitsandbytes, which is not installed: run pip install -e '.[lora]' "
+            "in the clone, or set it to false."
         )

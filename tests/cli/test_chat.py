@@ -65,7 +65,7 @@ def test_raw_prompts_have_no_template_and_no_history(monkeypatch, capsys):
     "argv, said",
     [
         (["nowhere"], "There is no model or run 'nowhere'"),
-        ([BASE], "is asked by tags of the compact format and cannot chat: with --raw"),
+        ([BASE], "has the compact format and cannot chat: use --raw"),
         ([BASE, "--raw", "--step", "3"], "is one model and has no steps"),
         (["MODEL", "--template", "tokeniser"], "did you mean tokenizer?"),
         (["MODEL", "--temprature", "0"], "There is no option --temprature; did you mean --temperature?"),

@@ -74,7 +74,7 @@ def test_what_suites_hold_is_left_out_and_said(source, suites, tmp_path, capsys)
         (["prepare", "gsm8k", "SRC", "OUT", "--system", "drop"], "--system means nothing for gsm8k"),
         (["prepare", "luffy", "SRC", "OUT", "--asked", "input"], "--asked means nothing for luffy"),
         (["prepare", "luffy", "SRC", "OUT", "--system", "remove"], "invalid choice: 'remove'"),
-        (["prepare", "luffy", "SRC", "OUT"], "row 1: it has no field 'data_source'; a row of luffy is data_source, "),
+        (["prepare", "luffy", "SRC", "OUT"], "row 1: it lacks 'data_source'; a row of luffy is data_source, "),
         (["prepare", "gsm8k", "SRC", "OUT", "--against", "gone"], "There is no folder gone: give the one"),
     ],
 )
@@ -103,7 +103,7 @@ def test_a_broken_line_is_named_and_the_old_file_stays(source, tmp_path, capsys)
 def test_a_missing_package_is_named_with_its_command(source, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert dispatch(["data", "prepare", "gsm8k", str(source), str(tmp_path / "rows.parquet")]) == 2
-    assert "takes pyarrow, which is missing: pip install azr[eval]" in capsys.readouterr().err
+    assert "takes pyarrow, which is missing: run pip install -e '.[eval]'" in capsys.readouterr().err
 
 
 def test_it_loads_nothing_heavy(source, suites, tmp_path):

@@ -69,7 +69,7 @@ REFUSED = {
 def test_a_temporary_folder_that_is_too_deep_for_ray_is_refused(here, monkeypatch, capsys):
     monkeypatch.setenv("TMPDIR", "/tmp/" + "deep/" * 9)
     assert dry_run(here) == 2
-    assert "whose path is too long for Ray's sockets" in capsys.readouterr().err
+    assert "which is too long a path for Ray's sockets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options, said", REFUSED.values(), ids=list(REFUSED))
@@ -98,7 +98,7 @@ def test_a_root_that_cannot_be_written_and_a_device_that_is_not_there_are_refuse
     assert f"Nothing can be written into {root}" in capsys.readouterr().err
     if not query_gpus().all:
         assert dry_run(here, "--train.device", "cuda") == 2
-        assert "train.device is cuda, but no GPU was found on this machine" in capsys.readouterr().err
+        assert "train.device is cuda, but this machine has no GPU" in capsys.readouterr().err
 
 
 def test_a_name_in_another_alphabet_is_printed_as_it_is(here, capsys):
@@ -142,12 +142,12 @@ def test_a_run_may_begin_again_beside_the_one_that_is_there(here, capsys):
 
 def test_a_run_that_is_alive_is_neither_resumed_nor_renamed(here, capsys):
     owner = RunOwner(RunDirectory.create(here).path)
-    with pytest.raises(UserError, match=f"belongs to process {os.getpid()}"):
+    with pytest.raises(UserError, match=f"is in use by process {os.getpid()}"):
         keep_aside(here.run)
     with pytest.raises(SystemExit) as ended:
         run.launch(here, ["--resume"])
     assert ended.value.code == 2
-    assert f"belongs to process {os.getpid()}" in capsys.readouterr().err
+    assert f"is in use by process {os.getpid()}" in capsys.readouterr().err
     owner.release()
     for _ in range(2):  # a resume that is refused gives the run back
         with pytest.raises(SystemExit):
@@ -203,7 +203,7 @@ def dry_run_at(endpoint: str, cache: Path) -> subprocess.CompletedProcess[str]:
     "answer, headers, said",
     [
         (404, {"X-Error-Code": "RepoNotFound"}, "the hub has no such model; give a Hugging Face model folder."),
-        (403, {"X-Error-Code": "GatedRepo"}, "does not let you read it: ask for access"),
+        (403, {"X-Error-Code": "GatedRepo"}, "The hub does not let you read model.path"),
     ],
     ids=["no such model", "gated"],
 )

@@ -195,7 +195,7 @@ def test_suites_are_listed(capsys: pytest.CaptureFixture[str]):
         (["MODEL", "--suite", "exam,"], "must be names with commas"),
         (["MODEL", "--k", "8"], "needs samples"),
         (["MODEL", "--samples", "4", "--k", "1,8"], "--k 8 needs as many samples, and --samples is 4"),
-        (["MODEL", "--max-response-tokens", "1000"], "reads: give at most"),
+        (["MODEL", "--max-response-tokens", "1000"], "exceeds the context of"),
         (["MODEL", "--template", "tokenizer"], "leave out --template"),
         (["MODEL", "--step", "3"], "leave out --step"),
         (["MODEL", "--all-steps"], "is no run and has no steps"),

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import ray
 import torch
-from huggingface_hub import save_torch_state_dict
+from huggingface_hub import ModelCard, save_torch_state_dict
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -35,6 +35,7 @@ from azr.train.worker_group import WorkerGroup
 from tests import chat_tokenizers
 from tests.cli.test_main import HEAVY
 from tests.cluster.receiving_engine import start_receiver
+from tests.hub_server import azr, open_hub
 from tests.train.conftest import STEP_S, make_config, one_step, rollout_logprobs, update_policy
 
 ROOT = Path(__file__).parents[2]
@@ -158,13 +159,69 @@ def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_
     )
 
 
+def test_the_cards_front_matter_is_what_the_hub_reads(run: Path, tmp_path: Path, tiny_model_path: Path):
+    base = shutil.copytree(tiny_model_path, tmp_path / "base")
+    (base / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")
+    other = new_run(tmp_path / "other", base)
+    shutil.copytree(policy(run, 3), policy(other.path, 3))
+    shares = {
+        "eval/exam/mean@2": 0.25,
+        "eval/exam/mean@2_low": 0.125,
+        "eval/exam/mean@2_high": 0.5,
+        "eval/exam/tokens": 9.0,
+    }
+    other.metrics.write_text(json.dumps({"step": 2, **shares}) + "\n")
+    assert export(other.path, tmp_path / "out") == 0
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    stated = card.data.to_dict()
+    assert stated["library_name"] == "transformers" and stated["pipeline_tag"] == "text-generation"
+    assert stated["license"] == "apache-2.0" and "base_model" not in stated and "self-play" in stated["tags"]
+    (result,) = card.data.eval_results
+    assert (result.dataset_name, result.metric_type, result.metric_value) == ("exam", "mean@2", 0.25)
+    assert "| exam/mean@2 | 0.250 [0.125, 0.500] |" in card.text and card.text.count("\n# ") == 1
+
+
+def test_an_export_is_pushed_as_it_is(run: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    with open_hub() as hub:
+        done = azr(hub, tmp_path, "export", run, out, "--push-to-hub", "me/model", "--private")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"pushed to {hub.address}/me/model"
+    assert (
+        hub.files == {path.name: path.read_bytes() for path in out.iterdir()}
+        and "model.safetensors.index.json" in hub.files
+    )
+    assert hub.created[0]["visibility"] == "private" and set(hub.cards) == {(out / "README.md").read_text()}
+
+
+def test_a_push_that_is_refused_leaves_the_folder_and_says_why(run: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    with open_hub() as hub:
+        stranger = azr(hub, tmp_path, "export", run, out, "--push-to-hub", "me/model", token="guess")
+        assert stranger.returncode == 2 and not out.exists() and stranger.stderr.count("\n") == 1
+        assert stranger.stderr.startswith("error: me/model cannot be pushed to (.venv/bin/hf auth login logs in): ")
+        hub.refuses = "/api/models/me/model/commit/main"
+        refused = azr(hub, tmp_path, "export", run, out, "--push-to-hub", "me/model")
+    assert refused.returncode == 2 and (out / "README.md").exists() and not hub.files
+    assert f"{out} is complete, but was not pushed; .venv/bin/hf upload me/model {out} tries again: " in refused.stderr
+    gone = azr(hub, tmp_path, "export", run, tmp_path / "again", "--push-to-hub", "me/model")
+    assert gone.returncode == 2 and "Connection refused" in gone.stderr and not (tmp_path / "again").exists()
+
+
+def test_private_belongs_to_a_push_and_a_name_has_an_owner(run: Path, tmp_path: Path, capsys):
+    assert export(run, tmp_path / "out", "--private") == 2
+    assert "add --push-to-hub OWNER/NAME" in capsys.readouterr().err
+    assert export(run, tmp_path / "out", "--push-to-hub", "a/b/c") == 2
+    assert "a/b/c cannot be pushed to" in capsys.readouterr().err
+
+
 def test_a_run_that_goes_on_must_have_the_prompts_it_began_with(tmp_path: Path):
     file = tmp_path / "prompts.json"
     PromptForm("{{ messages }}", Stops(("</answer>",), (1,))).keep(file)
     PromptForm("{{ messages }}", Stops(("</answer>",), (1,))).keep(file)
-    with pytest.raises(UserError, match="The chat template that the run began with is not the one of now"):
+    with pytest.raises(UserError, match="The chat template of this run has changed"):
         PromptForm("{{ messages[0] }}", Stops(("</answer>",), (1,))).keep(file)
-    with pytest.raises(UserError, match="The end tokens that the run began with"):
+    with pytest.raises(UserError, match="The list of end tokens of this run has changed"):
         PromptForm("{{ messages }}", Stops(("</answer>",), (1, 2))).keep(file)
     file.write_text("{")
     with pytest.raises(UserError, match=r"prompts.json cannot be read .*: remove it"):
@@ -409,7 +466,7 @@ async def test_adapters_go_alone_or_into_their_own_base(
     capsys.readouterr()
     assert export(run.path, tmp_path / "onto_another", "--base", moved) == 2
     said = capsys.readouterr().err
-    assert "has adapters of another base model: model.safetensors is not the file" in said and said.count("\n") == 1
+    assert "has adapters of another base model (model.safetensors differs)" in said and said.count("\n") == 1
     assert export(run.path, tmp_path / "onto_another", "--base", tmp_path / "gone") == 2
     assert f"--base '{tmp_path / 'gone'}' holds no model (no config.json there)" in capsys.readouterr().err
     assert not (tmp_path / "onto_another").exists()

@@ -64,7 +64,7 @@ def test_a_module_of_the_users_is_found_from_where_they_are(tmp_path, monkeypatc
     assert load_recipe("mine_of_load_recipe.small").run.steps == 3
     with pytest.raises(UserError, match=r"mine_of_load_recipe\.empty has no config of a run: give it one"):
         load_recipe("mine_of_load_recipe.empty")
-    with pytest.raises(UserError, match=r"There is no module mine_of_load_recipe\.gone to take a recipe from"):
+    with pytest.raises(UserError, match=r"There is no recipe module mine_of_load_recipe\.gone"):
         load_recipe("mine_of_load_recipe.gone")
 
 
@@ -90,7 +90,7 @@ def test_a_file_changes_its_base_and_so_on(tmp_path):
         ("knob_twice", r"knob_twice\.yaml is no config of a run: steps is stated twice: leave one of them out"),
         ("wrong", r"wrong\.yaml is no config of a run: There is no knob 'run\.stepz' .* run\.steps\?"),
         ("listed", r"listed\.yaml is no config of a run: A config is a mapping of sections, not list"),
-        ("partial", r"partial\.yaml is no config of a run: it names no base and no model: begin it with the recipe"),
+        ("partial", r"partial\.yaml is no config of a run: it names no base and no model: add the recipe"),
         ("open", r"open\.yaml is no config of a run: This is not YAML, line 2: expected .*, but got the file ends"),
         ("void", r"void\.yaml is no config of a run: A config is a mapping of sections, and this one is empty"),
         ("binary", r"binary\.yaml is no config of a run: it is not text in UTF-8"),

@@ -62,10 +62,10 @@ def test_records_of_their_error_kind_and_several_files(tmp_path, capsys):
     "argv, said",
     [
         ([], "the following arguments are required: --out"),
-        (["--out", "OUT"], "azr seeds needs either a recipe, such as azr_coder7b_ppo, or files to --convert"),
-        (["azr_7b_ppo", "--convert", "x", "--out", "OUT"], "azr seeds needs either a recipe"),
+        (["--out", "OUT"], "azr seeds needs a recipe, such as azr_coder7b_ppo, or files to --convert"),
+        (["azr_7b_ppo", "--convert", "x", "--out", "OUT"], "azr seeds needs a recipe"),
         (["azr_7b_pppo", "--out", "OUT"], "There is no recipe 'azr_7b_pppo'; did you mean azr_7b_ppo?"),
-        (["base", "--out", "OUT"], "playground/base.py holds no config of a run, but what recipes share"),
+        (["base", "--out", "OUT"], "playground/base.py has no config, but what recipes share"),
         (["azr_14m_mini", "--out", "seeds.jsonl.gz"], "seeds.jsonl.gz would not be packed"),
         (["azr_14m_mini", "--out", "README.md"], "README.md exists already"),
         (["azr_14m_mini", "--out", "README.md/seeds"], "README.md/seeds cannot be written"),

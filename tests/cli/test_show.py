@@ -97,7 +97,7 @@ def test_long_texts_are_shortened_unless_all_is_asked_for(tmp_path, capsys):
             ["--task", "000002-deduction-0009"],
             "has no task '000002-deduction-0009'; did you mean 000002-deduction-0000?",
         ),
-        (["--kind", "deductio"], "has nothing of kind 'deductio'; its kinds are deduction, induction."),
+        (["--kind", "deductio"], "has no kind 'deductio'; its kinds are deduction, induction."),
         (["--verdict", "wrongg"], "invalid choice: 'wrongg'"),
     ],
 )

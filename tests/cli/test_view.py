@@ -76,7 +76,7 @@ def test_the_report_is_one_file_with_nothing_from_elsewhere(run, tmp_path, capsy
             ["{run}", "--out", "{run}/rollouts"],
             "{run}/rollouts cannot be written (Is a directory): choose another --out.",
         ),
-        (["{run}", "--host", "192.0.2.1", "--port", "0"], "Nothing can listen at 192.0.2.1 port 0"),
+        (["{run}", "--host", "192.0.2.1", "--port", "0"], "Port 0 of 192.0.2.1 cannot be used"),
         (["{run}", "--port", "{taken}"], "choose another --port or --host"),
     ],
 )

@@ -158,5 +158,5 @@ async def test_an_actor_of_a_cluster_without_nodes_is_not_started_again(
     clerk = await start(orders)
     lost = await lose(clerk)
     monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": False}])
-    with pytest.raises(UserError, match=r"the clerk died .* no node left .* go on with the run by --resume"):
+    with pytest.raises(UserError, match=r"the clerk died .* no node left .* then continue with --resume"):
         await clerk.restart(lost)

@@ -133,11 +133,11 @@ def test_questions_of_suites_are_left_out_and_counted_by_suite_and_kind(tmp_path
         (
             "luffy",
             [{"prompt": [], "data_source": ""}],
-            "row 1: it has no field 'reward_model'; a row of luffy is ",
+            "row 1: it lacks 'reward_model'; a row of luffy is ",
         ),
         ("luffy", [luffy_row("", "2")], "row 1: this is no row of luffy (a turn of its prompt is empty)"),
         ("luffy", [luffy_row("1?", "2") | {"prompt": [SYSTEM]}], "its prompt does not end with a user's turn"),
-        ("orz", [pair("1?", "1"), pair("2?", "2")[:1]], "row 2: it has no field '1'; a row of orz is [{from, value}"),
+        ("orz", [pair("1?", "1"), pair("2?", "2")[:1]], "row 2: it lacks '1'; a row of orz is [{from, value}"),
         ("orz", [pair("1?", "1"), pair("2?", ["2"])], "row 2: this is no row of orz (its answer is neither text nor"),
         ("orz", [pair("1?", "1"), pair("\ud800", "2")], "row 2: its text holds half a character"),
         ("orz", [pair("1?", "1"), 7], "row 2: it is no JSON object or array"),
@@ -146,7 +146,7 @@ def test_questions_of_suites_are_left_out_and_counted_by_suite_and_kind(tmp_path
         (
             "gsm8k",
             [{"question": "1?", "anwser": "#### 1"}],
-            "it has no field 'answer'; a row of gsm8k is question, ",
+            "it lacks 'answer'; a row of gsm8k is question, ",
         ),
         ("cruxeval", [{"code": "g = 1", "input": "1", "output": "2"}], "row 1: its program does not define f"),
         ("orz", [pair("1?", float("nan"))], "row 1: this is no row of orz (its answer is nan, which is no number)"),

@@ -31,8 +31,8 @@ def questions(name: str, every: int = 1) -> Sequence[Question]:
 def needs(module: str) -> None:
     """Skip what needs a package of the extra ``eval``; in continuous integration its absence is a failure."""
     if importlib.util.find_spec(module) is None:
-        assert os.environ.get("CI") != "true", f"{module} is missing: pip install azr[eval]"
-        pytest.skip(f"needs {module}: pip install azr[eval]")
+        assert os.environ.get("CI") != "true", f"{module} is missing: pip install -e '.[eval]'"
+        pytest.skip(f"needs {module}: pip install -e '.[eval]'")
 
 
 def reference(question: Question) -> str:

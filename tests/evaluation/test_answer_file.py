@@ -78,7 +78,7 @@ def test_reading_an_unfinished_file_does_not_change_it(tmp_path: Path):
 def test_an_evaluation_by_another_protocol_is_not_mixed_in(tmp_path: Path):
     written(tmp_path / "a.gz")
     data = (tmp_path / "a.gz").read_bytes()
-    with pytest.raises(UserError, match=r"another samples \(8, now 4\): go on with the same options"):
+    with pytest.raises(UserError, match=r"another samples \(8, now 4\): use the same options"):
         AnswerFile(tmp_path / "a.gz", PROTOCOL | {"samples": 4})
     with pytest.raises(UserError, match=r"another seed \(null, now 3\)"):
         AnswerFile(tmp_path / "a.gz", PROTOCOL | {"seed": 3})
@@ -90,7 +90,7 @@ def test_an_evaluation_by_another_protocol_is_not_mixed_in(tmp_path: Path):
 )
 def test_somebody_elses_file_stays_as_it_is(tmp_path: Path, data: bytes):
     (tmp_path / "a.gz").write_bytes(data)
-    with pytest.raises(UserError, match="holds something else"):
+    with pytest.raises(UserError, match="holds no answers of an evaluation"):
         AnswerFile(tmp_path / "a.gz", PROTOCOL)
     assert (tmp_path / "a.gz").read_bytes() == data
 

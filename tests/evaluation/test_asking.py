@@ -141,7 +141,7 @@ async def test_a_model_of_tags_answers_questions_about_programs_by_tags():
 
 def test_a_model_of_tags_is_not_asked_in_words():
     question = Question(id="1", suite="math500", group="all", message="1 + 1?", gold=MathGold(("2",)))
-    with pytest.raises(UserError, match="math500 asks in words, but this model is asked by the tags"):
+    with pytest.raises(UserError, match="math500 needs a model that reads words"):
         prompt_ids(TAGS, question)
 
 
@@ -167,7 +167,7 @@ async def test_a_question_with_an_opened_answer_is_continued_as_it_is(words: Pro
     assert answers[2].judgement.detail == "a right answer is 6"
     assert answers[0].prompt == question.message and "Assistant" not in answers[0].prompt
     assert model.stop_strings == {("\n",)} and answers[0].judgement.answer == (("answer", "6"),)
-    with pytest.raises(UserError, match="cruxeval-o:completion asks in words"):
+    with pytest.raises(UserError, match="cruxeval-o:completion needs a model that reads words"):
         prompt_ids(TAGS, question)
 
 

@@ -217,7 +217,7 @@ async def test_a_worker_that_dies_is_replaced_and_its_question_asked_again():
 
 async def test_a_missing_library_is_one_sentence(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install azr\[eval\]"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[eval\]'"):
         MathGrader()
 
 

@@ -53,9 +53,7 @@ def test_what_is_wrong_is_told_in_one_sentence(tmp_path: Path):
 
 def test_another_file_is_refused_unless_it_is_wanted(tmp_path: Path):
     folder = crux(tmp_path)
-    with pytest.raises(
-        UserError, match=r"is not the file that the suite cruxeval-o was tested with \(SHA-256 \w{12}, not"
-    ):
+    with pytest.raises(UserError, match=r"is not the tested file of the suite cruxeval-o \(SHA-256 \w{12}, not"):
         load_suites(["cruxeval-o"], folder)
     (loaded,) = load_suites(["cruxeval-o"], folder, altered=True)
     assert len(loaded.questions) == 10 and loaded.sha256["cruxeval.jsonl"] == hash_of(folder / "cruxeval.jsonl")

@@ -169,7 +169,7 @@ def test_one_that_is_not_there_is_one_sentence(
 async def test_a_module_that_works_in_no_process_of_its_own_is_one_sentence(module: str, tmp_path: Path) -> None:
     text = "import sys\nassert 'pytest' in sys.modules\ndef grade(row, response): return True\n"
     (tmp_path / f"{module}_needy.py").write_text(text)
-    with pytest.raises(UserError, match=f"The grader {module}_needy:grade does not start in a process of its own"):
+    with pytest.raises(UserError, match=f"The grader {module}_needy:grade does not start in its own process"):
         async with OwnGrader(f"{module}_needy:grade"):
             pass
 

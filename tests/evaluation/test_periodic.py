@@ -111,7 +111,7 @@ def test_programs_of_the_suites_are_refused_however_their_function_is_called(tmp
     (tmp_path / "MbppPlus.jsonl").write_text(json.dumps(MBPP) + "\n")
     (tmp_path / "cruxeval.jsonl").write_text(json.dumps(CRUX) + "\n")
     options = {"data": str(tmp_path), "suites": ("mbpp+", "cruxeval-i"), "path": None}
-    with pytest.raises(UserError, match="is not the file that the suite mbpp"):
+    with pytest.raises(UserError, match="is not the tested file of the suite mbpp"):
         PeriodicEval(with_eval(**options), CODEC)
     (tmp_path / "cruxeval.jsonl").unlink()
     (tmp_path / "MbppPlus.jsonl.gz").write_bytes(gzip.compress((tmp_path / "MbppPlus.jsonl").read_bytes()))

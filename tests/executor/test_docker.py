@@ -309,7 +309,7 @@ def test_missing_cgroup_controllers_are_named():
     info = {
         "Architecture": "aarch64", "Runtimes": {}, "MemoryLimit": False, "PidsLimit": True, "CpuCfsQuota": False,
     }  # fmt: skip
-    with pytest.raises(BackendUnavailable, match="without the cgroup controllers memory, cpu: mount them"):
+    with pytest.raises(BackendUnavailable, match="lacks the cgroup controllers memory, cpu: mount them"):
         docker_image._check_engine(info, None)
 
 

@@ -72,10 +72,10 @@ RULE = "[[rule]]\nname = 'x'\npatterns = ['a']\n"
         ("", "holds no rules .*rule"),
         (RULE + "colour = 'red'", "holds no rules .*colour"),
         (RULE.replace("'a'", "'('"), r"'\(' of the rule x in .* is no regular expression"),
-        (RULE.replace("'x'", "'A b'"), "the name 'A b' in .* small letters"),
-        (RULE + RULE, "another rule has it"),
+        (RULE.replace("'x'", "'A b'"), "the rule name 'A b' in .* lower-case letters"),
+        (RULE + RULE, "malformed or used twice"),
         (RULE.replace("['a']", "[]"), "the rule x in .* has no patterns"),
-        (RULE.replace("['a']", "['b', '(?m)^a']"), "the rule x in .* cannot be searched for together"),
+        (RULE.replace("['a']", "['b', '(?m)^a']"), "the rule x in .* do not combine"),
         (RULE + "where = 'prompt'", "holds no rules .*prompt"),
     ],
 )

@@ -127,13 +127,13 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
     "text, said",
     [
         ("import no_such_module_anywhere", r"cannot be imported: ModuleNotFoundError: No module named 'no_such"),
-        ("x = 1", r"states neither kinds nor proposer_rewards nor bonuses nor estimators"),
-        ("kinds = [3]", r"has 3 among its kinds: give it objects of azr\.tasks\.base\.TaskKind\.$"),
-        (KIND.format(body='name = "deduction"'), r"calls a kind 'deduction', and there is one of this name"),
+        ("x = 1", r"defines no kinds, proposer_rewards, bonuses or estimators"),
+        ("kinds = [3]", r"has 3 as a kind: give it objects of azr\.tasks\.base\.TaskKind\.$"),
+        (KIND.format(body='name = "deduction"'), r"calls a kind 'deduction', which exists"),
         (KIND.format(body='name = "My kind"'), r"calls a kind 'My kind'; a name is small letters"),
         (KIND.format(body='name = "output"'), r"calls a kind 'output', which prompts call a part of a task"),
-        (KIND.format(body='labels = ("output", "two words")'), r"has the label 'two words': take small letters"),
-        (KIND.format(body='labels = ("output", "deduction")'), r"has the label 'deduction': take small letters"),
+        (KIND.format(body='labels = ("output", "two words")'), r"has the label 'two words': use lower-case letters"),
+        (KIND.format(body='labels = ("output", "deduction")'), r"has the label 'deduction': use lower-case letters"),
         (KIND.format(body='reference_kinds = ("yours",)'), r"has references of 'yours', no kind"),
         (KIND.format(body="def seed(self): return 1 / 0"), r"cannot be played: ZeroDivisionError: division by zero"),
         (KIND.format(body="def seed(self): return None"), r"cannot be played: seed\(\) gives None, which is no task"),
@@ -145,9 +145,9 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
             r"references_per_prompt\(6\) is no number",
         ),
         (KIND.format(body="") + "kinds *= 2", r"calls two kinds 'mine'"),
-        ("proposer_rewards = {'variance': print}", r"calls a reward 'variance', and there is one of this name"),
+        ("proposer_rewards = {'variance': print}", r"calls a reward 'variance', which exists"),
         ("bonuses = {'short': 3}", r"short of the plug-in \S+ is no function"),
-        ("estimators = {'gae': print}", r"calls a estimator 'gae', and there is one of this name"),
+        ("estimators = {'gae': print}", r"calls a estimator 'gae', which exists"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(plugin: Write, text: str, said: str) -> None:
@@ -160,7 +160,7 @@ def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(plugin: Write, t
 @pytest.mark.parametrize(
     "entry, said",
     [
-        ("[azr.kinds]\nyours = MODULE:Mine", "'yours' in azr.kinds for a kind that is called 'mine': give both one"),
+        ("[azr.kinds]\nyours = MODULE:Mine", "'yours' in azr.kinds for the kind 'mine': give both the same"),
         ("[azr.kinds]\nmine = MODULE:Their", r"package \S+ names \S+:Their, which \S+ does not have"),
         ("[azr.kinds]\nmine = no_such_module:Mine", "cannot be imported: ModuleNotFoundError"),
         ("[azr.rewards]\nhalf = MODULE:kinds", "half of the plug-in \\S+ is no function"),
@@ -180,7 +180,7 @@ def test_a_module_that_is_broken_shows_its_traceback(plugin: Write, capsys: pyte
 
 async def test_a_plugin_that_works_in_no_process_of_its_own_is_one_sentence(plugin: Write) -> None:
     load_plugins([needy := plugin("import sys\nassert 'pytest' in sys.modules\nbonuses = {'short': print}")])
-    with pytest.raises(UserError, match=f"The plug-in {needy} does not start in a process of its own"):
+    with pytest.raises(UserError, match=f"The plug-in {needy} does not start in its own process"):
         async with plugin_processes():
             pass
 

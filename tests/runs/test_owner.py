@@ -29,7 +29,7 @@ def test_a_second_owner_is_refused_by_name_until_the_first_is_gone(tmp_path: Pat
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None and holder.stdout.readline() == "owns\n"
     before = (tmp_path / FILE).read_text()
-    with pytest.raises(UserError, match=rf"belongs to process {holder.pid} on \S+ since 20\d\d-.* before you go on"):
+    with pytest.raises(UserError, match=rf"is in use by process {holder.pid} on \S+ since 20\d\d-.* or stop it first"):
         RunOwner(tmp_path)
     assert (tmp_path / FILE).read_text() == before
     holder.kill()

@@ -7,12 +7,17 @@ import gzip
 import importlib
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from huggingface_hub import HfApi, constants
 
 from azr.concurrency import gather
 from azr.datasets.prepare.overlap import Match, Overlap, normal
@@ -21,6 +26,8 @@ from azr.datasets.rows import FORMATS, read_row
 from azr.errors import UserError
 from azr.evaluation.graders.maths import MathGrader
 from azr.evaluation.suites.files import ROW_ERRORS, Row, read_rows
+from azr.hardware import cache_folder
+from azr.runs.model_folder import HUB_S, hub_errors, must_be_local
 
 PREVIEW = 5
 NO_ANSWER, REPEATED, IN_SUITE = "no answer", "repeats an earlier prompt", "in an evaluation suite"
@@ -28,6 +35,7 @@ OTHER = "a program is asked for"
 READ = (".parquet", ".jsonl", ".jsonl.gz", ".json", ".json.gz")
 _BATCH = 1_000
 """Rows of a parquet file that are written at once."""
+_DATA_SET = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.-]+))?(?::(?P<split>[\w.-]+))?")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,9 +101,7 @@ def _examples(source: Source, path: Path, options: Options, done: Prepared) -> I
             row = dict(zip(map(str, range(len(row))), row, strict=True))
         missing = [name for name in source.fields if name not in row]
         if missing:
-            raise UserError(
-                f"{path}, row {number}: it has no field {missing[0]!r}; a row of {source.name} is {source.form}."
-            )
+            raise UserError(f"{path}, row {number}: it lacks {missing[0]!r}; a row of {source.name} is {source.form}.")
         try:
             examples = list(source.read(row, options))
         except ROW_ERRORS as error:
@@ -149,6 +155,41 @@ async def count_parsed(answers: Sequence[str]) -> int:
     return sum(each is not None and each.get("parsed", False) for each in said)
 
 
+def is_on_hub(named: str) -> bool:
+    """Whether a path can only be a data set of the hub: OWNER/NAME or OWNER/NAME/CONFIG, with or without :SPLIT."""
+    match = _DATA_SET.fullmatch(named)
+    return match is not None and not named.endswith(READ) and not must_be_local(match["name"])
+
+
+@cache
+def rows_file(named: str) -> Path:
+    """Return the file that is named, or the rows of a folder or a data set of the hub as JSON lines in the cache.
+
+    Raises UserError if the package `datasets` or the data set is missing, or the hub does not answer.
+    """
+    place, _, split = named.partition(":")
+    if is_on_hub(named):
+        owner, name, *subset = place.split("/")
+        source = [f"{owner}/{name}", *subset]
+    elif Path(place).is_dir():
+        source = [str(Path(place).resolve())]
+    else:
+        return Path(named)
+    if find_spec("datasets") is None:
+        raise UserError(f"{named} takes the package datasets: run pip install -e '.[hub]' in the clone.")
+    with hub_errors(f"{named} is no file, and no data set that can be read (HF_HUB_OFFLINE=1 uses the cache alone)"):
+        if is_on_hub(named) and not constants.HF_HUB_OFFLINE:
+            HfApi().dataset_info(source[0], timeout=HUB_S)  # `datasets` would try for half a minute
+        rows = importlib.import_module("datasets").load_dataset(*source, split=split or "train")
+    name = "--".join([*source, split or "train"]).replace("/", "--")
+    out = cache_folder() / "rows" / f"{name}.jsonl"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with written(out, ()) as write:
+        for row in rows:
+            write(row)
+    return out
+
+
 def check_files(source: Path, out: Path, *, overwrite: bool) -> None:
     """Raises UserError when one cannot be read or the other not written, as far as that is known beforehand."""
     if not source.is_file():
@@ -197,7 +238,7 @@ def _opened(staging: Path, name: str, columns: tuple[str, ...]) -> Iterator[Call
         with packed as file:
 
             def write(row: Row) -> None:
-                file.write(f"{json.dumps(row, ensure_ascii=False)}\n".encode())
+                file.write(f"{json.dumps(row, ensure_ascii=False, default=str)}\n".encode())
 
             yield write
 
@@ -233,4 +274,4 @@ def _pyarrow(module: str, path: Path) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(f"{path} takes pyarrow, which is missing: pip install azr[eval]") from error
+        raise UserError(f"{path} takes pyarrow, which is missing: run pip install -e '.[eval]' in the clone") from error

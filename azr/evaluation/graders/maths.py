@@ -114,7 +114,7 @@ class MathGrader:
 def check_math() -> None:
     """Raise UserError when math-verify is missing."""
     if importlib.util.find_spec("math_verify") is None:
-        raise UserError("Mathematical answers are compared by math-verify, which is missing: pip install azr[eval]")
+        raise UserError("Mathematics takes math-verify, which is missing: run pip install -e '.[eval]' in the clone")
 
 
 def normal(text: str) -> str:

@@ -80,8 +80,8 @@ class OwnGrader:
         except (RuntimeError, TimeoutError) as error:
             await self._functions.end()
             raise UserError(
-                f"The grader {self._name} does not start in a process of its own, where it has no terminal and none of "
-                "what the run has loaded: make its module work alone."
+                f"The grader {self._name} does not start in its own process: its module must load without a terminal "
+                "and without the run."
             ) from error
         return self
 

@@ -115,9 +115,8 @@ def _load(suite: Suite, folder: Path, limit: int | None, *, altered: bool) -> Lo
             # A row that cannot be read says more about what happened to the file.
             suite.read(folder)
             raise UserError(
-                f"{path} is not the file that the suite {suite.name} was tested with (SHA-256 "
-                f"{sha256[path.name][:12]}, not {suite.sha256[path.name][:12]}): get it again from {suite.source}, or "
-                "take it as it is by --altered."
+                f"{path} is not the tested file of the suite {suite.name} (SHA-256 {sha256[path.name][:12]}, not "
+                f"{suite.sha256[path.name][:12]}): get it again from {suite.source}, or accept it by --altered."
             )
     return _limited(suite, suite.read(folder), limit, sha256)
 

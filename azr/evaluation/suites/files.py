@@ -175,7 +175,7 @@ def _parquet(path: Path) -> Iterator[Any]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise UserError(f"{path} is read by pyarrow, which is missing: pip install azr[eval]") from error
+        raise UserError(f"{path} takes pyarrow, which is missing: run pip install -e '.[eval]' in the clone") from error
     with parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(1_024):
             yield from batch.to_pylist()

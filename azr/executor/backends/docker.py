@@ -47,9 +47,7 @@ def prepare(config: ExecutorConfig) -> tuple[ContainerLauncher, str]:
         launcher = ContainerLauncher(client, ensure_image(client), config)
         launcher.probe()
     except _ENGINE_ERRORS as error:
-        raise BackendUnavailable(
-            f"the Docker engine fails to run a container ({_error_text(error)}): see its log"
-        ) from error
+        raise BackendUnavailable(f"the Docker engine runs no container ({_error_text(error)}): see its log") from error
     runtime = f" under {config.docker_runtime}" if config.docker_runtime else ""
     return launcher, f"a container per interpreter{runtime}, without network, capabilities or a file it could write"
 

@@ -82,9 +82,9 @@ def _check_engine(info: dict, runtime: str | None) -> None:
     missing = [controller for key, controller in _LIMITS.items() if not info[key]]
     if missing:
         raise BackendUnavailable(
-            f"the Docker engine cannot limit containers without the cgroup controllers {', '.join(missing)}: mount "
-            "them (cgroup v1: cgroupfs-mount), enable them on the kernel's command line (cgroup_enable=memory) or, for "
-            "a rootless engine, delegate them to your user"
+            f"the Docker engine lacks the cgroup controllers {', '.join(missing)}: mount them (cgroup v1: "
+            "cgroupfs-mount), enable them (kernel option cgroup_enable=memory) or, if it is rootless, delegate them "
+            "to your user"
         )
 
 

@@ -98,8 +98,8 @@ def need(module: str, tracker: str) -> None:
     """Raises UserError when the library of an optional tracker is not installed."""
     if find_spec(module) is None:
         raise UserError(
-            f"tracking.to names {tracker}, whose library is not installed: pip install 'azr[{tracker}]', or take "
-            f"{tracker} out."
+            f"tracking.to names {tracker}, whose library is not installed: run pip install -e '.[{tracker}]' in the "
+            f"clone, or take {tracker} out."
         )
 
 

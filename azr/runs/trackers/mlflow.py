@@ -62,8 +62,8 @@ class MlflowTracker(Tracker):
                 mlflow.MlflowClient(uri).search_experiments(max_results=1)
         except mlflow.exceptions.MlflowException as error:
             raise UserError(
-                f"The MLflow server {without_password(uri)} does not let this run in ({first_line(error)}): see to "
-                "MLFLOW_TRACKING_URI and its credentials, or leave mlflow out of tracking.to."
+                f"The MLflow server {without_password(uri)} refuses the run ({first_line(error)}): check "
+                "MLFLOW_TRACKING_URI and its credentials, or remove mlflow from tracking.to."
             ) from error
 
     def open(self, run: TrackedRun) -> int:

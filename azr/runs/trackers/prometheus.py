@@ -149,7 +149,5 @@ def _word(name: str) -> str:
 def _address(config: Config) -> tuple[str, int]:
     host, _, port = config.tracking.address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UserError(
-            f"tracking.address is {config.tracking.address!r}; it must be a host and a port, as 127.0.0.1:9464."
-        )
+        raise UserError(f"tracking.address is {config.tracking.address!r}; write HOST:PORT, as 127.0.0.1:9464.")
     return host, int(port)

@@ -52,13 +52,13 @@ class WandbTracker(Tracker):
             known = wandb.login(prompt=False, verify=True, timeout=VERIFY_S)
         except (wandb.errors.Error, ValueError) as error:
             raise UserError(
-                f"Weights & Biases does not let this run in ({first_line(error)}): run `wandb login`, or set "
-                "WANDB_MODE=offline to keep it here until `wandb sync`."
+                f"Weights & Biases refuses the login ({first_line(error)}): run `wandb login`, or set "
+                "WANDB_MODE=offline and use `wandb sync` later."
             ) from error
         if not known:
             raise UserError(
-                "Weights & Biases has no key here: run `wandb login`, set WANDB_API_KEY, or set WANDB_MODE=offline to "
-                "keep the run here until `wandb sync`."
+                "Weights & Biases has no key: run `wandb login`, set WANDB_API_KEY, or set WANDB_MODE=offline and "
+                "use `wandb sync` later."
             )
 
     def open(self, run: TrackedRun) -> int:

@@ -107,7 +107,7 @@ def test_a_server_that_does_not_answer_is_found_before_the_run(tmp_path: Path, m
     monkeypatch.setitem(module.FIRST_WAIT, "MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with silent_server() as address:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address.replace("//", "//me:secret@"))
-        with pytest.raises(UserError, match=f"The MLflow server {address} does not let this run in") as refused:
+        with pytest.raises(UserError, match=f"The MLflow server {address} refuses the run") as refused:
             MlflowTracker.check(config(tmp_path, "mlflow"))
     assert "secret" not in str(refused.value) and os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] != "1"
 

@@ -137,7 +137,7 @@ def test_a_taken_port_and_a_wrong_address_are_named_before_the_run(tmp_path: Pat
             PrometheusTracker.check(at(tmp_path, address))
     PrometheusTracker.check(at(tmp_path, address))
     for wrong in ("9464", "localhost:", "localhost:x", "localhost:70000"):
-        with pytest.raises(UserError, match=r"it must be a host and a port, as 127.0.0.1:9464"):
+        with pytest.raises(UserError, match=r"write HOST:PORT, as 127.0.0.1:9464"):
             PrometheusTracker.check(at(tmp_path, wrong))
 
 

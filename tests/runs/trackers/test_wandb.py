@@ -86,17 +86,17 @@ def refusal(**environment: str) -> str:
 
 
 def test_without_a_key_the_run_does_not_begin() -> None:
-    assert "no key here: run `wandb login`, set WANDB_API_KEY, or set WANDB_MODE=offline" in refusal()
+    assert "has no key: run `wandb login`, set WANDB_API_KEY, or set WANDB_MODE=offline" in refusal()
 
 
 @pytest.mark.long  # the library waits for ten seconds whatever it is told
 def test_a_key_that_cannot_be_verified_is_refused() -> None:
     with silent_server() as address:
         told = refusal(WANDB_BASE_URL=address, WANDB_API_KEY="a" * 40)
-    assert "UserError: Weights & Biases does not let this run in (Failed to authenticate" in told
+    assert "UserError: Weights & Biases refuses the login (Failed to authenticate" in told
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("azr.runs.trackers.base.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"library is not installed: pip install 'azr\[wandb\]'"):
+    with pytest.raises(UserError, match=r"library is not installed: run pip install -e '\.\[wandb\]'"):
         WandbTracker.check(config(tmp_path, "wandb"))

@@ -1,0 +1,91 @@
+"""A data set of the hub, or a folder of one, becomes rows by the package `datasets`."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from azr.datasets.prepare import preparing
+from azr.datasets.prepare.preparing import is_on_hub, rows_file
+from azr.datasets.rows import read_rows
+from azr.errors import UserError
+from tests.hub_server import azr, open_hub
+
+SUMS = [{"question": f"{a} + 1?", "answer": f"one more #### {a + 1}"} for a in range(5)]
+ROWS = [{"id": str(a), "prompt": f"{a} + 1?", "grader": "math", "answer": str(a + 1)} for a in range(5)]
+NAME = st.text("abcXYZ019_-.", min_size=1, max_size=8).map(lambda text: f"zz{text}zz")
+
+
+@pytest.fixture
+def datasets() -> None:
+    try:
+        import datasets  # noqa: F401
+    except ImportError:
+        assert os.environ.get("CI") != "true", "datasets is missing: pip install -e '.[hub]'"
+        pytest.skip("needs datasets: pip install -e '.[hub]'")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rows_file.cache_clear()
+
+
+def parquet(rows: list[dict[str, str]]) -> bytes:
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), buffer)
+    return buffer.getvalue()
+
+
+@given(NAME, NAME, st.none() | NAME, st.none() | NAME)
+def test_an_id_has_an_owner_and_perhaps_a_configuration_and_a_split(owner, name, subset, split) -> None:
+    id = f"{owner}/{name}" + (f"/{subset}" if subset else "") + (f":{split}" if split else "")
+    assert is_on_hub(id)
+    assert (
+        not is_on_hub(f"{id}.jsonl") and not is_on_hub(f"./{id}") and not is_on_hub(f"/{id}") and not is_on_hub(owner)
+    )
+
+
+def test_a_folder_that_is_there_is_no_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_on_hub("own/rows")
+    (tmp_path / "own").mkdir()
+    assert not is_on_hub("own/rows") and rows_file("own/rows.jsonl") == Path("own/rows.jsonl")
+
+
+def test_without_the_package_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"takes the package datasets: run pip install -e '\.\[hub\]' in the clone"):
+        rows_file("me/rows")
+
+
+@pytest.mark.usefixtures("datasets")
+def test_a_folder_holds_splits(tmp_path: Path) -> None:
+    (tmp_path / "set" / "data").mkdir(parents=True)
+    for split, rows in (("train", ROWS), ("test", ROWS[:2])):
+        (tmp_path / "set" / "data" / f"{split}-00000-of-00001.parquet").write_bytes(parquet(rows))
+    assert [row.question.id for row in read_rows(rows_file(str(tmp_path / "set")))] == [row["id"] for row in ROWS]
+    assert len(read_rows(rows_file(f"{tmp_path / 'set'}:test"))) == 2
+    with pytest.raises(UserError, match=r'set:nosuch is no file, and no data set .*: Unknown split "nosuch"'):
+        rows_file(f"{tmp_path / 'set'}:nosuch")
+
+
+@pytest.mark.usefixtures("datasets")
+def test_a_data_set_of_the_hub_is_prepared(tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    with open_hub({"data/train-00000-of-00001.parquet": parquet(SUMS)}) as hub:
+        done = azr(hub, tmp_path, "data", "prepare", "gsm8k", "me/rows", out)
+        assert done.returncode == 0, done.stderr
+        missing = azr(hub, tmp_path, "data", "prepare", "gsm8k", "me/nosuch", tmp_path / "no.jsonl")
+    assert [json.loads(line)["answer"] for line in out.read_text().splitlines()] == ["1", "2", "3", "4", "5"]
+    assert missing.returncode == 2 and missing.stderr.startswith("error: me/nosuch is no file, and no data set")
+    gone = azr(hub, tmp_path, "data", "prepare", "gsm8k", "me/rows:test", tmp_path / "no.jsonl")
+    assert gone.returncode == 2 and "Connection refused" in gone.stderr and gone.stderr.count("\n") == 1
