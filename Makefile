@@ -32,8 +32,9 @@ lint: install
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+# Files of tests go to two processes, in order: the long ones stand in the middle.
 test: lint
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: lint
 	@$(BIN)/pytest -m 'long or not long' $(ARGS)

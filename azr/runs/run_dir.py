@@ -21,10 +21,10 @@ import yaml
 from azr.config import Config, RunConfig
 from azr.config_tree import to_tree
 from azr.errors import UserError
+from azr.own_data import code_version
 from azr.records import Stops
 from azr.runs.owner import RunOwner
 from azr.runs.sample_file import LogOffsets
-from azr.version import code_version
 
 
 class RunDirectory:
