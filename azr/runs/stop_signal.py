@@ -54,7 +54,8 @@ class StopSignal:
             _leave_terminal()
         if self._requested.is_set():
             assert self._task is not None
-            self._task.cancel()
+            if received != signal.SIGHUP:  # a terminal that is closed sends it to its leader and to the leader's group
+                self._task.cancel()
             return
         self._received = received
         self._requested.set()

@@ -23,7 +23,7 @@ _REPEATS = 4
 
 
 class Abduction(SingleCallKind):
-    name = "abduction"
+    name = texts = "abduction"
     reference_kinds = ("abduction",)
 
     def solver_view(self, task: Task) -> tuple[Section, ...]:

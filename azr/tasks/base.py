@@ -180,16 +180,18 @@ class SingleCallKind(TaskKind):
     """Base of the kinds whose tasks are one call; as it stands, the output is what the solver must find."""
 
     proposes_programs = True
+    texts: ClassVar[str] = "deduction"
+    """Table of prompts.toml with its instructions."""
     worked: ClassVar[tuple[Worked, ...]] = WORKED
 
     accepted_statuses: ClassVar[tuple[CallStatus, ...]] = (CallStatus.OK,)
     """Ends of a call that make a task."""
 
     def proposer_instructions(self, facts: PromptFacts) -> Instructions:
-        return instructions(self.name, "proposal", facts)
+        return instructions(self.texts, "proposal", facts)
 
     def solver_instructions(self, facts: PromptFacts) -> Instructions:
-        return instructions(self.name, "solution", facts)
+        return instructions(self.texts, "solution", facts)
 
     def label(self, call: CallResult) -> str | None:
         """Return the task's output after this call; None if no task may have it."""

@@ -14,7 +14,7 @@ NO_ERROR = "NoError"
 
 
 class Error(SingleCallKind):
-    name = "error"
+    name = texts = "error"
     reference_kinds = ("error",)
     accepted_statuses = (CallStatus.OK, CallStatus.RAISED)
     worked = FAILING

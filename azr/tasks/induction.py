@@ -36,10 +36,10 @@ class Induction(TaskKind):
 
     def proposer_instructions(self, facts: PromptFacts) -> Instructions:
         example = _proposal_example(facts.induction_inputs)
-        return instructions(self.name, "proposal", facts, example, message_chars=MESSAGE_CHARS)
+        return instructions("induction", "proposal", facts, example, message_chars=MESSAGE_CHARS)
 
     def solver_instructions(self, facts: PromptFacts) -> Instructions:
-        return instructions(self.name, "solution", facts)
+        return instructions("induction", "solution", facts)
 
     def seed(self) -> Task:
         message = "The input comes back unchanged."

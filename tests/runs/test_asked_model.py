@@ -100,7 +100,9 @@ def test_mistakes_are_told_in_one_sentence(tmp_path: Path):
         open_model(str(base))
 
 
-@pytest.mark.parametrize("text, said", [("{{ messages[0] ", "does not parse: line 1"), ("hello", "as it is")])
+@pytest.mark.parametrize(
+    "text, said", [("{{ messages[0] ", "does not parse: line 1"), ("hello", "does not write the user.s message once")]
+)
 def test_a_bad_template_is_not_blamed_on_the_tokenizer(tmp_path: Path, text: str, said: str):
     (tmp_path / "bad.jinja").write_text(text)
     with pytest.raises(UserError, match=said) as refused:

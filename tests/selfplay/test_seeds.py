@@ -188,7 +188,7 @@ async def test_a_file_without_any_task_that_passes_is_a_users_mistake_and_says_w
     path = tmp_path / "seeds.jsonl"
     path.write_text(line(body("a // 0"), "1"))
     work, stored, _ = seeding(path, pool)
-    with pytest.raises(UserError, match=r"None of the 1 lines of .* became a task \(1 failed\): see .*rejected.jsonl"):
+    with pytest.raises(UserError, match=r"None of the 1 lines of .* became a task \(1 failed\): read .*rejected.jsonl"):
         await work.run()
     assert json.loads(work.refused.read_text())["line"] == 1 and not stored
 
