@@ -178,7 +178,7 @@ def test_the_cards_front_matter_is_what_the_hub_reads(run: Path, tmp_path: Path,
     assert stated["license"] == "apache-2.0" and "base_model" not in stated and "self-play" in stated["tags"]
     (result,) = card.data.eval_results
     assert (result.dataset_name, result.metric_type, result.metric_value) == ("exam", "mean@2", 0.25)
-    assert "| exam/mean@2 | 0.250 [0.125, 0.500] |" in card.text and card.text.count("\n# ") == 1
+    assert "| exam/mean@2 | 0.250 [0.125, 0.500] |" in card.text and card.text.count("\n# A policy") == 1
 
 
 def test_an_export_is_pushed_as_it_is(run: Path, tmp_path: Path):
