@@ -13,6 +13,7 @@ from azr.config import (
     ExecutorConfig,
     LoraConfig,
     ModelConfig,
+    RewardConfig,
     RolloutConfig,
     RunConfig,
     SelfPlayConfig,
@@ -33,6 +34,8 @@ config = Config(
     executor=ExecutorConfig(workers=2),
     eval=EvalConfig(every=10, limit=50),
     checkpoint=CheckpointConfig(every=10),
+    # Tasks always or never solved cost what wrong answers do; at 0 proposals soon are too easy to teach.
+    reward=RewardConfig(unlearnable=-0.5),
     algorithm=AlgorithmConfig(estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True),
     train=TrainConfig(
         policy_lr=1e-4, warmup_steps=2, adam_beta2=0.99, tokens_per_micro_batch=1536, gradient_checkpointing="none",

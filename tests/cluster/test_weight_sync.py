@@ -42,8 +42,8 @@ class Policy:
         return [await asyncio.to_thread(self._send, *args), None]
 
     def _send(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> object:
-        tensors = ((f"w{index}", torch.full((300,), self.value)) for index in range(9))
-        return send_weights(self.outbox, version, tensors, 1 << 12, receivers, timeout_s)
+        group = [(f"w{index}", torch.full((300,), self.value)) for index in range(9)]
+        return send_weights(self.outbox, version, iter([group]), 1 << 12, receivers, timeout_s)
 
 
 class Parts:
