@@ -135,7 +135,7 @@ def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[
                     found = map(read_sample, lines)
                     answers += found if texts else map(without_texts, found)
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise UserError(f"{path} holds something else than answers of an evaluation ({error!r}).") from error
+        raise UserError(f"{path} holds no answers of an evaluation ({error!r}).") from error
     except zlib.error as error:
         # A kill leaves a truncated file, not a damaged one. Answers may follow the damage, so keep them.
         if protocol is None:
@@ -145,7 +145,7 @@ def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[
             "--resume."
         ) from error
     if whole == 0 and path.stat().st_size > _CHUNK:
-        raise UserError(f"{path} holds something else than answers of an evaluation: choose another --out.")
+        raise UserError(f"{path} holds no answers of an evaluation: choose another --out.")
     return whole, protocol, answers
 
 

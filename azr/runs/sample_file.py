@@ -136,6 +136,7 @@ def _upgraded_answer(record: dict[str, Any]) -> dict[str, Any]:
         "problem_id": record["question"],
         "index": record["sample"],
         "response_tokens": record["tokens"],
+        "tokens": (),
         "finish_reason": unfinished if record["truncated"] else FinishReason.STOP,
         "judgement": {
             "verdict": verdict,
