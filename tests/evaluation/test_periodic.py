@@ -95,7 +95,7 @@ def test_a_sealed_exam_is_never_asked_and_its_programs_are_refused():
 
 def test_questions_must_fit_into_prompts():
     small = replace(with_eval(every=1), rollout=RolloutConfig(max_prompt_tokens=50))
-    with pytest.raises(UserError, match=r"has \d+ tokens, but rollout\.max_prompt_tokens is 50; raise it"):
+    with pytest.raises(UserError, match=r"has \d+ tokens, but rollout\.max_prompt_tokens is 50: raise it"):
         PeriodicEval(small, CODEC)
 
 

@@ -109,11 +109,8 @@ async def test_layers_split_over_buckets_arrive_whole(served: Served):
     tensors.insert(0, ("lm_head.weight", weights["model.embed_tokens.weight"]))
     version = served.version + 1
     await served.engine.begin_update.remote(version)
-    # 0.9 MiB of weights in buckets of one tensor each: every layer is spread over the whole update.
-    for index in range(len(tensors)):
-        last = index == len(tensors) - 1
-        buckets = list(served.writer.pack(version, [tensors[: index + 1]]))
-        bucket = replace(buckets[-1], slots=buckets[-1].slots[-1:], index=index, last=last)
+    # Buckets of one tensor each: every layer is spread over the whole update.
+    for bucket in served.writer.pack(version, [[each] for each in tensors]):
         await served.engine.load_bucket.remote(bucket)
     await served.engine.finish_update.remote(version, bucket.digest)
     served.model.load_state_dict(weights, strict=False)
