@@ -190,7 +190,7 @@ def test_slurm_gives_ray_all_cores_of_every_node_and_an_address_that_others_reac
     for name, body in bodies.items():
         (tools / name).write_text(f"#!/bin/bash\n{body}\n")
         (tools / name).chmod(0o755)
-    subprocess.run(["sbatch", "--wait", script], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run(["sbatch", "--wait", script], cwd=tmp_path, check=True, timeout=300)
     head, other, run = calls.read_text().splitlines()
     assert head.startswith("ray on node0 with 2: start --head --node-ip-address 127.0.0.1 --port")
     assert other.startswith("ray on node1 with 2: start --address 127.0.0.1:")
