@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -263,6 +264,10 @@ def _signals_left_alone() -> Iterator[None]:
         yield
     finally:
         services.ConsolePopen, utils.set_sigterm_handler = popen, take_sigterm
+        # Ray's C++ part has put a handler in front of Python's, which aborts the process three seconds later.
+        if (handler := signal.getsignal(signal.SIGTERM)) is not None:
+            signal.signal(signal.SIGTERM, handler)
+            signal.siginterrupt(signal.SIGTERM, False)
 
 
 async def _check_cluster(address: str, timeout_s: float) -> None:
