@@ -388,5 +388,6 @@ class SharedCalls:
 
     def _returned(self, message: asyncio.Task[None]) -> None:
         self._messages.discard(message)
-        if self._unanswered and not self._messages:
+        # A message is cancelled when the run has ended, and one more would start a Ray cluster anew.
+        if self._unanswered and not self._messages and not message.cancelled():
             self._send()
