@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,14 +146,13 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Slurm's own daemons, on ports of their own."""
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Slurm's own daemons, on ports of their own. Paths of their sockets must be short."""
     if shutil.which("slurmctld") is None or shutil.which("munged") is None or os.geteuid():
         pytest.skip("needs root and Debian's slurm-wlm and munge")
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
-    folder, host = tmp_path / "slurm", socket.gethostname()
-    folder.mkdir()
+    folder, host = Path(tempfile.mkdtemp(prefix="slurm")), socket.gethostname()
     (folder / "state").mkdir()
     (folder / "key").write_bytes(os.urandom(1024))
     (folder / "key").chmod(0o600)
@@ -172,6 +172,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for daemon in reversed(daemons):
         daemon.kill()
         daemon.wait()
+    shutil.rmtree(folder)
 
 
 def test_slurm_gives_ray_all_cores_of_every_node_and_an_address_that_others_reach(slurm, tmp_path, capsys):
