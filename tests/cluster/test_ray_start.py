@@ -155,6 +155,30 @@ def test_a_signal_to_the_group_reaches_no_daemon_of_ray(started: subprocess.Pope
     assert started.wait(10) == -signal.SIGTERM, "Ray would answer it with its own code"
 
 
+SLOW_TO_END = """
+import asyncio, signal
+from azr.cluster.placement import start_ray
+from azr.config import ClusterConfig
+
+async def main():
+    asked = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)
+    await start_ray(ClusterConfig())
+    print("ready", flush=True)
+    await asked.wait()
+    await asyncio.sleep(4)
+
+asyncio.run(main())
+"""
+
+
+def test_a_run_may_take_longer_than_three_seconds_to_end() -> None:
+    process = subprocess.Popen([sys.executable, "-c", SLOW_TO_END], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert process.wait(60) == 0, "Ray's handler of SIGTERM aborts the process after three seconds"
+
+
 @pytest.mark.parametrize("struck", ["driver", "raylet"])
 def test_actors_end_with_each_process_above_them(started: subprocess.Popen[str], struck: str) -> None:
     assert started.stdout is not None

@@ -101,6 +101,18 @@ async def test_a_call_that_was_given_up_holds_up_no_other(ray_cluster: None) -> 
     assert await calls.call("add", 4) == 4
 
 
+async def test_a_loop_that_closes_sends_nothing_more(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = SharedCalls(clerk())
+    await calls.call("add", 1)
+    waiting = calls.call("nap", 60.0)
+    await asyncio.sleep(0.1)
+    monkeypatch.setattr(calls, "actor", None)  # whoever sends to it now raises
+    for message in list(calls._messages):
+        message.cancel()
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+
+
 async def test_an_actors_death_is_said_to_all_that_wait(ray_cluster: None) -> None:
     calls = SharedCalls(clerk())
     waiting = [calls.call("nap", 60) for _ in range(100)]
