@@ -91,7 +91,7 @@ def test_a_closed_terminal_stops_as_a_signal_does():
     if process == 0:
         os.execv(sys.executable, [sys.executable, "-c", program])
     said = b""
-    while b"ready" not in said:
+    while b"ready\r\n" not in said:  # the line must be out before the terminal is closed
         said += os.read(terminal, 1000)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 128 + signal.SIGHUP
