@@ -77,7 +77,8 @@ def test_a_stop_ends_the_response_and_belongs_to_it(streaming, tiny_model_path: 
 def test_the_seed_decides_and_a_closed_stream_leaves_nothing_behind(streaming):
     runner, engine = streaming
     first = ids(runner.run(pieces(engine, 40, seed=3)))
-    assert ids(runner.run(pieces(engine, 40, seed=3, at_most=2))) == first[:2]
+    begun = ids(runner.run(pieces(engine, 40, seed=3, at_most=2)))
+    assert 2 <= len(begun) < 40 and begun == first[: len(begun)]  # on a busy machine a piece holds several tokens
     assert ids(runner.run(pieces(engine, 40, seed=3))) == first
     assert ids(runner.run(pieces(engine, 40, seed=4))) != first
 
