@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,9 @@ from azr.train.worker_group import RankDied, WorkerGroup
 
 LR = 1e-3
 STEP_S = 120.0
+IDLE_RANKS = 4
+"""So many processes are kept for later tests; each takes half a GiB, and another process of pytest has its own."""
+
 StartGroup = Callable[[str, type[ModelWorker], Config, int], Awaitable[WorkerGroup]]
 
 
@@ -117,8 +119,8 @@ def columns(completions: list[Completion]) -> dict[str, torch.Tensor]:
     }
 
 
-IdleGroups = defaultdict[tuple[type[ModelWorker], int], list[WorkerGroup]]
-"""By class and number of ranks."""
+IdleGroups = list[tuple[type[ModelWorker], WorkerGroup]]
+"""With the class of their workers; the longest idle comes first."""
 
 
 class Lease:
@@ -129,9 +131,9 @@ class Lease:
         self._used: list[tuple[type[ModelWorker], WorkerGroup]] = []
 
     async def start(self, role: str, worker: type[ModelWorker], config: Config, ranks: int) -> WorkerGroup:
-        idle = self._idle[worker, ranks]
-        if idle:
-            group = idle.pop()
+        group = next((g for kind, g in self._idle if kind is worker and g.size == ranks), None)
+        if group is not None:
+            self._idle.remove((worker, group))
             await asyncio.gather(*(actor.__ray_call__.remote(_adopt, config) for actor in group.actors))
             await group.call("build", timeout_s=STEP_S)
         else:
@@ -140,13 +142,15 @@ class Lease:
         return group
 
     async def end(self) -> None:
-        """What was started is idle from now on; groups that a test has ended are forgotten."""
+        """What was started is idle from now on; groups that a test has ended are forgotten, the longest idle end."""
         for worker, group in self._used:
             try:
                 await group.call("ping", timeout_s=STEP_S)
             except RankDied:
                 continue
-            self._idle[worker, group.size].append(group)
+            self._idle.append((worker, group))
+        while sum(group.size for _, group in self._idle) > IDLE_RANKS:
+            await self._idle.pop(0)[1].shutdown()
 
 
 def _adopt(worker: ModelWorker, config: Config) -> None:
@@ -155,11 +159,10 @@ def _adopt(worker: ModelWorker, config: Config) -> None:
 
 @pytest.fixture(scope="package")
 def idle_groups(ray_cluster: None) -> Iterator[IdleGroups]:
-    idle: IdleGroups = defaultdict(list)
+    idle: IdleGroups = []
     yield idle
-    for groups in idle.values():
-        for group in groups:
-            asyncio.run(group.shutdown())
+    for _, group in idle:
+        asyncio.run(group.shutdown())
 
 
 @pytest.fixture(scope="module")
