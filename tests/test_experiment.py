@@ -62,7 +62,7 @@ class Trainers:
     def __init__(self, raise_if_diverged: Callable[[], None]) -> None:
         self.raise_if_diverged = raise_if_diverged
 
-    async def learn(self, samples: list[Sample], seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
+    async def learn(self, samples: list[Sample], step: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
         for sample in samples:
             sample.advantage, sample.mismatch = 0.5, 0.01
         return {"policy": {"loss": 0.0}}

@@ -82,7 +82,7 @@ def play(config: Config, engine: Engine) -> None:
     done = resume.state.step if resume else 0
     engine.version = done
 
-    async def learn(samples: list[Sample], seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
+    async def learn(samples: list[Sample], step: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
         await asyncio.sleep(0.05)
         return {}
 

@@ -150,12 +150,12 @@ async def test_too_many_in_a_row_of_any_model_end_the_run(
     critic = await lend_group("critic", CriticWorker, config, 1)
     learner = Learner(config, policy, critic, None, lambda name: nullcontext())
     for _ in range(2):
-        told = await learner.learn(answers(completions, NAN), seed=1)
+        told = await learner.learn(answers(completions, NAN), step=1)
     assert told["policy"]["skipped_in_a_row"] == 2 and told["critic"]["skipped_steps"] == 2
     learner.raise_if_diverged()
-    assert (await learner.learn(answers(completions, 1.0), seed=1))["critic"]["skipped_in_a_row"] == 0
+    assert (await learner.learn(answers(completions, 1.0), step=1))["critic"]["skipped_in_a_row"] == 0
     for _ in range(MAX_SKIPPED_STEPS // 2 + 1):
         learner.raise_if_diverged()
-        await learner.learn(answers(completions, NAN), seed=1)
+        await learner.learn(answers(completions, NAN), step=1)
     with pytest.raises(RunEnded, match=r"The last 6 optimizer steps of the critic .* train.critic_lr"):
         learner.raise_if_diverged()

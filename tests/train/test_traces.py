@@ -59,7 +59,7 @@ async def learn(
     await asyncio.gather(*(on_ranks(each, with_config(config)) for each in (group, critic) if each is not None))
     await asyncio.gather(*(each.call("build", timeout_s=STEP_S) for each in (group, critic) if each is not None))
     learner = Learner(config, group, critic, None, lambda name: nullcontext())
-    return await learner.learn(taught, seed=1), learner
+    return await learner.learn(taught, step=1), learner
 
 
 def with_config(config: Config):
@@ -182,7 +182,7 @@ async def test_steps_of_nothing_but_traces_make_them_more_probable(
     taught = [traced(c, i, 1.0) for i, c in enumerate(completions)]
     first, learner = await learn(groups[2], config, taught)
     for _ in range(3):
-        last = await learner.learn(taught, seed=1)
+        last = await learner.learn(taught, step=1)
     assert last["policy"]["trace_prob"] > first["policy"]["trace_prob"]
     assert last["policy"]["loss"] < first["policy"]["loss"] == pytest.approx(first["policy"]["trace_loss"])
     assert first["policy"]["trace_share"] == 1
