@@ -52,16 +52,7 @@ class Engine:
         self._bodies, self._numbers, self._kill_at = itertools.count(first_body), itertools.count(), kill_at
         self._config, self.version, self.kill = config, 0, lambda: None
 
-    async def generate(
-        self,
-        prompt_ids: list[int],
-        *,
-        n: int,
-        max_tokens: int,
-        temperature=None,
-        seed: int | None = None,
-        stop_strings=(),
-    ) -> list[Completion]:
+    async def generate(self, prompt_ids: list[int], *, n: int, **_: object) -> list[Completion]:
         number = next(self._numbers)
         if number == self._kill_at:
             self.kill()

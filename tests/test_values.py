@@ -61,16 +61,6 @@ def test_equality_is_symmetric(a, b):
     assert equal(a, b) == equal(b, a)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.text(st.sampled_from("()[]{}'\"\\,:+-.0159eEjnaifxb# \n_\x00\ud800setcomplex"), max_size=30))
-def test_any_text_is_a_value_or_plain_data_error(text):
-    for read in (parse, parse_arguments):
-        try:
-            canonical(read(text))
-        except PlainDataError:
-            continue
-
-
 def thoroughly(read, text):
     """What is read without the short way for simple texts."""
     with patch.object(values, "_read_simple", return_value=None):
@@ -420,15 +410,10 @@ def test_equality_is_pythons_with_nan_equal_to_itself():
         (nan, None),
         (complex(nan, 1), complex(nan, 2)),
         (complex(nan, 1.0), (nan, nan, 1.0)),
+        ({complex(1.0, nan)}, {(nan, 1.0, nan)}),
         ([1, 2], [2, 1]),
     ]:
         assert not equal(a, b)
-
-
-def test_a_text_is_never_read_as_another_texts_value():
-    """The AZR fallback evaluated the contents of strings, so that '5' accepted '5.0' and '2' accepted '1+1'."""
-    assert not equal(parse("'5'"), parse("'5.0'"))
-    assert not equal(parse("'2'"), parse("'1+1'"))
 
 
 PIECES = [
@@ -481,9 +466,3 @@ def test_fuzzing_finds_no_other_error_and_no_value_that_does_not_round_trip():
 def test_imports_nothing_beyond_the_standard_library():
     code = f"import runpy; runpy.run_path({values.__file__!r})"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
-
-
-def test_a_complex_number_with_nan_equals_no_tuple():
-    assert values.equal(complex(math.nan, 1.0), complex(math.nan, 1.0))
-    assert not values.equal(complex(math.nan, 1.0), (math.nan, math.nan, 1.0))
-    assert not values.equal({complex(1.0, math.nan)}, {(math.nan, 1.0, math.nan)})

@@ -20,7 +20,6 @@ from azr.config import (
     AlgorithmConfig,
     Importance,
     KLConfig,
-    NoImportance,
     Objective,
     SequenceCap,
     SequenceMask,
@@ -49,16 +48,6 @@ def loss_of(config: AlgorithmConfig, logprobs: torch.Tensor, **given: torch.Tens
     return policy_loss(logprobs, entropy, config=config, **(known | given))
 
 
-@pytest.mark.parametrize(
-    ("move", "advantage", "flows"), [(0.5, 1, False), (0.5, -1, True), (-0.5, -1, False), (-0.5, 1, True)]
-)
-def test_a_clipped_token_has_no_gradient(move: float, advantage: float, flows: bool) -> None:
-    logprobs = tensor(-1.0 + move).requires_grad_()
-    loss, _ = loss_of(AlgorithmConfig(), logprobs, old_logprobs_R=tensor(-1.0), advantages_R=tensor(advantage))
-    loss.backward()
-    assert bool(logprobs.grad.any()) is flows
-
-
 def test_an_unmoved_policy_has_the_policy_gradient() -> None:
     logprobs = tensor(-1.0, -2.0).requires_grad_()
     loss, sums = loss_of(AlgorithmConfig(), logprobs, advantages_R=tensor(2.0, -3.0), normalizer=4.0)
@@ -66,13 +55,6 @@ def test_an_unmoved_policy_has_the_policy_gradient() -> None:
     assert loss.item() == pytest.approx(0.25)
     close(logprobs.grad, -0.5, 0.75)
     assert policy_metrics(sums)["approx_kl"] == 0.0
-
-
-def test_importance_weights_do_nothing_when_engine_and_trainer_agree() -> None:
-    logprobs = tensor(-1.0, -2.0)
-    on, _ = loss_of(AlgorithmConfig(), logprobs)
-    off, _ = loss_of(AlgorithmConfig(importance=NoImportance()), logprobs)
-    assert torch.equal(on, off)
 
 
 def test_importance_weights_scale_objective_and_kl_but_not_the_entropy() -> None:

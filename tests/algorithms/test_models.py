@@ -80,15 +80,10 @@ def test_a_biased_output_head_is_refused() -> None:
 @pytest.mark.parametrize(
     "field, value",
     [
-        ("final_logit_softcapping", 30.0),
-        ("logits_soft_cap", 30.0),
-        ("output_logit_soft_cap", 30.0),
-        ("logit_scale", 0.0625),
-        ("logits_scaling", 8.0),
-        ("lm_head_multiplier", 0.5),
-        ("dim_model_base", 256),
+        ("final_logit_softcapping", 30.0), ("logits_soft_cap", 30.0), ("output_logit_soft_cap", 30.0),
+        ("logit_scale", 0.0625), ("logits_scaling", 8.0), ("lm_head_multiplier", 0.5), ("dim_model_base", 256),
     ],
-)
+)  # fmt: skip
 def test_logits_that_are_changed_after_the_head_are_refused(field: str, value: float) -> None:
     config = tiny_config()
     setattr(config, field, value)

@@ -21,6 +21,7 @@ from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer
 from tests.recipes import recipes
+from tests.runs import factory
 
 GOLDEN = Path(__file__).with_name("golden_prompts")
 """Made anew by running this file with ``AZR_WRITE_GOLDEN=1``; read the difference before you commit it."""
@@ -51,8 +52,7 @@ def load(folder: Path, config: Config | None = None, **values) -> PromptCodec:
 
 
 def completion(codec: PromptCodec, text: str, reason: FinishReason = FinishReason.STOP) -> Completion:
-    ids = tuple(codec.encode(text))
-    return Completion(prompt_ids=(1,), response_ids=ids, logprobs=0.0, finish_reason=reason, weight_versions=0)
+    return factory.completion(codec.encode(text), finish=reason)
 
 
 def prompts(codec: PromptCodec) -> dict[str, list[int]]:

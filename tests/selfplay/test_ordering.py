@@ -42,16 +42,7 @@ class Delays:
         for _ in range(self._dice.randrange(12)):
             await asyncio.sleep(0)
 
-    async def generate(
-        self,
-        prompt_ids: list[int],
-        *,
-        n: int,
-        max_tokens: int,
-        temperature=None,
-        seed: int | None = None,
-        stop_strings=(),
-    ) -> list[Completion]:
+    async def generate(self, prompt_ids: list[int], *, n: int, seed: int, **_: object) -> list[Completion]:
         await self._wait()
         dice = random.Random(f"{seed}/{prompt_ids}")
         if CODEC.decode(prompt_ids).startswith("<|propose|>"):

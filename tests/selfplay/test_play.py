@@ -23,6 +23,7 @@ from azr.tasks.normalize import fingerprint
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 from tests.conftest import byte_tokenizer
+from tests.runs import factory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,16 +50,7 @@ class Script:
         self._solve = solve
         self._solved: Counter[str] = Counter()
 
-    async def generate(
-        self,
-        prompt_ids: list[int],
-        *,
-        n: int,
-        max_tokens: int,
-        temperature=None,
-        seed: int | None = None,
-        stop_strings=(),
-    ) -> list[Completion]:
+    async def generate(self, prompt_ids: list[int], *, n: int, **_: object) -> list[Completion]:
         prompt = CODEC.decode(prompt_ids)
         if prompt.startswith("<|propose|>"):
             return [completion(prompt_ids, next(self._proposals)) for _ in range(n)]
@@ -70,12 +62,8 @@ class Script:
 
 
 def completion(prompt_ids: list[int], text: str) -> Completion:
-    ids = CODEC.encode(text)
-    reason = FinishReason.STOP if text.endswith("<|end|>") else FinishReason.LENGTH
-    return Completion(
-        prompt_ids=tuple(prompt_ids), response_ids=tuple(ids), logprobs=0.0, finish_reason=reason,
-        weight_versions=0,
-    )  # fmt: skip
+    finish = FinishReason.STOP if text.endswith("<|end|>") else FinishReason.LENGTH
+    return factory.completion(CODEC.encode(text), tuple(prompt_ids), finish=finish)
 
 
 def proposal(body: str, given: str = "2") -> str:

@@ -111,6 +111,8 @@ ANSWERS = {
     "all numbers": "set(range(100))",
     "hedge": "41 or 42",
     "code fence": "```python\n41\n```",
+    "two outputs": "0\n```\n```output\n41",
+    "output and input": "41\n```\n```input\n41",
     "full-width digits": "\uff14\uff11",
     "arabic digits": "\u0664\u0661",
     "full-width parentheses": "\uff0841\uff09",
@@ -157,30 +159,6 @@ async def test_other_spellings_of_the_right_value_are_right(pool, text):
     for kind, fence in (("deduction", "output"), ("abduction", "input")):
         task = await task_of(pool, kind, "def f(x): return x", "41")
         assert await grade(pool, task, answer(fence, text)) is Verdict.RIGHT
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        "</think><answer>```output\n0\n```\n```output\n41\n```</answer>",
-        "</think><answer>```output\n41\n```\n```input\n41\n```</answer>",
-        "</think><answer>```python\n41\n```</answer>",
-        "</think><answer>41</answer>",
-        "</think>```output\n41\n```",
-        "```output\n41\n```",
-        "</think><answer>```output\n41\n```",
-    ],
-)
-async def test_answers_in_another_form_are_malformed(pool, response):
-    task = await task_of(pool, "deduction", "def f(x): return x", "41")
-    assert await grade(pool, task, response) is Verdict.MALFORMED
-
-
-async def test_the_first_complete_answer_counts(pool):
-    task = await task_of(pool, "deduction", "def f(x): return x", "41")
-    first, second = (f"</think><answer>```output\n{value}\n```</answer>" for value in (0, 41))
-    assert await grade(pool, task, f"{first} or rather {second}") is Verdict.WRONG
-    assert await grade(pool, task, f"{second} or rather {first}") is Verdict.RIGHT
 
 
 async def test_arguments_never_run_and_never_reach_past_their_call(pool):

@@ -23,13 +23,23 @@ from torch.distributed import distributed_c10d
 from azr.config import Config
 from azr.errors import UserError
 from azr.hashed_files import hash_file
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 from azr.train.learner import update_critic
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.shards import ShardReader, shard_path
 from azr.train.worker_group import RankDied, WorkerGroup
-from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_step, process_ids, update_policy
+from tests.train.conftest import (
+    LR,
+    STEP_S,
+    StartGroup,
+    make_config,
+    on_ranks,
+    one_step,
+    process_ids,
+    random_completion,
+    update_policy,
+)
 
 KINDS = (Tensor, torch.nn.Parameter)
 TOKENS = 24
@@ -48,16 +58,7 @@ EACH_ROLE_IN_ONE_TYPE = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def samples() -> list[Completion]:
     dice = random.Random(7)
-    return [
-        Completion(
-            prompt_ids=tuple(dice.randrange(256) for _ in range(TOKENS // 2)),
-            response_ids=tuple(dice.randrange(256) for _ in range(TOKENS // 2)),
-            logprobs=tuple(-5 * dice.random() for _ in range(TOKENS // 2)),
-            finish_reason=FinishReason.STOP,
-            weight_versions=0,
-        )
-        for _ in range(6)
-    ]
+    return [random_completion(dice, TOKENS // 2, TOKENS // 2) for _ in range(6)]
 
 
 @dataclass(frozen=True)

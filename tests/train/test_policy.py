@@ -290,17 +290,6 @@ async def test_saved_folder_loads_and_scores_alike(
     assert len(AutoTokenizer.from_pretrained(tmp_path)) == len(AutoTokenizer.from_pretrained(config.model.path))
 
 
-async def test_checkpoint_continues_the_same_run(
-    two: WorkerGroup, completions: list[Completion], columns: dict[str, Tensor], config: Config, tmp_path: Path
-) -> None:
-    await two.call("save_checkpoint", str(tmp_path), timeout_s=STEP_S)
-    batch = one_step(completions, two, config)
-    first = [await update_policy(two, batch, columns, STEP_S) for _ in range(2)]
-    await two.call("load_checkpoint", str(tmp_path), timeout_s=STEP_S)
-    second = [await update_policy(two, batch, columns, STEP_S) for _ in range(2)]
-    assert first == second
-
-
 async def test_reference_scores_as_the_policy_it_starts_from(
     lend_group: StartGroup, plain: PreTrainedModel, completions: list[Completion], config: Config
 ) -> None:
