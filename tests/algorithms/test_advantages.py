@@ -114,9 +114,7 @@ def test_the_lengths_of_dropped_samples_say_nothing(dropped: int) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=12), st.integers(1, 3), st.integers(0, 999))
-def test_what_a_sample_weighs_depends_on_the_others_of_its_mini_batch_alone(
-    lengths: list[int], count: int, seed: int
-) -> None:
+def test_what_a_sample_weighs_depends_on_the_others_of_its_mini_batch_alone(lengths, count, seed) -> None:
     rng = random.Random(seed)
     kind_roles = [rng.choice([("a", "solver"), ("a", "proposer"), ("b", "solver")]) for _ in lengths]
     batch = make_batch([0.0] * len(lengths), lengths, kind_roles=kind_roles)

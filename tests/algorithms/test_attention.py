@@ -14,7 +14,6 @@ from azr.algorithms import attention
 from azr.algorithms.attention import PADDED, VARLEN, Segments
 from azr.algorithms.packing import pack, packed_length, padded_to
 from azr.errors import UserError
-from azr.records import Completion
 from tests.runs.factory import completion
 
 from .tiny import VOCAB, completions, groups, score, tiny_config, tiny_policy
@@ -80,9 +79,7 @@ def test_samples_that_share_their_prompt_get_the_same_logprobs_and_gradients(sli
 
 @pytest.mark.parametrize("samples", [groups(3, 4), []], ids=["shared prompts", "dummy"])
 @pytest.mark.parametrize("multiple", [1, 8, 128])
-def test_a_stream_that_is_rounded_up_gives_the_same_logprobs_and_gradients(
-    samples: list[Completion], multiple: int
-) -> None:
+def test_a_stream_that_is_rounded_up_gives_the_same_logprobs_and_gradients(samples, multiple) -> None:
     apart, together, batch = tiny_policy(), tiny_policy(), pack(samples)
     rounded = padded_to(batch, multiple)
     assert len(rounded.token_ids_T) % multiple == 0 <= len(rounded.token_ids_T) - len(batch.token_ids_T) < multiple
@@ -204,9 +201,7 @@ AttentionInterface.register("one_by_one", attention._flat_attention(attend_one_b
 
 @pytest.mark.parametrize("sliding_window", [None, 4])
 @pytest.mark.parametrize("shared", [False, True])
-def test_queries_of_the_stream_and_gathered_keys_give_the_same_logprobs_and_gradients(
-    sliding_window: int | None, shared: bool
-) -> None:
+def test_queries_of_the_stream_and_gathered_keys_give_the_same_logprobs_and_gradients(sliding_window, shared) -> None:
     samples = groups(3, 4) if shared else completions(7)
     random.Random(0).shuffle(samples)
     if shared:
@@ -251,15 +246,9 @@ def test_attention_keeps_no_copy_of_queries_and_output_for_each_sample_of_a_prom
 
 
 ARGUMENTS = {
-    "softcap": 50.0,
-    "s_aux": torch.zeros(4),
-    "position_bias": torch.zeros(1),
-    "head_mask": torch.ones(4),
-    "is_causal": False,
-    "dropout": 0.1,
-    "attention_mask": torch.zeros(1),
-    "what_comes_next_year": True,
-}
+    "softcap": 50.0, "s_aux": torch.zeros(4), "position_bias": torch.zeros(1), "head_mask": torch.ones(4),
+    "is_causal": False, "dropout": 0.1, "attention_mask": torch.zeros(1), "what_comes_next_year": True,
+}  # fmt: skip
 
 
 def attend(name: str, is_causal: bool = True, **arguments: object) -> torch.Tensor:

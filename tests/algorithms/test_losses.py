@@ -5,27 +5,8 @@ import math
 import pytest
 import torch
 
-from azr.algorithms.losses import (
-    add_sums,
-    mismatch_metrics,
-    policy_loss,
-    policy_metrics,
-    value_loss,
-    value_metrics,
-)
-from azr.config import (
-    CISPO,
-    GSPO,
-    PPO,
-    AlgorithmConfig,
-    Importance,
-    KLConfig,
-    Objective,
-    SequenceCap,
-    SequenceMask,
-    TokenCap,
-    TokenMask,
-)
+from azr.algorithms.losses import add_sums, mismatch_metrics, policy_loss, policy_metrics, value_loss, value_metrics
+from azr.config import CISPO, GSPO, PPO, AlgorithmConfig, KLConfig, SequenceCap, SequenceMask, TokenCap, TokenMask
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -137,9 +118,7 @@ def test_policy_sums_by_hand() -> None:
 
 @pytest.mark.parametrize("objective", [PPO(), GSPO(), CISPO(ratio_cap=1.1)])
 @pytest.mark.parametrize("importance", [TokenMask(bound=1.2), SequenceCap(cap=1.05), SequenceMask(bound=1.1)])
-def test_losses_of_micro_batches_add_up_where_responses_have_a_weight(
-    objective: Objective, importance: Importance
-) -> None:
+def test_losses_of_micro_batches_add_up_where_responses_have_a_weight(objective, importance) -> None:
     config = AlgorithmConfig(objective=objective, importance=importance, kl=KLConfig(coef=0.1))
     generator = torch.Generator().manual_seed(0)
     given = {

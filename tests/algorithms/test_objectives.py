@@ -11,12 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from azr.algorithms.objectives import (
-    importance_weights,
-    kl_loss,
-    sampled_objective,
-    sequence_ratio,
-)
+from azr.algorithms.objectives import importance_weights, kl_loss, sampled_objective, sequence_ratio
 from azr.config import (
     CISPO,
     GSPO,
@@ -140,9 +135,7 @@ def test_importance_weights_by_hand(config: Importance, expected: list[float], c
 
 @settings(deadline=None, max_examples=50)
 @given(st.permutations(range(18)), st.integers(0, 99), st.sampled_from([SequenceCap(cap=1.1), SequenceMask(bound=1.2)]))
-def test_weights_of_a_response_do_not_depend_on_where_it_stands(
-    order: list[int], seed: int, config: Importance
-) -> None:
+def test_weights_of_a_response_do_not_depend_on_where_it_stands(order, seed, config) -> None:
     """Nor on how responses are numbered."""
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(6), 3)

@@ -128,17 +128,6 @@ async def test_every_task_is_checked_anew_and_every_refusal_has_its_line_and_rea
     assert said[1] == "tasks to start from: 2 deduction, 1 induction"
 
 
-async def test_two_runs_start_from_the_same_buffer_in_the_same_order(path, pool):
-    first, stored, _ = seeding(path, pool)
-    second, stored_second, _ = seeding(path, pool)
-    await first.run()
-    await second.run()
-    assert stored and stored_second == stored
-    assert [second.buffer.tasks(kind) for kind in CONFIG.selfplay.kinds] == [
-        first.buffer.tasks(kind) for kind in CONFIG.selfplay.kinds
-    ]
-
-
 async def test_what_a_run_logs_as_its_tasks_is_a_seed_file_without_refusals(path, pool):
     first, stored, _ = seeding(path, pool)
     await first.run()

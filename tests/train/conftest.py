@@ -41,15 +41,9 @@ StartGroup = Callable[[str, type[ModelWorker], Config, int], Awaitable[WorkerGro
 def make_config(path: Path, **train: object) -> Config:
     """Float32, so that two ways to the same number can be compared tightly; two warm-up steps; real clipping."""
     defaults = {
-        "device": "cpu",
-        "dtype": "float32",
-        "policy_lr": LR,
-        "critic_lr": LR,
-        "weight_decay": 0.1,
-        "warmup_steps": 2,
-        "grad_clip": 0.05,
-        "tokens_per_micro_batch": 64,
-    }
+        "device": "cpu", "dtype": "float32", "policy_lr": LR, "critic_lr": LR, "weight_decay": 0.1, "warmup_steps": 2,
+        "grad_clip": 0.05, "tokens_per_micro_batch": 64,
+    }  # fmt: skip
     return Config(
         model=ModelConfig(path=str(path)),
         train=TrainConfig(**(defaults | train)),

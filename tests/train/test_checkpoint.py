@@ -32,7 +32,6 @@ from azr.train.worker_group import RankDied, WorkerGroup
 from tests.train.conftest import (
     LR,
     STEP_S,
-    StartGroup,
     make_config,
     on_ranks,
     one_step,
@@ -106,13 +105,7 @@ def policies() -> dict[str, tuple[Trained, Trained]]:
 
 
 @pytest.fixture
-def pairs(
-    start_group: StartGroup,
-    lend_group: StartGroup,
-    policies: dict[str, tuple[Trained, Trained]],
-    tiny_model_path: Path,
-    samples: list[Completion],
-) -> Pairs:
+def pairs(start_group, lend_group, policies, tiny_model_path, samples) -> Pairs:
     """A role of one rank and of two, by role and type. Starting takes most of the time here, so policies are kept."""
 
     async def start(role: str, dtype: str) -> tuple[Trained, Trained]:
@@ -139,9 +132,7 @@ def whole(folder: Path) -> dict[str, Tensor]:
 
 
 @EACH_ROLE_IN_ONE_TYPE
-async def test_leaves_the_device_is_saved_from_the_host_and_comes_back(
-    role: str, dtype: str, pairs: Pairs, tmp_path: Path
-) -> None:
+async def test_leaves_the_device_is_saved_from_the_host_and_comes_back(role, dtype, pairs, tmp_path) -> None:
     for run in await pairs(role, dtype):
         ranks, call = run.group.size, partial(run.group.call, timeout_s=STEP_S)
         await run.update(1)
@@ -176,12 +167,7 @@ def resident(worker: ModelWorker) -> int:
 
 
 @EACH_ROLE_IN_ONE_TYPE
-async def test_continues_on_as_many_ranks_and_on_others(
-    role: str,
-    dtype: str,
-    pairs: Pairs,
-    tmp_path: Path,
-) -> None:
+async def test_continues_on_as_many_ranks_and_on_others(role, dtype, pairs, tmp_path) -> None:
     one, two = await pairs(role, dtype)
     saved, later = {}, {}
     for run in (one, two):
@@ -208,9 +194,7 @@ async def test_continues_on_as_many_ranks_and_on_others(
 
 
 @pytest.mark.parametrize("before, after", [("bfloat16", "float32"), ("float32", "bfloat16")])
-async def test_a_run_may_go_on_where_another_type_is_faster(
-    before: str, after: str, pairs: Pairs, tmp_path: Path
-) -> None:
+async def test_a_run_may_go_on_where_another_type_is_faster(before, after, pairs, tmp_path) -> None:
     (there, _), (here, _) = await pairs("policy", before), await pairs("policy", after)
     await there.update(1)
     left = await there.save(tmp_path / "left")
@@ -290,9 +274,7 @@ async def test_damage_is_named_and_changes_nothing(two: Trained, tmp_path: Path)
     assert two.files(await two.save(tmp_path / "after")) == two.files(before)
 
 
-async def test_a_group_that_lost_a_rank_is_rebuilt_and_continues(
-    two: Trained, start_group: StartGroup, tmp_path: Path
-) -> None:
+async def test_a_group_that_lost_a_rank_is_rebuilt_and_continues(two, start_group, tmp_path) -> None:
     saved = await two.save(tmp_path / "saved")
     expected = await two.update(2)
     later = await two.save(tmp_path / "later")

@@ -125,9 +125,7 @@ async def test_a_kl_in_the_reward_is_scored_before_the_estimate(ppo: Models, tra
     assert earned["reward"] < earned["loss"] - 1e-3, "engine and reference are apart in the tests"
 
 
-async def test_the_rates_of_policy_and_critic_fall_alike_however_many_steps_they_take(
-    ppo: Models, trajectories: list[Sample]
-) -> None:
+async def test_the_rates_of_policy_and_critic_fall_alike_however_many_steps_they_take(ppo, trajectories) -> None:
     config, groups = ppo
     decaying = replace(config, train=replace(config.train, warmup_steps=0, decay_steps=4))
 
@@ -150,9 +148,7 @@ async def test_the_rates_of_policy_and_critic_fall_alike_however_many_steps_they
     await build(config)
 
 
-async def test_models_that_visit_the_gpu_one_after_the_other_learn_the_same(
-    ppo: Models, trajectories: list[Sample], tmp_path: Path
-) -> None:
+async def test_models_that_visit_the_gpu_one_after_the_other_learn_the_same(ppo, trajectories, tmp_path) -> None:
     config, groups = ppo
     learned = []
     for name, visiting in (("staying", False), ("visiting", True)):
@@ -184,9 +180,7 @@ async def test_the_papers_algorithm_needs_the_policy_alone(paper: Models, trajec
     assert set(seen) == {"train policy"} and set(learned) == {"policy"}
 
 
-async def test_one_update_is_profiled(
-    paper: Models, trajectories: list[Sample], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_one_update_is_profiled(paper, trajectories, tmp_path, caplog) -> None:
     config, [policy] = paper
     config = replace(
         config,
@@ -206,7 +200,7 @@ async def test_one_update_is_profiled(
 
 
 async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_fails(
-    paper: Models, trajectories: list[Sample], monkeypatch: pytest.MonkeyPatch
+    paper, trajectories, monkeypatch
 ) -> None:
     config, [policy] = paper
 
@@ -266,7 +260,7 @@ async def test_a_kl_loss_covers_what_is_left(ppo: Models, trajectories: list[Sam
 
 
 async def test_dr_grpo_divides_by_a_constant_however_the_batch_is_cut(
-    start_group: StartGroup, tiny_model_path: Path, trajectories: list[Sample], tmp_path: Path
+    start_group, tiny_model_path, trajectories, tmp_path
 ) -> None:
     start_config = replace(make_config(tiny_model_path), algorithm=PAPER)
     groups = {ranks: (await start(start_group, start_config, ranks, policy=PolicyWorker))[1][0] for ranks in (1, 2)}
@@ -295,9 +289,7 @@ async def test_dr_grpo_divides_by_a_constant_however_the_batch_is_cut(
         assert norms[0] == pytest.approx(norms[1], rel=1e-4), weighting
 
 
-async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
-    paper: Models, trajectories: list[Sample], tmp_path: Path
-) -> None:
+async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(paper, trajectories, tmp_path) -> None:
     config, [policy] = paper
     await policy.call("save_checkpoint", str(tmp_path), timeout_s=60)
 
@@ -326,7 +318,7 @@ async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
 
 
 async def test_a_step_with_fewer_trajectories_than_updates_teaches_nothing_and_says_so(
-    paper: Models, trajectories: list[Sample], caplog: pytest.LogCaptureFixture
+    paper, trajectories, caplog
 ) -> None:
     """Most may have been ungraded, and that is no reason to end a run."""
     config, [policy] = paper
@@ -338,9 +330,7 @@ async def test_a_step_with_fewer_trajectories_than_updates_teaches_nothing_and_s
     assert await learner.learn([], step=1) == {"policy": {}}
 
 
-async def test_training_sees_shuffled_rewards_only_where_asked(
-    paper: Models, trajectories: list[Sample], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_training_sees_shuffled_rewards_only_where_asked(paper, trajectories, monkeypatch) -> None:
     config, [policy] = paper
     kept = [t.reward for t in trajectories]
     seen: dict[bool, list[list[float]]] = {False: [], True: []}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from azr.train import model_worker
 from azr.train.learner import MAX_SKIPPED_STEPS, Learner
 from azr.train.model_worker import LossFn, StepReport
 from azr.train.policy import CriticWorker, PolicyWorker
-from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step, update_policy
+from tests.train.conftest import STEP_S, make_config, on_ranks, one_step, update_policy
 
 NAN, INF = math.nan, math.inf
 
@@ -89,17 +88,10 @@ def misbehave(loss: float = 0.0, factor: float = 1.0) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("worker", "ranks", "dtype"),
-    [(Worker, 1, "float32"), (Worker, 2, "bfloat16"), (OffloadedWorker, 2, "bfloat16")],
+    ("worker", "ranks", "dtype"), [(Worker, 1, "float32"), (Worker, 2, "bfloat16"), (OffloadedWorker, 2, "bfloat16")]
 )
 async def test_a_step_that_is_not_finite_leaves_every_bit_where_it_is_and_the_next_is_taken(
-    worker: type[Worker],
-    ranks: int,
-    dtype: str,
-    lend_group: StartGroup,
-    completions: list[Completion],
-    columns: dict[str, Tensor],
-    tiny_model_path: Path,
+    worker, ranks, dtype, lend_group, completions, columns, tiny_model_path
 ) -> None:
     config = make_config(tiny_model_path, dtype=dtype)
     group = await lend_group("policy", worker, config, ranks)
@@ -142,9 +134,7 @@ def answers(completions: list[Completion], reward: float) -> list[Sample]:
     ]
 
 
-async def test_too_many_in_a_row_of_any_model_end_the_run(
-    lend_group: StartGroup, completions: list[Completion], tiny_model_path: Path
-) -> None:
+async def test_too_many_in_a_row_of_any_model_end_the_run(lend_group, completions, tiny_model_path) -> None:
     config = replace(make_config(tiny_model_path), algorithm=AlgorithmConfig(estimator=GAE(critic_mini_batches=2)))
     policy = await lend_group("policy", PolicyWorker, config, 1)
     critic = await lend_group("critic", CriticWorker, config, 1)

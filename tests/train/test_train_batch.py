@@ -30,7 +30,7 @@ def targets(batch: RankBatch) -> list[int]:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("mini_batches", [[list(range(11))], [[0, 2, 4, 6], [1, 3, 5], [10, 9, 8, 7]]])
 def test_arrays_follow_their_tokens_and_outputs_come_back_in_order(
-    ray_cluster: None, completions: list[Completion], ranks: int, mini_batches: list[list[int]]
+    ray_cluster, completions, ranks, mini_batches
 ) -> None:
     batch = TrainBatch.build(completions, mini_batches, ranks, 64)
     everything = torch.tensor([t for c in completions for t in c.response_ids])
