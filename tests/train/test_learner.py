@@ -223,17 +223,6 @@ async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_f
     assert told[2] == ({}, [("recorded", None, None)] * len(trajectories))
 
 
-async def test_trajectories_without_advantage_may_be_left_out(paper: Models, trajectories: list[Sample]) -> None:
-    config, [policy] = paper
-    # Every second group has equal rewards: no advantage, no gradient.
-    told = {}
-    for skip in (False, True):
-        algorithm = AlgorithmConfig(estimator=RLOO(), drop_zero_advantage=skip)
-        learner = Learner(replace(config, algorithm=algorithm), policy, None, None, phases(Counter()))
-        told[skip] = (await learner.learn(trajectories, step=1))["policy"]
-    assert told[True]["grad_norm"] > 0 and told[True]["entropy"] != told[False]["entropy"]
-
-
 async def test_a_kl_loss_covers_what_is_left(ppo: Models, trajectories: list[Sample], tmp_path: Path) -> None:
     config, [policy, _, reference] = ppo
 
