@@ -6,11 +6,11 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import ray
 import torch
@@ -44,17 +44,7 @@ from azr.train.zero3 import (
     step,
 )
 
-P = ParamSpec("P")
 T = TypeVar("T")
-W = TypeVar("W", bound="ModelWorker")
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where rank 0 keeps the store through which its peers find each other."""
-
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +64,6 @@ class StepReport:
 
 LossFn = Callable[[PackedBatch, dict[str, Tensor], float], tuple[Tensor, Sums]]
 """From a micro-batch, its columns (R) by name and the normalizer to the scalar loss and its sums."""
-
-
-def parameters_on_device(method: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W, P], T]:
-    """Decorate a worker's method to onload offloaded parameters for its duration.
-
-    So are they when the policy is sent to an engine that died while it played and was replaced.
-    """
-
-    @wraps(method)
-    def bringing(worker: W, *args: P.args, **kwargs: P.kwargs) -> T:
-        returning = any(map(worker._away.is_away, parameter_parts(worker.engine)))
-        if returning:
-            worker.reload(training=False)
-        try:
-            return method(worker, *args, **kwargs)
-        finally:
-            if returning:
-                worker.offload(parameters=True)
-
-    return bringing
 
 
 def all_reduce_speed(device: torch.device) -> float:
@@ -141,8 +111,9 @@ class ModelWorker:
         self._skipped_in_a_row = 0
         self._computes_with = self._network = ""
 
-    def create_store(self) -> Address:
-        """Open the store, on one interface, at a port that the system picks while binding it."""
+    def create_store(self) -> tuple[str, int]:
+        """Open the store through which the ranks find each other, on one interface, at a port that the system picks
+        while binding it. Returns its address."""
         timeout = timedelta(seconds=self.config.timeout.start_s)
         # The store asks for no token. By itself it would listen on every interface of the node.
         host = self._own_address()
@@ -151,17 +122,17 @@ class ModelWorker:
         self._store = dist.TCPStore(
             host, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach()
         )
-        return Address(host, port)
+        return host, port
 
     def _own_address(self) -> str:
         return "127.0.0.1" if self.config.cluster.address is None else ray.util.get_node_ip_address()
 
-    def init_process_group(self, address: Address) -> None:
+    def init_process_group(self, address: tuple[str, int]) -> None:
         """Form the world of this model's ranks; a collective that outlasts `timeout.train_s` fails."""
         # DeepSpeed looks for these, and would look for MPI without them.
         os.environ |= {
-            "MASTER_ADDR": address.host,
-            "MASTER_PORT": str(address.port),
+            "MASTER_ADDR": address[0],
+            "MASTER_PORT": str(address[1]),
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.world_size),
             "LOCAL_RANK": "0",
@@ -170,7 +141,7 @@ class ModelWorker:
         os.environ |= network_environment(host) | os.environ
         if self._store is None:
             timeout = timedelta(seconds=self.config.timeout.start_s)
-            self._store = dist.TCPStore(address.host, address.port, is_master=False, timeout=timeout)
+            self._store = dist.TCPStore(*address, is_master=False, timeout=timeout)
         limit = timedelta(seconds=self.config.timeout.train_s)
         dist.init_process_group(
             "nccl" if self.device.type == "cuda" else "gloo",
@@ -216,6 +187,19 @@ class ModelWorker:
     def reload(self, training: bool = True) -> None:
         """Undoes `offload`, bit for bit; without `training` for the parameters only, which is enough to score."""
         self._away.reload(None if training else parameter_parts(self.engine))
+
+    @contextmanager
+    def _parameters_on_device(self) -> Iterator[None]:
+        """Onload the parameters for the context if they are away, as when an engine died while it played and was
+        replaced."""
+        returning = any(map(self._away.is_away, parameter_parts(self.engine)))
+        if returning:
+            self.reload(training=False)
+        try:
+            yield
+        finally:
+            if returning:
+                self.offload(parameters=True)
 
     def gpu_memory(self) -> GpuMemory | None:
         """Return the memory in use on this rank's GPU; None on a CPU."""

@@ -26,12 +26,12 @@ from azr.cluster.weight_transfers import Rank, Receiver, make_outbox
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
-from azr.train.model_worker import ModelWorker, StepReport, parameters_on_device
+from azr.train.model_worker import ModelWorker, StepReport
 from azr.train.profile import profiled
 from azr.train.shards import TensorSpec, write_model, write_safetensors
 from azr.train.train_batch import RankBatch
 from azr.train.whole import WholeEngine
-from azr.train.zero3 import drain, gather_on_host, iter_full_params, whole_shape
+from azr.train.zero3 import gather_on_host, iter_full_params, whole_shape
 
 
 class ReferenceWorker(ModelWorker):
@@ -111,7 +111,6 @@ class PolicyWorker(ReferenceWorker):
             logprobs_R = torch.cat(before).cpu()
         return steps, logprobs_R, phases
 
-    @parameters_on_device
     def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> SentWeights | None:
         """Send the current weights to engines that are ready for them, see `azr.cluster.weight_sync`. Collective.
 
@@ -119,25 +118,26 @@ class PolicyWorker(ReferenceWorker):
         Rank 0 returns what it sent. Tensors have Hugging Face names; one that has several comes once. Raises as
         `azr.cluster.weight_sync.send_weights`; the policy stays usable then.
         """
+        every = self.config.cluster.push_check_every
         named = list(self.engine.module.named_weights())
         largest = max(prod(whole_shape(parameter)) * self.dtype.itemsize for _, parameter in named)
-        weights = iter_full_params(
-            named,
-            WEIGHT_BUCKET_BYTES,
-            self.dtype,
-            adapters_of(self.engine.module),
-            isinstance(self.engine, WholeEngine),
-        )
-        every = self.config.cluster.push_check_every
-        return send_weights(
-            self._outbox,
-            version,
-            weights,
-            max(WEIGHT_BUCKET_BYTES, largest),
-            receivers,
-            timeout_s,
-            full_check=every > 0 and version % every == 0,
-        )
+        with self._parameters_on_device():
+            weights = iter_full_params(
+                named,
+                WEIGHT_BUCKET_BYTES,
+                self.dtype,
+                adapters_of(self.engine.module),
+                isinstance(self.engine, WholeEngine),
+            )
+            return send_weights(
+                self._outbox,
+                version,
+                weights,
+                max(WEIGHT_BUCKET_BYTES, largest),
+                receivers,
+                timeout_s,
+                full_check=every > 0 and version % every == 0,
+            )
 
     def save_hf(self, folder: str) -> list[HashedFile]:
         """Writes a Hugging Face folder: safetensors in the compute type, config and tokenizer. Collective.
@@ -156,7 +156,8 @@ class PolicyWorker(ReferenceWorker):
             try:
                 return self._write_hf(Path(folder), named, gathered) if self.rank == 0 else []
             finally:
-                drain(gathered)
+                for _ in gathered:
+                    pass  # a rank that writes nothing, or no more, takes part in gathering
 
         return self._write_together(write, folder)
 

@@ -262,12 +262,6 @@ def _part(parameter: Any) -> torch.Tensor:
     return part
 
 
-def drain(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-    """Consume `gather_on_host` on a rank that has no use for the weights but must take part in gathering them."""
-    for _ in weights:
-        pass
-
-
 def whole_shape(parameter: Any) -> tuple[int, ...]:
     """Shape of the weight of which this rank may hold only a part."""
     return four_bit_shape(parameter) if is_four_bit(parameter) else tuple(parameter.ds_shape)
