@@ -92,14 +92,6 @@ def test_an_objective_has_the_value_and_gradient_of_its_formula(config: Objectiv
     assert ((logprobs.grad == 0).numpy() == (is_low | is_high).numpy()).all(), "a clipped token has no gradient"
 
 
-@pytest.mark.parametrize("config", OBJECTIVES, ids=["ppo", "dual_clip", "gspo", "cispo"])
-def test_every_objective_has_the_policy_gradient_before_the_policy_moves(config: Objective) -> None:
-    given, _, advantages = drawn(0)
-    logprobs = torch.tensor(given, requires_grad=True)
-    objective_of(config, logprobs, given, advantages)[0].sum().backward()
-    close(logprobs.grad, -advantages)
-
-
 def test_the_ratio_of_a_response_leaves_tokens_of_traces_out() -> None:
     logprobs, old = tensor(-1.0, -2.0, -3.0, -1.0), tensor(-9.0, -1.0, -1.0, -1.5)
     owners, is_trace = torch.tensor([5, 5, 5, 2]), torch.tensor([True, False, False, False])

@@ -19,10 +19,10 @@ def test_it_listens_on_one_interface(address: str | None, monkeypatch: pytest.Mo
     train = replace(config.train, dtype="float32")
     ours = replace(config, train=train, cluster=replace(config.cluster, address=address))
     worker = ModelWorker("policy", 0, 1, "cpu", ours)
-    store = worker.create_store()
+    host, port = worker.create_store()
     listening = psutil.Process().net_connections(kind="tcp")
-    hosts = [each.laddr.ip for each in listening if each.status == psutil.CONN_LISTEN and each.laddr.port == store.port]
-    assert hosts == [store.host] == ["127.0.0.1" if address is None else "127.0.0.5"]
-    peer = dist.TCPStore(store.host, store.port, is_master=False)
+    hosts = [each.laddr.ip for each in listening if each.status == psutil.CONN_LISTEN and each.laddr.port == port]
+    assert hosts == [host] == ["127.0.0.1" if address is None else "127.0.0.5"]
+    peer = dist.TCPStore(host, port, is_master=False)
     peer.set("asked", "answered")
     assert peer.get("asked") == b"answered"
