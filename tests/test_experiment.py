@@ -19,8 +19,7 @@ from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
 from azr.config import Config, DataConfig, SafetyConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.order import RowOrder
-from azr.datasets.play import DataPlay
+from azr.datasets.play import DataPlay, RowOrder
 from azr.datasets.rows import grader_names
 from azr.errors import RunEnded
 from azr.evaluation.graders import open_graders

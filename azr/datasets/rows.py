@@ -13,7 +13,7 @@ from azr.errors import UserError
 from azr.evaluation.question import GraderName, Question
 from azr.evaluation.suites.files import ROW_ERRORS, Row
 from azr.evaluation.suites.files import read_rows as read_lines
-from azr.evaluation.suites.golds import FIELDS, check_grader, gold
+from azr.evaluation.suites.own import FIELDS, check_grader, gold
 from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from azr.errors import UserError
 from azr.evaluation.answer_file import AnswerFile
 from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_problem, tokenized
 from azr.evaluation.graders import check_graders, open_graders
-from azr.evaluation.graders.calls import Calls
+from azr.evaluation.graders.programs import Calls
 from azr.evaluation.graders.sandboxed import ANSWER_REPEATS, answer_config
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Question

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from azr.datasets.prepare import preparing
-from azr.datasets.prepare.preparing import is_on_hub, rows_file
+from azr.datasets import preparing
+from azr.datasets.preparing import is_on_hub, rows_file
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
 from tests.hub_server import azr, open_hub

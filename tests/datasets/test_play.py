@@ -16,8 +16,7 @@ import pytest
 
 from azr.config import Config, DataConfig, ExecutorConfig, RewardConfig, RolloutConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.order import RowOrder
-from azr.datasets.play import DataPlay
+from azr.datasets.play import DataPlay, RowOrder
 from azr.datasets.rows import DataRow, grader_names
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders

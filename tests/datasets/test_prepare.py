@@ -9,9 +9,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from azr.datasets.prepare.preparing import IN_SUITE, NO_ANSWER, OTHER, REPEATED, count_parsed, prepare, written
-from azr.datasets.prepare.sources import SOURCES, Options
+from azr.datasets.preparing import IN_SUITE, NO_ANSWER, OTHER, REPEATED, count_parsed, prepare, written
 from azr.datasets.rows import read_rows
+from azr.datasets.sources import SOURCES, Options
 from azr.errors import UserError
 from azr.evaluation.suites.prompts import math_message
 from tests.datasets.test_overlap import TRAIN, overlap

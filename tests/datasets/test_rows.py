@@ -14,10 +14,10 @@ import pytest
 from azr.datasets.choice import keep_identity
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
-from azr.evaluation.graders.calls import Calls
 from azr.evaluation.graders.choice import Choice
 from azr.evaluation.graders.maths import MathGold
-from azr.evaluation.graders.stdin import Tests as StdinTests
+from azr.evaluation.graders.programs import Calls
+from azr.evaluation.graders.programs import Tests as StdinTests
 from azr.evaluation.graders.value import ProgramValue
 
 MATH = {"prompt": "2 + 2?", "grader": "math", "answer": "4"}

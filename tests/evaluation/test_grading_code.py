@@ -10,15 +10,14 @@ import pytest
 
 from azr.config import ExecutorConfig
 from azr.evaluation.graders import make_grader
-from azr.evaluation.graders.calls import Calls, CallsGrader
 from azr.evaluation.graders.plain_json import Opaque, decode, encode
+from azr.evaluation.graders.programs import Calls, ProgramGrader, Tests, same_output
 from azr.evaluation.graders.sandboxed import answer_pool, call_program, calls, case_text
 from azr.evaluation.graders.stated_values import ProgramValue, stated_value
-from azr.evaluation.graders.stdin import StdinGrader, Tests, same_output
 from azr.evaluation.graders.value import ValueGrader
 from azr.evaluation.question import TASK, Question
 from azr.evaluation.suites import SUITES
-from azr.evaluation.suites.golds import gold
+from azr.evaluation.suites.own import gold
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.tasks.base import Verdict
@@ -76,7 +75,7 @@ async def test_base_and_plus_are_apart(answers):
         cases={"base": (case_text([1]),), "plus": (case_text([2]), case_text([3]))},
         reference="def f(x): return x * x",
     )
-    grader = CallsGrader(answers)
+    grader = ProgramGrader(answers)
     said = await grader.grade(question(gold), fenced("def f(x): return x"))
     assert (said.verdict, said.parts) == (Verdict.WRONG, {"base": True, "plus": False})
     said = await grader.grade(question(gold), fenced("def f(x): return -x"))
@@ -91,7 +90,7 @@ async def test_chosen_hashes_do_not_stop_the_comparison_of_sets(answers):
     ] * 2
     programs = ["def f(x): return [i * (2**61 - 1) for i in range(50_000)]", "def f(x): return [4, 3, 3]"]
     started = time.process_time()
-    said = await grade_all(CallsGrader(answers), zip(rows, map(fenced, programs), strict=True))
+    said = await grade_all(ProgramGrader(answers), zip(rows, map(fenced, programs), strict=True))
     assert [each.verdict for each in said] == [Verdict.WRONG, Verdict.RIGHT]
     assert time.process_time() - started < 2
 
@@ -114,7 +113,7 @@ NORMAL_PROGRAMS = {
 
 @pytest.mark.parametrize("name", NORMAL_PROGRAMS)
 async def test_answers_are_normal_programs(answers, name):
-    said = await CallsGrader(answers).grade(function({1: 2, 5: 1}, [1, 1, 5]), fenced(NORMAL_PROGRAMS[name]))
+    said = await ProgramGrader(answers).grade(function({1: 2, 5: 1}, [1, 1, 5]), fenced(NORMAL_PROGRAMS[name]))
     assert said.verdict is Verdict.RIGHT
 
 
@@ -179,10 +178,10 @@ STDIN_PROGRAMS = {
 @pytest.mark.parametrize("name", STDIN_PROGRAMS)
 async def test_programs_read_standard_input_as_they_like(answers, name):
     tests = Tests(("3\n1 2 3\n", "1\n-4"), ("6\n", "-4.0\n"))
-    said = await StdinGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
+    said = await ProgramGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
     assert said.verdict is Verdict.RIGHT
     tests = Tests(("3\n1 2 3\n",), ("7\n",))
-    said = await StdinGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
+    said = await ProgramGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
     assert said.verdict is Verdict.WRONG
 
 
@@ -196,7 +195,7 @@ FAILING = {
 
 @pytest.mark.parametrize("name", FAILING)
 async def test_programs_that_fail_elsewhere_fail_here(answers, name):
-    said = await StdinGrader(answers).grade(question(Tests(("",), ("6\n",))), fenced(FAILING[name]))
+    said = await ProgramGrader(answers).grade(question(Tests(("",), ("6\n",))), fenced(FAILING[name]))
     assert said.verdict is Verdict.WRONG
 
 
@@ -258,7 +257,7 @@ ROWS = [
 @pytest.mark.parametrize(("wanted", "expression", "right"), ROWS)
 async def test_rows_hold_what_json_can_say(answers, wanted, expression, right):
     asked = question(gold("calls", {"entry": "f", "inputs": [[1]], "outputs": [wanted]}))
-    said = await CallsGrader(answers).grade(asked, fenced(f"def f(_):\n    return {expression}"))
+    said = await ProgramGrader(answers).grade(asked, fenced(f"def f(_):\n    return {expression}"))
     assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
 
 
@@ -277,7 +276,7 @@ async def test_rows_hold_what_json_can_say(answers, wanted, expression, right):
 )
 async def test_rows_run_as_in_the_harnesses_of_benchmarks(answers, source):
     asked = question(gold("calls", {"entry": "down", "inputs": [[3000]], "outputs": [3000]}))
-    assert (await CallsGrader(answers).grade(asked, fenced(source))).verdict is Verdict.RIGHT
+    assert (await ProgramGrader(answers).grade(asked, fenced(source))).verdict is Verdict.RIGHT
 
 
 @pytest.mark.parametrize(
@@ -286,17 +285,17 @@ async def test_rows_run_as_in_the_harnesses_of_benchmarks(answers, source):
 async def test_what_a_question_defines_is_no_answer(answers, prelude):
     asked = function(2, 4, 6, entry="gcd", prelude=prelude)
     for source in ("x = 1", "print(gcd(4, 6))"):
-        assert (await CallsGrader(answers).grade(asked, fenced(source))).verdict is Verdict.WRONG
-    said = await CallsGrader(answers).grade(asked, fenced("def gcd(a, b):\n    return 2"))
+        assert (await ProgramGrader(answers).grade(asked, fenced(source))).verdict is Verdict.WRONG
+    said = await ProgramGrader(answers).grade(asked, fenced("def gcd(a, b):\n    return 2"))
     assert said.verdict is Verdict.RIGHT
 
 
 async def test_long_inputs_and_outputs_pass(answers):
     numbers = "\n".join(str(n) for n in range(150_000))
     tests = Tests((numbers,), (numbers,))
-    said = await StdinGrader(answers).grade(question(tests), fenced("import sys\nprint(sys.stdin.read())"))
+    said = await ProgramGrader(answers).grade(question(tests), fenced("import sys\nprint(sys.stdin.read())"))
     assert said.verdict is Verdict.RIGHT
-    said = await CallsGrader(answers).grade(
+    said = await ProgramGrader(answers).grade(
         function(list(range(100_000)), 100_000), fenced("def f(n): return list(range(n))")
     )
     assert said.verdict is Verdict.RIGHT
@@ -352,7 +351,7 @@ TOLERANCES = [
 
 @pytest.mark.parametrize(("wanted", "expression", "right"), TOLERANCES)
 async def test_values_are_compared_as_evalplus_does(answers, wanted, expression, right):
-    said = await CallsGrader(answers).grade(function(wanted), fenced(f"def f():\n    return {expression}"))
+    said = await ProgramGrader(answers).grade(function(wanted), fenced(f"def f():\n    return {expression}"))
     assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
 
 
@@ -369,7 +368,7 @@ async def test_special_judges(answers, judge, wanted, right, wrong):
     asked = function(wanted, *arguments, judge=judge, atol=1e-4 if judge in ("root", "surface") else 0.0)
     for expression, verdict in ((right, Verdict.RIGHT), (wrong, Verdict.WRONG)):
         if expression is not None:
-            said = await CallsGrader(answers).grade(asked, fenced(f"def f(*_):\n    return {expression}"))
+            said = await ProgramGrader(answers).grade(asked, fenced(f"def f(*_):\n    return {expression}"))
             assert said.verdict is verdict
 
 
@@ -396,7 +395,7 @@ async def test_no_forgery_is_right(way):
     asked = function(_SECRET, 1) if way == "calls" else question(Tests(("1\n",), (f"{_SECRET}\n",)))
     ending = "" if way == "calls" else "\nprint(f(1))"
     async with SandboxPool(config, answers=True) as pool:
-        grader = CallsGrader(pool) if way == "calls" else StdinGrader(pool)
+        grader = ProgramGrader(pool)
         pairs = [(asked, fenced(world.fill(attack.program, "mark") + ending)) for attack in HOSTILE]
         said = await grade_all(grader, [pair for hostile in pairs for pair in (hostile, (asked, honest))])
     assert len(HOSTILE) > 60
@@ -406,7 +405,7 @@ async def test_no_forgery_is_right(way):
 
 async def test_loops_are_wrong_and_block_nobody():
     async with SandboxPool(ExecutorConfig(workers=3, wall_s=1.0, memory_mb=256), answers=True) as pool:
-        grader = CallsGrader(pool)
+        grader = ProgramGrader(pool)
         gold = Calls(
             entry="f", cases={"base": tuple(case_text([n]) for n in range(40))}, expected={"base": tuple(range(40))}
         )
@@ -432,12 +431,12 @@ class _Losing:
 async def test_what_the_executor_loses_is_ungraded():
     lost = _Losing()
     judgements = [
-        await CallsGrader(lost).grade(function(1), fenced("def f(): return 1")),
-        await CallsGrader(lost).grade(
+        await ProgramGrader(lost).grade(function(1), fenced("def f(): return 1")),
+        await ProgramGrader(lost).grade(
             question(Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 1")),
             fenced("def f(): return 1"),
         ),
-        await StdinGrader(lost).grade(question(Tests(("",), ("1",))), fenced("print(1)")),
+        await ProgramGrader(lost).grade(question(Tests(("",), ("1",))), fenced("print(1)")),
         await ValueGrader(lost).grade(
             question(ProgramValue("def f(x): return x", "input", "1", "1")), "```input\n1\n```"
         ),
@@ -447,7 +446,7 @@ async def test_what_the_executor_loses_is_ungraded():
 
 async def test_a_reference_that_fails_leaves_its_question_ungraded(answers):
     gold = Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 1 / 0")
-    said = await CallsGrader(answers).grade(question(gold), fenced("def f(): return 1"))
+    said = await ProgramGrader(answers).grade(question(gold), fenced("def f(): return 1"))
     assert said.verdict is Verdict.UNGRADED
 
 
@@ -538,7 +537,7 @@ async def test_tasks_of_the_exam_are_graded_by_their_kind(tmp_path, form):
 
 
 async def test_one_reference_is_run_once(answers):
-    grader = CallsGrader(answers)
+    grader = ProgramGrader(answers)
     gold = Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 12345")
     before = answers.stats().requests
     said = await asyncio.gather(*(grader.grade(question(gold), fenced(f"def f(): return {n}")) for n in range(5)))
@@ -577,4 +576,4 @@ def test_numbers_on_standard_output_are_of_plain_digits(written):
 )  # fmt: skip
 async def test_values_of_another_shape_are_not_close(answers, wanted, stated, verdict):
     gold = Calls(entry="f", cases={"base": ("[]",)}, expected={"base": (wanted,)}, atol=1e-6)
-    assert (await CallsGrader(answers).grade(question(gold), fenced(f"def f(): return {stated}"))).verdict is verdict
+    assert (await ProgramGrader(answers).grade(question(gold), fenced(f"def f(): return {stated}"))).verdict is verdict

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from azr import values
-from azr.evaluation.graders import code_blocks, extraction, maths, plain_json, stated_values, stdin
+from azr.evaluation.graders import code_blocks, extraction, maths, plain_json, programs, stated_values
 from azr.explorer.site import highlighted
 from azr.records import Task
 from azr.selfplay.rewards import BonusInputs, edit_distance
@@ -71,8 +71,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "definition": lambda text: code_blocks.definition(text, "f"),
     "stated output": lambda text: stated_values.stated_value(text, gold("output")),
     "stated input": lambda text: stated_values.stated_value(text, gold("input")),
-    "standard output": lambda text: stdin.same_output(text, "1 2.5 x", None),
-    "long standard output": lambda text: stdin.same_output(text, text + " 1", None),
+    "standard output": lambda text: programs.same_output(text, "1 2.5 x", None),
+    "long standard output": lambda text: programs.same_output(text, text + " 1", None),
     "normal mathematics": lambda text: maths.normal(text[: extraction.MAX_FINAL]),
     "compared mathematics": lambda text: maths.differ_in_kind("3", text[: extraction.MAX_FINAL]),
     "highlighted": highlighted,

@@ -7,14 +7,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from azr.evaluation.graders.calls import CallsGrader
 from azr.evaluation.graders.choice import ChoiceGrader
 from azr.evaluation.graders.maths import MathGrader, check_math
 from azr.evaluation.graders.own import OwnGrader, is_own, load_grader
-from azr.evaluation.graders.stdin import StdinGrader, Tests
+from azr.evaluation.graders.programs import ProgramGrader
 from azr.evaluation.graders.value import TaskGrader, ValueGrader
-from azr.evaluation.question import TASK, Grader, GraderName, Question
-from azr.records import Judgement
+from azr.evaluation.question import TASK, Grader, GraderName
 
 if TYPE_CHECKING:
     from azr.answering import Executor
@@ -34,19 +32,8 @@ def check_graders(names: Iterable[GraderName]) -> None:
             load_grader(name)
 
 
-class _CodeGrader:
-    """Calls a function or runs a script, as each question asks."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._calls, self._stdin = CallsGrader(executor), StdinGrader(executor)
-
-    async def grade(self, question: Question, response: str) -> Judgement:
-        grader: Grader = self._stdin if isinstance(question.gold, Tests) else self._calls
-        return await grader.grade(question, response)
-
-
 _WITH_EXECUTOR: dict[GraderName, Callable[[Executor], Grader]] = {
-    TASK: TaskGrader, "value": ValueGrader, "calls": _CodeGrader, "stdin": _CodeGrader,
+    TASK: TaskGrader, "value": ValueGrader, "calls": ProgramGrader, "stdin": ProgramGrader,
 }  # fmt: skip
 
 

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from azr.evaluation.graders import plain_json
-from azr.evaluation.graders.calls import STARTER_IMPORTS, Calls
+from azr.evaluation.graders.programs import STARTER_IMPORTS, Calls, Tests
 from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
-from azr.evaluation.graders.stdin import Tests
 from azr.evaluation.question import Question
 from azr.evaluation.suites.files import Row, find, questions, text
 from azr.evaluation.suites.prompts import PROMPTS

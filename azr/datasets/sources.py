@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import GraderName
-from azr.evaluation.suites.golds import is_tests
+from azr.evaluation.suites.own import is_tests
 from azr.evaluation.suites.prompts import chat_message, math_message
 
 _ROLES = ("system", "user", "assistant")
