@@ -18,8 +18,8 @@ from azr.cluster.placement import start_ray
 from azr.cluster.supervisor import root_cause
 from azr.concurrency import Phase
 from azr.datasets.choice import keep_identity
-from azr.datasets.play import DataPlay, RowOrder, rows_taken
-from azr.datasets.rows import grader_names
+from azr.datasets.play import DataPlay
+from azr.datasets.rows import RowOrder, grader_names, rows_taken
 from azr.errors import RunEnded, UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor

@@ -19,8 +19,8 @@ from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
 from azr.config import Config, DataConfig, SafetyConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.play import DataPlay, RowOrder
-from azr.datasets.rows import grader_names
+from azr.datasets.play import DataPlay
+from azr.datasets.rows import RowOrder, grader_names
 from azr.errors import RunEnded
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor

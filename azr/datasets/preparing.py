@@ -284,8 +284,9 @@ def written(out: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row], Non
     Raises UserError when there is no room.
     """
     staging = out.with_name(f".{out.name}.part")
+    is_parquet = out.name.endswith(".parquet")
     try:
-        with _opened(staging, out.name, columns) as write:
+        with _parquet(staging, columns) if is_parquet else _json_lines(staging, out.name) as write:
             yield write
         os.replace(staging, out)
     except OSError as error:
@@ -296,11 +297,7 @@ def written(out: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row], Non
 
 
 @contextlib.contextmanager
-def _opened(staging: Path, name: str, columns: tuple[str, ...]) -> Iterator[Callable[[Row], None]]:
-    if name.endswith(".parquet"):
-        with _parquet(staging, columns) as write:
-            yield write
-        return
+def _json_lines(staging: Path, name: str) -> Iterator[Callable[[Row], None]]:
     with staging.open("wb") as plain:
         # Without name and time the same rows are the same bytes.
         packed = gzip.GzipFile("", "wb", 6, plain, 0) if name.endswith(".gz") else contextlib.nullcontext(plain)

@@ -16,8 +16,8 @@ import pytest
 
 from azr.config import Config, DataConfig, ExecutorConfig, RewardConfig, RolloutConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.play import DataPlay, RowOrder
-from azr.datasets.rows import DataRow, grader_names
+from azr.datasets.play import DataPlay
+from azr.datasets.rows import DataRow, RowOrder, grader_names
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor
@@ -59,16 +59,7 @@ class Sampler:
     def __init__(self, codec: PromptCodec) -> None:
         self.codec, self.asked = codec, Counter[str]()
 
-    async def generate(
-        self,
-        prompt_ids: list[int],
-        *,
-        n: int,
-        max_tokens: int,
-        temperature=None,
-        seed: int | None = None,
-        stop_strings=(),
-    ) -> list[Completion]:
+    async def generate(self, prompt_ids, *, n: int, seed: int | None = None, **options: Any) -> list[Completion]:
         text = self.codec.decode(prompt_ids)
         (id,) = (row["id"] for row in ROWS if row["prompt"] in text)
         self.asked[id] += 1

@@ -13,7 +13,7 @@ from azr.evaluation.graders import make_grader
 from azr.evaluation.graders.plain_json import Opaque, decode, encode
 from azr.evaluation.graders.programs import Calls, ProgramGrader, Tests, same_output
 from azr.evaluation.graders.sandboxed import answer_pool, call_program, calls, case_text
-from azr.evaluation.graders.stated_values import ProgramValue, stated_value
+from azr.evaluation.graders.stated_values import ProgramValue
 from azr.evaluation.graders.value import ValueGrader
 from azr.evaluation.question import TASK, Question
 from azr.evaluation.suites import SUITES
@@ -29,7 +29,8 @@ from tests.executor.hostile.forgery import FORGERY, PEEKING
 from tests.executor.hostile.world import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-CODE_SUITES = ("cruxeval-i", "cruxeval-o", "humaneval", "mbpp+")
+CODE_SUITES = {"cruxeval-i": 8, "cruxeval-o": 1, "humaneval": 6, "mbpp+": 15}
+"""Of the short test every so many questions."""
 KNOWN = {"cruxeval-i": {"sample_621": "needs the Shift JIS codec, which no sandbox has"}}
 """Reference answers that are not right here, and why."""
 SLOW = {"Mbpp/255": "its reference computes for seconds and returns tens of megabytes on some inputs"}
@@ -45,21 +46,12 @@ def function(expected: object, *arguments: object, entry: str = "f", **more: obj
     return question(called)
 
 
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", CODE_SUITES)
-async def test_references_are_right_and_empty_answers_are_not(answers, name):
-    every = {"cruxeval-i": 8, "cruxeval-o": 1, "humaneval": 6, "mbpp+": 15}[name]
-    await _references_are_right(answers, [each for each in questions(name, every) if each.id not in SLOW])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", CODE_SUITES)
-async def test_all_references_are_right(answers, name):
-    await _references_are_right(answers, list(questions(name)))
-
-
-async def _references_are_right(answers, rows):
-    known = KNOWN.get(rows[0].suite, {})
-    async with make_grader(SUITES[rows[0].suite].grader, answers) as grader:
+async def test_references_are_right_and_empty_answers_are_not(answers, name, whole):
+    rows = [each for each in questions(name, 1 if whole else CODE_SUITES[name]) if whole or each.id not in SLOW]
+    known = KNOWN.get(name, {})
+    async with make_grader(SUITES[name].grader, answers) as grader:
         right = await grade_all(grader, ((row, reference(row)) for row in rows))
         empty = await grade_all(grader, ((row, "") for row in rows))
         prose = await grade_all(grader, ((row, fenced("pass")) for row in rows[:5]))
@@ -76,12 +68,10 @@ async def test_base_and_plus_are_apart(answers):
         reference="def f(x): return x * x",
     )
     grader = ProgramGrader(answers)
-    said = await grader.grade(question(gold), fenced("def f(x): return x"))
-    assert (said.verdict, said.parts) == (Verdict.WRONG, {"base": True, "plus": False})
-    said = await grader.grade(question(gold), fenced("def f(x): return -x"))
-    assert (said.verdict, said.parts) == (Verdict.WRONG, {"base": False, "plus": False})
-    said = await grader.grade(question(gold), fenced("def f(x): return x ** 2"))
-    assert (said.verdict, said.parts) == (Verdict.RIGHT, {"base": True, "plus": True})
+    for returned, base, plus in (("x", True, False), ("-x", False, False), ("x ** 2", True, True)):
+        said = await grader.grade(question(gold), fenced(f"def f(x): return {returned}"))
+        assert said.verdict is (Verdict.RIGHT if plus else Verdict.WRONG)
+        assert said.parts == {"base": base, "plus": plus}
 
 
 async def test_chosen_hashes_do_not_stop_the_comparison_of_sets(answers):
@@ -177,12 +167,10 @@ STDIN_PROGRAMS = {
 
 @pytest.mark.parametrize("name", STDIN_PROGRAMS)
 async def test_programs_read_standard_input_as_they_like(answers, name):
-    tests = Tests(("3\n1 2 3\n", "1\n-4"), ("6\n", "-4.0\n"))
-    said = await ProgramGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
-    assert said.verdict is Verdict.RIGHT
-    tests = Tests(("3\n1 2 3\n",), ("7\n",))
-    said = await ProgramGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
-    assert said.verdict is Verdict.WRONG
+    right, wrong = Tests(("3\n1 2 3\n", "1\n-4"), ("6\n", "-4.0\n")), Tests(("3\n1 2 3\n",), ("7\n",))
+    for tests, verdict in ((right, Verdict.RIGHT), (wrong, Verdict.WRONG)):
+        said = await ProgramGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
+        assert said.verdict is verdict
 
 
 FAILING = {
@@ -301,43 +289,34 @@ async def test_long_inputs_and_outputs_pass(answers):
     assert said.verdict is Verdict.RIGHT
 
 
-@pytest.mark.parametrize(
-    ("written", "wanted", "same"),
-    [
-        ("1\n2\n", "1\n2", True), ("1 2", "1  2", True), ("1.0", "1.00", True), ("0.333", "0.3333", False),
-        ("a b", "a  b", False), (" a \n b ", "a\nb", True), ("1\n\n2", "1\n2", False), ("YES", "Yes", False),
-        ("", "", True), ("1", "", False), ("nan", "nan", True), ("1e2", "100", True),
-    ],
-)  # fmt: skip
-async def test_output_is_compared_line_by_line(written, wanted, same):
-    assert same_output(written, wanted) is same
+EXACTLY = [
+    ("1\n2\n", "1\n2", True), ("1 2", "1  2", True), ("1.0", "1.00", True), ("0.333", "0.3333", False),
+    ("a b", "a  b", False), (" a \n b ", "a\nb", True), ("1\n\n2", "1\n2", False), ("YES", "Yes", False),
+    ("", "", True), ("1", "", False), ("nan", "nan", True), ("1e2", "100", True), ("0.3333", "0.33333", False),
+    ("10.0", "10", True), ("1_0", "10", False), ("\u0661\u0660", "10", False), ("\uff11\uff10", "10", False),
+    ("1_0.0", "10", False),
+]  # fmt: skip
+AS_JUDGES_DO = [
+    ("0.3333333333333333", "0.333333333", True), ("0.30000000000000004", "0.3", True), ("0.333", "0.3333", False),
+    ("0.333333", "0.333333333", True), ("1.41421356237", "1.41421356", True), ("3.00001", "3.0", False),
+    ("1000000008", "1000000007", False), ("1234567.90", "1234567.89", False), ("0.0000005", "0.0000001", False),
+    ("1e-20", "0.0", True), ("1e-6", "0.0", False), ("0.1", "0", False), ("nan", "0.5", False),
+    ("inf", "1e400", False), ("#1: 0.3333333333", "#1: 0.333333333", True), ("#2: 0.5", "#1: 0.5", False),
+    ("0.5 0.5", "0.5", False), ("123456789012.34501", "123456789012.345", True), ("0,5", "0.5", False),
+    ("1_0", "10", False), ("\u0661\u0660", "10", False), ("\uff11\uff10", "10", False), ("1_0.0", "10", False),
+]  # fmt: skip
+WITH_TOLERANCE = [
+    ("0.334", "0.3333", 1e-3, True), ("0.335", "0.3333", 1e-3, False), ("1000.5", "1000.0", 1e-3, True),
+    ("1000000008", "1000000007", 1e-6, False), ("2.0000001", "2", 1e-6, True),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("written", "wanted", "same"),
-    [
-        ("0.3333333333333333", "0.333333333", True), ("0.30000000000000004", "0.3", True), ("0.333", "0.3333", False),
-        ("0.333333", "0.333333333", True), ("1.41421356237", "1.41421356", True), ("3.00001", "3.0", False),
-        ("1000000008", "1000000007", False), ("1234567.90", "1234567.89", False), ("0.0000005", "0.0000001", False),
-        ("1e-20", "0.0", True), ("1e-6", "0.0", False), ("0.1", "0", False), ("nan", "0.5", False),
-        ("inf", "1e400", False), ("#1: 0.3333333333", "#1: 0.333333333", True), ("#2: 0.5", "#1: 0.5", False),
-        ("0.5 0.5", "0.5", False), ("123456789012.34501", "123456789012.345", True), ("0,5", "0.5", False),
-    ],
-)  # fmt: skip
-async def test_numbers_with_a_point_have_the_tolerance_of_judges(written, wanted, same):
-    assert same_output(written, wanted, None) is same
-    assert same_output(wanted, wanted, None)
-
-
-@pytest.mark.parametrize(
-    ("written", "wanted", "tolerance", "same"),
-    [
-        ("0.334", "0.3333", 1e-3, True), ("0.335", "0.3333", 1e-3, False), ("1000.5", "1000.0", 1e-3, True),
-        ("1000000008", "1000000007", 1e-6, False), ("2.0000001", "2", 1e-6, True), ("0.3333", "0.33333", 0, False),
-    ],
-)  # fmt: skip
-async def test_a_tolerance_is_absolute_and_of_numbers_with_a_point_relative(written, wanted, tolerance, same):
-    assert same_output(written, wanted, tolerance) is same
+def test_output_is_compared_line_by_line_as_text_and_as_numbers_within_the_tolerance():
+    """An absolute tolerance, relative for an expected number with a point; None: that of judges. Digits are plain."""
+    table = [(*row[:2], 0.0, row[2]) for row in EXACTLY] + [(*row[:2], None, row[2]) for row in AS_JUDGES_DO]
+    table += WITH_TOLERANCE
+    assert [row for row in table if same_output(*row[:3]) is not row[3]] == []
+    assert all(same_output(wanted, wanted, None) for _, wanted, _ in AS_JUDGES_DO)
 
 
 TOLERANCES = [
@@ -349,9 +328,19 @@ TOLERANCES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("wanted", "expression", "right"), TOLERANCES)
-async def test_values_are_compared_as_evalplus_does(answers, wanted, expression, right):
-    said = await ProgramGrader(answers).grade(function(wanted), fenced(f"def f():\n    return {expression}"))
+OF_A_SHAPE = [
+    ([1.0, 2.0], "[[1.0, 2.0], [1.0, 2.0]]", False), ([1.0, 2.0], "[1.0, 2.0 + 1e-9]", True),
+    ([[1.0, 2.0]], "[[1.0, 2.0], [1.0, 2.0]]", False), ([1.0], "[1.0, 1.0]", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expression", "right", "atol"),
+    [(*each, 0.0) for each in TOLERANCES] + [(*each, 1e-6) for each in OF_A_SHAPE],
+)
+async def test_values_are_compared_as_evalplus_does(answers, wanted, expression, right, atol):
+    asked = function(wanted, atol=atol)
+    said = await ProgramGrader(answers).grade(asked, fenced(f"def f():\n    return {expression}"))
     assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
 
 
@@ -466,13 +455,6 @@ INPUTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("stated", "verdict"), INPUTS)
-async def test_any_input_that_leads_there_is_right(answers, stated, verdict):
-    gold = ProgramValue("def f(x):\n    return sum(list.__iter__(x))", "input", "[3]", "3")
-    said = await ValueGrader(answers).grade(question(gold), f"```input\n{stated}\n```")
-    assert said.verdict is verdict
-
-
 _EXEC = "getattr(__import__('builtins'), 'ex' + 'ec')('x = 1')"
 _LOOP = "[x for x in range(9) if sum([x]) == 3]"
 SEARCHES = [
@@ -481,13 +463,6 @@ SEARCHES = [
     "x=[y for y in [3]]",
     "**{'x': [y for y in [3]]}", "breakpoint()", "f.__code__", "().__class__.__base__.__subclasses__()", "open(0)",
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("stated", SEARCHES)
-async def test_an_input_that_searches_or_reaches_the_interpreter_is_not_right(answers, stated):
-    gold = ProgramValue("def f(x):\n    return sum(x)", "input", "[3]", "3")
-    said = await ValueGrader(answers).grade(question(gold), f"```input\n{stated}\n```")
-    assert said.verdict in (Verdict.WRONG, Verdict.MALFORMED)
 
 
 FUNCTIONS = [
@@ -499,10 +474,23 @@ FUNCTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("stated", "verdict"), FUNCTIONS)
-async def test_an_input_may_be_a_function_where_the_recorded_one_is(answers, stated, verdict):
-    gold = ProgramValue("def f(g):\n    return g(2)", "input", "lambda x: x + 4", "6")
-    assert (await ValueGrader(answers).grade(question(gold), f"```input\n{stated}\n```")).verdict is verdict
+ANY = ProgramValue("def f(x):\n    return sum(list.__iter__(x))", "input", "[3]", "3")
+OF_DATA = ProgramValue("def f(x):\n    return sum(x)", "input", "[3]", "3")
+OF_A_FUNCTION = ProgramValue("def f(g):\n    return g(2)", "input", "lambda x: x + 4", "6")
+NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "stated", "verdicts"),
+    [(ANY, stated, (verdict,)) for stated, verdict in INPUTS]
+    + [(OF_DATA, stated, NOT_RIGHT) for stated in SEARCHES]
+    + [(OF_A_FUNCTION, stated, (verdict,)) for stated, verdict in FUNCTIONS],
+)
+async def test_any_input_that_leads_there_is_right_unless_it_searches_or_reaches_the_interpreter(
+    answers, wanted, stated, verdicts
+):
+    said = await ValueGrader(answers).grade(question(wanted), f"```input\n{stated}\n```")
+    assert said.verdict in verdicts
 
 
 OUTPUTS = [
@@ -510,6 +498,8 @@ OUTPUTS = [
     ("[1, 2]", Verdict.RIGHT),
     ("[ANSWER]f(2) == [1, 2][/ANSWER]", Verdict.RIGHT), ("```\n[2, 1]\n```", Verdict.WRONG), ("", Verdict.MALFORMED),
     ("```output\nf(2)\n```", Verdict.MALFORMED), ("```output\nlist(range(1, 3))\n```", Verdict.MALFORMED),
+    ("```\n1\n```\nno:\n```output\n[1, 2]\n```", Verdict.RIGHT),
+    ("<answer>```output\n[1, 2]\n```</answer> bye", Verdict.RIGHT),
     ("<think>```output\n[1, 2]\n```</think>", Verdict.MALFORMED), ("I do not know", Verdict.MALFORMED),
 ]  # fmt: skip
 
@@ -518,12 +508,6 @@ OUTPUTS = [
 async def test_outputs_are_compared_as_plain_data(answers, response, verdict):
     gold = ProgramValue("def f(n):\n    return list(range(1, n + 1))", "output", "2", "[1, 2]")
     assert (await ValueGrader(answers).grade(question(gold), response)).verdict is verdict
-
-
-async def test_a_value_is_the_last_block_of_the_reply():
-    gold = ProgramValue("def f(x): return x", "output", "1", "1")
-    assert stated_value("```\n1\n```\nno:\n```output\n2\n```", gold) == "2"
-    assert stated_value("<answer>```output\n3\n```</answer> bye", gold) == "3"
 
 
 @pytest.mark.parametrize("form", [CompactFormat(), ChatFormat(str)])
@@ -561,19 +545,3 @@ async def test_verdicts_on_broken_solutions_are_those_of_evalplus():
     ]
     assert 0.2 < sum(all(theirs.values()) for _, theirs in verdicts) / len(verdicts) < 0.5
     assert not any(found.verdict is Verdict.UNGRADED for found in judged) and sum(agree) >= 0.995 * len(agree)
-
-
-@pytest.mark.parametrize("written", ["1_0", "\u0661\u0660", "\uff11\uff10", "1_0.0"])
-def test_numbers_on_standard_output_are_of_plain_digits(written):
-    assert not same_output(written, "10", 0.0) and not same_output(written, "10", None)
-    assert same_output("10.0", "10", 0.0)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "stated", "verdict"),
-    [([1.0, 2.0], [[1.0, 2.0], [1.0, 2.0]], Verdict.WRONG), ([1.0, 2.0], [1.0, 2.0 + 1e-9], Verdict.RIGHT),
-     ([[1.0, 2.0]], [[1.0, 2.0], [1.0, 2.0]], Verdict.WRONG), ([1.0], [1.0, 1.0], Verdict.WRONG)],
-)  # fmt: skip
-async def test_values_of_another_shape_are_not_close(answers, wanted, stated, verdict):
-    gold = Calls(entry="f", cases={"base": ("[]",)}, expected={"base": (wanted,)}, atol=1e-6)
-    assert (await ProgramGrader(answers).grade(question(gold), fenced(f"def f(): return {stated}"))).verdict is verdict

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     OpenExecutor = Callable[[], AbstractAsyncContextManager[Executor]]
 
-CODE_GRADERS: frozenset[GraderName] = frozenset({"value", "calls", "stdin"})
-"""Graders that run programs of answers, and need an executor for them."""
-
 
 def check_graders(names: Iterable[GraderName]) -> None:
     """Raise UserError if a grader lacks a package, or is the user's and cannot be imported."""
@@ -50,7 +47,7 @@ async def open_graders(
     Raises UserError when a package of the extra ``eval`` is missing, or model-written code cannot be isolated here.
     """
     async with contextlib.AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(answers()) if CODE_GRADERS.intersection(names) else None
+        pool = await stack.enter_async_context(answers()) if _WITH_EXECUTOR.keys() & {*names} - {TASK} else None
         graders: dict[GraderName, Grader] = {}
         for name in sorted(set(names)):
             executor = await stack.enter_async_context(tasks()) if name == TASK and tasks else pool
@@ -62,16 +59,13 @@ async def open_graders(
 async def make_grader(name: GraderName, executor: Executor | None = None) -> AsyncIterator[Grader]:
     """Yield a grader; what it starts ends with the block.
 
-    ``executor``: of `TASK` and the graders in `CODE_GRADERS`, see `open_graders`, which says what this raises.
+    ``executor``: of graders that run programs, see `open_graders`, which says what this raises.
     """
-    if name == "math":
-        async with MathGrader() as grader:
-            yield grader
-    elif name == "choice":
-        yield ChoiceGrader()
-    elif name in _WITH_EXECUTOR:
+    if name in _WITH_EXECUTOR:
         assert executor is not None
         yield _WITH_EXECUTOR[name](executor)
+    elif name == "choice":
+        yield ChoiceGrader()
     else:
-        async with OwnGrader(name) as own:
-            yield own
+        async with MathGrader() if name == "math" else OwnGrader(name) as grader:
+            yield grader

@@ -10,7 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from azr.errors import UserError
 from azr.evaluation.question import Question
@@ -32,10 +32,6 @@ def find(folder: Path, names: tuple[str, ...]) -> Path:
     raise UserError(f"{folder} has no {' or '.join(names)}: see `azr eval --list` for where it comes from.")
 
 
-@overload
-def read_rows(path: Path) -> Iterator[Row]: ...
-@overload
-def read_rows(path: Path, *, arrays: bool) -> Iterator[Row | list[Any]]: ...
 def read_rows(path: Path, *, arrays: bool = False) -> Iterator[Any]:
     """Return the rows of a file in order; with ``arrays``, a row may be a JSON array too.
 
