@@ -250,12 +250,13 @@ def rows_file(named: str) -> Path:
         if is_on_hub(named) and not constants.HF_HUB_OFFLINE:
             HfApi().dataset_info(source[0], timeout=HUB_S)  # `datasets` would try for half a minute
         rows = importlib.import_module("datasets").load_dataset(*source, split=split or "train")
-    name = "--".join([*source, split or "train"]).replace("/", "--")
+    name = "--".join([*source, split or "train", rows._fingerprint]).replace("/", "--")
     out = cache_folder() / "rows" / f"{name}.jsonl"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with written(out, ()) as write:
-        for row in rows:
-            write(row)
+    if not out.is_file():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with written(out, ()) as write:
+            for row in rows:
+                write(row)
     return out
 
 

@@ -110,8 +110,7 @@ def test_code_without_fences_and_code_in_pieces(response, wanted):
 
 
 @pytest.mark.parametrize(
-    "response",
-    ["", " \n", "```python\n```", "<think>```python\ndef area(a, b):\n    return a * b\n```</think>"],
+    "response", ["", " \n", "```python\n```", "<think>```python\ndef area(a, b):\n    return a * b\n```</think>"]
 )
 def test_nothing_is_left(response):
     assert definition(response, "area") is None and program(response) is None
