@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -119,7 +119,7 @@ class PeriodicEval:
         )
         found: list[Sample] = []
         names = {each.suite.grader for each in self._loaded}
-        answers = partial(answer_executor, config)
+        answers = partial(AnswerExecutor, config)
         async with open_graders(names, answers=answers, tasks=lambda: nullcontext(executor)) as graders:
             problems = (
                 question_problem(each, self._prompts[each.suite, each.id], self._codec, graders[loaded.suite.grader])
@@ -142,24 +142,23 @@ class PeriodicEval:
         return Evaluated(metrics(rows(found, ks, config.eval.samples, alike)), found, protocol)
 
 
-@asynccontextmanager
-async def answer_executor(config: Config) -> AsyncIterator[Executor]:
-    """Yield an executor actor for programs that answer benchmarks or rows; it ends with the block."""
-    executor = _AnswerExecutor(config)
-    try:
-        yield executor
-    finally:
-        if executor.actor is not None:
-            executor.actor.kill()
+class AnswerExecutor:
+    """Executor actor for programs that answer benchmarks or rows; it ends with the block: ``async with``.
 
-
-class _AnswerExecutor:
-    """Starts the actor with the first program; many questions about values need none."""
+    The first program starts it; many questions about values need none.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._starting = asyncio.Lock()
         self.actor: RemoteExecutor | None = None
+
+    async def __aenter__(self) -> AnswerExecutor:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.actor is not None:
+            self.actor.kill()
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         async with self._starting:

@@ -174,12 +174,10 @@ async def run_evaluation(evaluation: Evaluation, out: Path, serve: Serve, *, res
         alike = [each.suite.name for each in evaluation.suites if each.suite.groups_alike]
         answers = in_order(file.answers, evaluation.questions)
         table = rows(answers, evaluation.ks, evaluation.sampling.samples, alike)
+        about = None  # An earlier evaluation answered everything; its table may have another k.
         if open_questions or not (out / report.RESULTS).exists():
             about = _about(evaluation, protocol, time.monotonic() - started, resumed=len(done))
-            report.write_results(out, about, table)
-        else:
-            # An earlier evaluation answered everything; its table may have another k.
-            report.replace_table(out, table)
+        report.write_results(out, about, table)
     return table
 
 

@@ -20,7 +20,7 @@ from azr.datasets.play import DataPlay
 from azr.datasets.rows import DataRow, RowOrder, grader_names
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
-from azr.evaluation.periodic import answer_executor
+from azr.evaluation.periodic import AnswerExecutor
 from azr.prompts.codec import PromptCodec
 from azr.records import NO_ROWS_TAKEN, Completion, FinishReason, Judgement, Reason, Role, RowsLeft, Sample
 from azr.runs.metrics import malformed_share
@@ -107,7 +107,7 @@ def order_of(rows: Sequence[DataRow]) -> RowOrder:
 
 async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, config: Config, codec: PromptCodec):
     rows, _ = load_rows(config, codec)
-    async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
+    async with open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders:
         data = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
         played, again = [await data.play(step, Sampler(codec), lambda name: nullcontext()) for step in (1, 2)]
     assert len(played.samples) == 20 and {each.used for each in played.samples} == {"trained"}
@@ -163,7 +163,7 @@ class Uniform(Sampler):
 async def refilled(config: Config, codec: PromptCodec, tmp_path: Path):
     """Plays a step of rows of two answers each."""
     path = str(write(tmp_path / "rows.jsonl", *SUMS))
-    async with open_graders({"math"}, answers=partial(answer_executor, config)) as graders:
+    async with open_graders({"math"}, answers=partial(AnswerExecutor, config)) as graders:
 
         async def play(order: RowOrder, step: int, prompts: int, refill: int, times: int = 0) -> StepResult:
             data = replace(config.data, path=path, prompts=prompts, samples=2)

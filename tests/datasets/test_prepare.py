@@ -13,7 +13,7 @@ from azr.datasets.preparing import IN_SUITE, NO_ANSWER, OTHER, REPEATED, count_p
 from azr.datasets.rows import read_rows
 from azr.datasets.sources import SOURCES, Options
 from azr.errors import UserError
-from azr.evaluation.suites.prompts import math_message
+from azr.evaluation.suites.short_answers import math_message
 from tests.datasets.test_overlap import TRAIN, overlap
 from tests.executor import public_data
 

@@ -21,7 +21,7 @@ from azr.datasets.play import DataPlay, prefix_share
 from azr.datasets.rows import grader_names
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
-from azr.evaluation.periodic import answer_executor
+from azr.evaluation.periodic import AnswerExecutor
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Sample
 from azr.runs.metrics import sampled_tokens
@@ -62,7 +62,7 @@ async def play(
     data = DataConfig(path=str(write(folder / "rows.jsonl", row)), prompts=1, **change)
     config, sampler = replace(config, data=data), Sampler(codec)
     rows, _ = load_rows(config, codec)
-    async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
+    async with open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders:
         order = order_of(rows)
         order.take(1, step - 1) if step > 1 else None
         played = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order)

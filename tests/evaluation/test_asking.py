@@ -17,7 +17,7 @@ from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import TASK, Grader, Question
 from azr.evaluation.suites import SUITES
-from azr.evaluation.suites.prompts import COMPLETION, value_question
+from azr.evaluation.suites.short_answers import COMPLETION, value_question
 from azr.executor.pool import SandboxPool
 from azr.prompts.chat_template import choose_template
 from azr.prompts.codec import PromptCodec

@@ -20,7 +20,7 @@ from azr.datasets.rows import grader_names, read_rows
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.graders.own import OwnGrader, checked, load_grader
-from azr.evaluation.periodic import answer_executor
+from azr.evaluation.periodic import AnswerExecutor
 from azr.evaluation.question import Question
 from azr.evaluation.suites.own import read_declaration
 from azr.prompts.codec import PromptCodec
@@ -177,7 +177,7 @@ async def test_rows_name_it_and_it_gets_all_their_fields(module: str, config: Co
     codec: PromptCodec = chat_codec(config, tmp_path / "chatml")
     rows, _ = load_rows(config, codec)
     assert rows[0].question.gold == row
-    async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
+    async with open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders:
         assert (await graders[f"{module}:grade"].grade(rows[0].question, "4")).verdict is Verdict.RIGHT
     write(tmp_path / "rows.jsonl", {**row, "grader": f"{module}:grad"})
     with pytest.raises(UserError, match="did you mean grade"):

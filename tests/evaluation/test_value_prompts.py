@@ -7,15 +7,8 @@ import pytest
 from azr import values
 from azr.evaluation.graders.stated_values import ProgramValue, stated_value
 from azr.evaluation.suites import load_suites
-from azr.evaluation.suites.prompts import (
-    CHAT,
-    COMPLETION,
-    COMPLETION_COT,
-    FORMATS,
-    PROMPTS,
-    chat_message,
-    value_question,
-)
+from azr.evaluation.suites.files import PROMPTS
+from azr.evaluation.suites.short_answers import CHAT, COMPLETION, COMPLETION_COT, FORMATS, chat_message, value_question
 from tests.executor.public_data import file
 
 PROGRAM = "def g(a, b=2):\n    return a * b"

@@ -14,7 +14,7 @@ from azr.errors import UserError, unknown
 from azr.evaluation.question import Question, Suite
 from azr.evaluation.suites import code_generation, exam, own, short_answers
 from azr.evaluation.suites.files import reader
-from azr.evaluation.suites.prompts import CHAT, FORMATS
+from azr.evaluation.suites.short_answers import CHAT, FORMATS
 
 
 def _shipped() -> Iterator[Suite]:

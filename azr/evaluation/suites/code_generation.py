@@ -21,8 +21,7 @@ from azr.evaluation.graders import plain_json
 from azr.evaluation.graders.programs import STARTER_IMPORTS, Calls, Tests
 from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
 from azr.evaluation.question import Question
-from azr.evaluation.suites.files import Row, find, questions, text
-from azr.evaluation.suites.prompts import PROMPTS
+from azr.evaluation.suites.files import PROMPTS, Row, find, questions, text
 
 _CODEC = Path(plain_json.__file__).read_text()
 _RECORDER = """

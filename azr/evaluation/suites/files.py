@@ -1,4 +1,4 @@
-"""Read files of suites: JSON lines, JSON arrays, gzip and parquet. Errors name the row."""
+"""Read prompts.toml, and files of suites: JSON lines, JSON arrays, gzip and parquet. Errors name the row."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gzip
 import importlib
 import json
 import math
+import tomllib
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 from azr.errors import UserError
 from azr.evaluation.question import Question
 
+PROMPTS = tomllib.loads(Path(__file__).with_name("prompts.toml").read_text(encoding="utf-8"))
+"""Texts of user turns, with places for what a question holds."""
 Row = dict[str, Any]
 ReadRow = Callable[[Row, int], Question | None]
 """The question of a row and its number, counted from 1; None for a row that holds none. Whatever it raises of the
