@@ -25,7 +25,7 @@ from azr.datasets.sources import Example, Options, Source
 from azr.errors import UserError
 from azr.evaluation.graders.maths import MathGrader
 from azr.evaluation.question import Question
-from azr.evaluation.suites import exam, load_suites, located, suites_of
+from azr.evaluation.suites import exam, load_suites, suites_of
 from azr.evaluation.suites.files import ROW_ERRORS, Row, read_rows
 from azr.hardware import cache_folder
 from azr.runs.model_folder import HUB_S, hub_errors, must_be_local
@@ -100,7 +100,7 @@ def load_overlap(folder: Path) -> Overlap:
     """All suites that the folder has files of, and the project's exam. Raises UserError when it has none."""
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}: give the one that holds the files of the suites.")
-    names = [name for name, suite in suites_of(folder).items() if located(suite, folder)]
+    names = [name for name, suite in suites_of(folder).items() if suite.located(folder)]
     if not [name for name in names if name != exam.NAME]:
         raise UserError(f"{folder} holds no file of a suite: `azr eval --list` names those that are read.")
     # Whatever the user evaluates with is what must not be trained on.

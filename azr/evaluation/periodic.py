@@ -6,7 +6,7 @@ import ast
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -142,7 +142,7 @@ class PeriodicEval:
         return Evaluated(metrics(rows(found, ks, config.eval.samples, alike)), found, protocol)
 
 
-class AnswerExecutor:
+class AnswerExecutor(AbstractAsyncContextManager["AnswerExecutor"]):
     """Executor actor for programs that answer benchmarks or rows; it ends with the block: ``async with``.
 
     The first program starts it; many questions about values need none.
@@ -152,9 +152,6 @@ class AnswerExecutor:
         self._config = config
         self._starting = asyncio.Lock()
         self.actor: RemoteExecutor | None = None
-
-    async def __aenter__(self) -> AnswerExecutor:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         if self.actor is not None:

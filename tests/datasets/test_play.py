@@ -28,6 +28,7 @@ from azr.selfplay.play import StepResult
 from azr.selfplay.rewards import can_teach
 from tests import chat_tokenizers
 from tests.datasets.test_rows import write
+from tests.runs.factory import sample
 
 PROGRAM = "def f(a):\n    return a + 1"
 ROWS = [
@@ -209,9 +210,8 @@ def test_scores_between_right_and_wrong_can_teach():
         samples = []
         for accuracy, score in grades:
             judged = Judgement(verdict="right" if accuracy else "wrong", score=score)
-            sample = Sample(role=Role.SOLVER, kind="sums", problem_id="1", group="data:0:1", judgement=judged)
-            sample.accuracy, sample.used = accuracy, "ungraded" if accuracy is None else "trained"
-            samples.append(sample)
+            used = "ungraded" if accuracy is None else "trained"
+            samples.append(sample(Role.SOLVER, "sums", judgement=judged, accuracy=accuracy, used=used))
         return samples
 
     for teaches, grades in (

@@ -62,11 +62,8 @@ async def test_references_are_right_and_empty_answers_are_not(answers, name, who
 
 
 async def test_base_and_plus_are_apart(answers):
-    gold = Calls(
-        entry="f",
-        cases={"base": (case_text([1]),), "plus": (case_text([2]), case_text([3]))},
-        reference="def f(x): return x * x",
-    )
+    cases = {"base": (case_text([1]),), "plus": (case_text([2]), case_text([3]))}
+    gold = Calls(entry="f", cases=cases, reference="def f(x): return x * x")
     grader = ProgramGrader(answers)
     for returned, base, plus in (("x", True, False), ("-x", False, False), ("x ** 2", True, True)):
         said = await grader.grade(question(gold), fenced(f"def f(x): return {returned}"))
@@ -75,12 +72,10 @@ async def test_base_and_plus_are_apart(answers):
 
 
 async def test_chosen_hashes_do_not_stop_the_comparison_of_sets(answers):
-    rows = [
-        question(Calls(entry="f", cases={"base": (case_text([1]),)}, expected={"base": ([3, 4],)}, judge="set"))
-    ] * 2
+    row = function([3, 4], 1, judge="set")
     programs = ["def f(x): return [i * (2**61 - 1) for i in range(50_000)]", "def f(x): return [4, 3, 3]"]
     started = time.process_time()
-    said = await grade_all(ProgramGrader(answers), zip(rows, map(fenced, programs), strict=True))
+    said = await grade_all(ProgramGrader(answers), [(row, fenced(each)) for each in programs])
     assert [each.verdict for each in said] == [Verdict.WRONG, Verdict.RIGHT]
     assert time.process_time() - started < 2
 
@@ -395,19 +390,16 @@ async def test_no_forgery_is_right(way):
 async def test_loops_are_wrong_and_block_nobody():
     async with SandboxPool(ExecutorConfig(workers=3, wall_s=1.0, memory_mb=256), answers=True) as pool:
         grader = ProgramGrader(pool)
-        gold = Calls(
-            entry="f", cases={"base": tuple(case_text([n]) for n in range(40))}, expected={"base": tuple(range(40))}
-        )
+        cases = {"base": tuple(case_text([n]) for n in range(40))}
+        asked = question(Calls(entry="f", cases=cases, expected={"base": tuple(range(40))}))
         started = time.monotonic()
-        said = await grade_all(
-            grader,
-            [
-                (question(gold), fenced("def f(x):\n    while x == 30: pass\n    return x")),
-                (question(gold), fenced("def f(x):\n    return x")),
-                (question(gold), fenced("def f(x):\n    return [0] * 10**9 if x == 3 else x")),
-                (question(gold), fenced("import os\ndef f(x):\n    return os._exit(0) if x == 3 else x")),
-            ],
+        programs = (
+            "def f(x):\n    while x == 30: pass\n    return x",
+            "def f(x):\n    return x",
+            "def f(x):\n    return [0] * 10**9 if x == 3 else x",
+            "import os\ndef f(x):\n    return os._exit(0) if x == 3 else x",
         )
+        said = await grade_all(grader, [(asked, fenced(each)) for each in programs])
     assert [each.verdict.value for each in said] == ["wrong", "right", "wrong", "wrong"]
     assert time.monotonic() - started < 60
 
@@ -418,19 +410,13 @@ class _Losing:
 
 
 async def test_what_the_executor_loses_is_ungraded():
-    lost = _Losing()
-    judgements = [
-        await ProgramGrader(lost).grade(function(1), fenced("def f(): return 1")),
-        await ProgramGrader(lost).grade(
-            question(Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 1")),
-            fenced("def f(): return 1"),
-        ),
-        await ProgramGrader(lost).grade(question(Tests(("",), ("1",))), fenced("print(1)")),
-        await ValueGrader(lost).grade(
-            question(ProgramValue("def f(x): return x", "input", "1", "1")), "```input\n1\n```"
-        ),
-    ]
-    assert {each.verdict for each in judgements} == {Verdict.UNGRADED}
+    program = fenced("def f(): return 1")
+    by_reference = question(Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 1"))
+    value = question(ProgramValue("def f(x): return x", "input", "1", "1"))
+    said = [await ValueGrader(_Losing()).grade(value, "```input\n1\n```")]
+    for asked in (function(1), by_reference, question(Tests(("",), ("1",)))):
+        said.append(await ProgramGrader(_Losing()).grade(asked, program))
+    assert {each.verdict for each in said} == {Verdict.UNGRADED}
 
 
 async def test_a_reference_that_fails_leaves_its_question_ungraded(answers):

@@ -16,7 +16,7 @@ from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation import standalone
 from azr.evaluation.answer_file import read_answers
-from azr.evaluation.standalone import Evaluation, make_evaluation, run_evaluation
+from azr.evaluation.standalone import Evaluation, run_evaluation
 from azr.evaluation.suites import load_suites
 from azr.records import Completion, FinishReason
 from azr.runs.asked_model import AskedModel, open_model
@@ -49,15 +49,8 @@ def data(tmp_path: Path) -> Path:
 
 
 def evaluation(model: AskedModel, data: Path, ks: tuple[int, ...] = (2,)) -> Evaluation:
-    options = {
-        "samples": 2,
-        "temperature": 1.0,
-        "seed": 1,
-        "dtype": "float32",
-        "deterministic": False,
-        "max_tokens": 16,
-    }
-    return make_evaluation(model, load_suites(["mine"], data), ks=ks, config=Config(), **options)
+    how = {"samples": 2, "temperature": 1.0, "seed": 1, "dtype": "float32", "deterministic": False, "max_tokens": 16}
+    return Evaluation(model=model, suites=load_suites(["mine"], data), ks=ks, config=Config(), **how)
 
 
 class Server:

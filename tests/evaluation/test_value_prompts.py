@@ -60,10 +60,8 @@ def test_a_continued_answer_is_read_with_its_beginning(side, prompt_format, resp
 
 
 def test_the_protocol_names_format_and_stops():
-    folder = file("cruxeval.jsonl").parent
-    chat, completion, cot = load_suites(
-        ["cruxeval-o", "cruxeval-o:completion", "cruxeval-o:completion-cot"], folder, limit=5
-    )
+    names = ["cruxeval-o", "cruxeval-o:completion", "cruxeval-o:completion-cot"]
+    chat, completion, cot = load_suites(names, file("cruxeval.jsonl").parent, limit=5)
     assert [each.on_record.get("stop_strings") for each in (chat, completion, cot)] == [None, ["\n"], ["[/ANSWER]"]]
     assert len({each.messages_sha256 for each in (chat, completion, cot)}) == 3
     assert [row.id for row in chat.questions] == [row.id for row in cot.questions]

@@ -13,7 +13,6 @@ import json
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from azr.evaluation.graders import plain_json
 from azr.evaluation.graders.programs import STARTER_IMPORTS, Calls, Tests
 from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
 from azr.evaluation.question import Question
-from azr.evaluation.suites.files import PROMPTS, Row, find, questions, text
+from azr.evaluation.suites.files import PROMPTS, Row, text
 
 _CODEC = Path(plain_json.__file__).read_text()
 _RECORDER = """
@@ -251,23 +250,15 @@ def _lines(stated: Any) -> str:
     return "\n".join(map(str, stated)) if isinstance(stated, list) else str(stated)
 
 
-_LIVECODEBENCH = ("test.jsonl", "test2.jsonl", "test3.jsonl", "test4.jsonl", "test5.jsonl")
-
-
-def read_livecodebench(folder: Path) -> list[Question]:
-    """Return the existing files among the first five, which are version 5."""
-    paths = livecodebench_files(folder)
-    if not paths:
-        find(folder / "livecodebench", _LIVECODEBENCH)
-    return [question for path in paths for question in questions(path, partial(_livecodebench_row, "livecodebench"))]
-
-
 def livecodebench_files(folder: Path) -> list[Path]:
+    """Return the existing files among the first five, which are version 5."""
     place = folder / "livecodebench" if (folder / "livecodebench").is_dir() else folder
-    return [place / name for name in _LIVECODEBENCH if (place / name).is_file()]
+    names = ("test.jsonl", "test2.jsonl", "test3.jsonl", "test4.jsonl", "test5.jsonl")
+    return [place / name for name in names if (place / name).is_file()]
 
 
 READERS: dict[str, Callable[[str, Row, int], Question | None]] = {
     "humaneval": _humaneval_row, "humaneval+": _humaneval_row, "mbpp+": _mbpp_row, "apps": _apps_row,
+    "livecodebench": _livecodebench_row,
 }  # fmt: skip
 """Questions of rows, by suite; None for a row without tests."""

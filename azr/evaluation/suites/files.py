@@ -27,14 +27,6 @@ ROW_ERRORS = (
 )  # fmt: skip
 
 
-def find(folder: Path, names: tuple[str, ...]) -> Path:
-    """Return the first existing file. Raises UserError when there is none."""
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(f"{folder} has no {' or '.join(names)}: see `azr eval --list` for where it comes from.")
-
-
 def read_rows(path: Path, *, arrays: bool = False) -> Iterator[Any]:
     """Return the rows of a file in order; with ``arrays``, a row may be a JSON array too.
 
@@ -202,11 +194,6 @@ def questions(path: Path, read: ReadRow) -> list[Question]:
     if not found:
         raise UserError(f"{path} holds no questions: get the file again.")
     return found
-
-
-def reader(names: tuple[str, ...], read: ReadRow) -> Callable[[Path], list[Question]]:
-    """Return a function that reads the questions of the first existing file in a folder."""
-    return lambda folder: questions(find(folder, names), read)
 
 
 def text(row: Row, name: str) -> str:

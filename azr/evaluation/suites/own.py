@@ -9,6 +9,7 @@ import re
 import string
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from azr.evaluation.graders.programs import STARTER_IMPORTS, Calls, Tests
 from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import GRADERS, GraderName, Question, Suite
-from azr.evaluation.suites.files import Row, reader, text
+from azr.evaluation.suites.files import Row, questions, text
 
 FIELDS: dict[GraderName, tuple[str, ...]] = {
     "math": ("answer",),
@@ -211,7 +212,7 @@ def read_declaration(path: Path) -> Suite:
         licence=stated.licence,
         source=stated.source,
         grader=stated.grader,
-        read=reader((stated.file,), read_row),
+        read_file=partial(questions, read=read_row),
         sha256={stated.file: stated.sha256} if stated.sha256 else {},
     )
 

@@ -18,7 +18,7 @@ from azr.evaluation.graders.extraction import last_box
 from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Question
-from azr.evaluation.suites.files import PROMPTS, Row, find, questions, text
+from azr.evaluation.suites.files import PROMPTS, Row, questions, text
 
 CHAT, COMPLETION, COMPLETION_COT = FORMATS = ("chat", "completion", "completion-cot")
 """How a value is asked for. The last two are the few-shot formats of CRUXEval, without and with chain of thought."""
@@ -122,7 +122,7 @@ def _gsm8k(suite: str, row: Row, number: int) -> Question:
     return _math(suite, str(row.get("idx", number)), "all", text(row, "question"), gold)
 
 
-def read_luffy(folder: Path) -> list[Question]:
+def read_luffy(path: Path) -> list[Question]:
     """Drop repeated questions: the file has AIME and AMC 32 times, but an evaluation draws its samples itself."""
     seen: set[str] = set()
 
@@ -136,7 +136,7 @@ def read_luffy(folder: Path) -> list[Question]:
         gold = MathGold((_number(float(truth)) if truth.endswith(".0") else truth,))
         return _math("luffy", id, source, problem, gold)
 
-    return questions(find(folder, ("luffy_valid_all.parquet",)), read)
+    return questions(path, read)
 
 
 def _choice(suite: str, id: str, group: str, question: str, gold: Choice) -> Question:
