@@ -1,10 +1,8 @@
-"""Cache of call results within a budget of bytes; a request for the very calls that are running joins them."""
+"""Cache of call results and of loaded programs, each within a budget of bytes."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -85,8 +83,6 @@ class CallCache:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._done: OrderedDict[CallKey, Outcome] = OrderedDict()
-        self._running: dict[tuple[CallKey, ...], asyncio.Future[dict[CallKey, Outcome]]] = {}
-        """By all calls of a run: one that had other company may end otherwise."""
 
     def get(self, key: CallKey) -> Outcome | None:
         """The remembered outcome, or None."""
@@ -95,29 +91,13 @@ class CallCache:
             self._done.move_to_end(key)
         return known
 
-    def running(self, keys: tuple[CallKey, ...]) -> asyncio.Future[dict[CallKey, Outcome]] | None:
-        """The outcomes to come of calls that run together, these and no others, or None."""
-        return self._running.get(keys)
-
-    def begin(self, keys: tuple[CallKey, ...]) -> asyncio.Future[dict[CallKey, Outcome]]:
-        """Announce calls that are about to run together."""
-        self._running[keys] = asyncio.get_running_loop().create_future()
-        return self._running[keys]
-
-    def finish(self, keys: tuple[CallKey, ...], outcomes: Sequence[Outcome]) -> None:
-        """Hand the outcomes to everyone who waits, and remember those that nothing but the call itself decided."""
-        self._running.pop(keys).set_result(dict(zip(keys, outcomes, strict=True)))
-        for key, outcome in zip(keys, outcomes, strict=True):
-            if outcome.cacheable(key.repeats) and key not in self._done:
-                self._done[key] = outcome
-                self._bytes += _size(key, outcome)
-        while self._bytes > self._max_bytes:
-            self._bytes -= _size(*self._done.popitem(last=False))
-
-    async def drain(self) -> None:
-        """Wait until nothing is running."""
-        if self._running:
-            await asyncio.wait(self._running.values())
+    def put(self, key: CallKey, outcome: Outcome) -> None:
+        """Remember an outcome if nothing but the call itself decided it."""
+        if outcome.cacheable(key.repeats) and key not in self._done:
+            self._done[key] = outcome
+            self._bytes += _size(key, outcome)
+            while self._bytes > self._max_bytes:
+                self._bytes -= _size(*self._done.popitem(last=False))
 
 
 def _size(key: CallKey, outcome: Outcome) -> int:

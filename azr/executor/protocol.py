@@ -281,12 +281,18 @@ def letter_of(part: bytes) -> bytes:
     return part[:1]
 
 
-def ends_reply(part: bytes, count: int, apart: bool) -> bool:
-    """Whether no call follows this word on a program that came as source, of which `count` calls were asked for."""
-    letter = letter_of(part)
+def is_complete(parts: Sequence[bytes], count: int, apart: bool) -> bool:
+    """Whether these are all parts of a reply to ``count`` calls; ``apart``: each in a process of its own.
+
+    No call follows where a program that came as source is refused, or is only loaded, for its calls must not share a
+    process.
+    """
+    letter = letter_of(parts[-1])
     if letter == Part.LOADED:
-        return count > 1 and not apart and carries_state(part[PART.size :])
-    return letter == Part.REASONS
+        return count > 1 and not apart and carries_state(parts[-1][PART.size :])
+    if letter == Part.REASONS:
+        return True
+    return len(parts) >= count and sum(letter_of(part) != Part.LOADED for part in parts) == count
 
 
 def carries_state(report: bytes | memoryview) -> bool:
