@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from azr.config import ExecutorConfig
 from azr.errors import UserError
@@ -40,21 +40,6 @@ them reaches files, processes, sockets or threads: the sandbox refuses the syste
 _ANSWER_INPUT_BYTES, _ANSWER_OUTPUT_BYTES = 16 * 2**20, 4 * 2**20
 _CACHE_BYTES = 64 * 2**20
 _MOST_WAITING = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorStats:
-    """Counts since the pool was made."""
-
-    requests: int
-    inputs: int
-    """Calls asked for: every input of every request."""
-    cache_hits: int
-    """Calls that needed no run, because an identical one was remembered or running."""
-    restarts: int
-    """Zygotes replaced, because they were lost or had served long enough."""
-    calls: dict[str, int] = field(default_factory=dict)
-    """Calls actually run or refused, by status."""
 
 
 class SandboxPool:
@@ -142,14 +127,20 @@ class SandboxPool:
         async with self._waiting:
             return await self._execute(request)
 
-    def stats(self) -> ExecutorStats:
-        return ExecutorStats(
-            requests=self._requests,
-            inputs=self._inputs,
-            cache_hits=self._hits,
-            restarts=self._scheduler.restarts if self._scheduler else 0,
-            calls=dict(self._calls),
-        )
+    def stats(self) -> dict[str, int]:
+        """Return counts since the pool was made, among them calls run or refused by status.
+
+        ``inputs``: calls asked for. ``cache_hits``: those that needed no run, because an identical one was remembered
+        or running. ``restarts``: zygotes replaced, because they were lost or had served long enough.
+        """
+        return {
+            "requests": self._requests,
+            "inputs": self._inputs,
+            "cache_hits": self._hits,
+            "restarts": self._scheduler.restarts if self._scheduler else 0,
+            "calls": self._calls.total(),
+            **self._calls,
+        }
 
     async def close(self) -> None:
         """Finish what runs, then end every process. Safe to call again."""
@@ -204,7 +195,9 @@ class SandboxPool:
         self._calls.update(outcome.call.status.value for outcome in outcomes)
         found = dict(zip(keys, outcomes, strict=True))
         for key, outcome in found.items():
-            self._cache.put(key, outcome)
+            if outcome.cacheable(key.repeats):
+                texts = (key.program, key.input, *outcome.static_check, outcome.call.value or "")
+                self._cache.put(key, outcome, sum(map(len, texts)))
         return found
 
     def _too_long(self, keys: Sequence[CallKey]) -> str | None:

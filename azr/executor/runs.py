@@ -38,7 +38,7 @@ class Runs:
 
     def __init__(self, request: ExecutionRequest, limits: Limits, scheduler: Scheduler, codes: CodeCache) -> None:
         self._request, self._limits, self._scheduler, self._codes = request, limits, scheduler, codes
-        self._loaded = codes.get(request.program, request.static_check)
+        self._loaded = codes.get((request.program, request.static_check))
         self._source = request.program.encode("utf-8", "surrogatepass")
         self._taken: set = set()
         self._retried = False
@@ -101,7 +101,8 @@ class Runs:
                     raise _refusal(word)
                 if self._loaded is None:
                     self._loaded = LoadedProgram(*protocol.read_loaded(word))
-                    self._codes.put(self._request.program, self._request.static_check, self._loaded)
+                    key = self._request.program, self._request.static_check
+                    self._codes.put(key, self._loaded, len(key[0]) + len(self._loaded.code))
             is_suspect = self._loaded is not None and self._loaded.suspicion and self._loaded.code
             is_task = self._request.admitted and self._request.static_check
             if len(calls) == len(order) and not (words and is_suspect and is_task):

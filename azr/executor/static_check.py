@@ -202,9 +202,11 @@ def _holds_more_than_data(tree: ast.Module) -> bool:
     nodes = list(ast.walk(tree))
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     functions = {*dir(builtins), *(node.name for node in nodes if isinstance(node, ast.FunctionDef))}
+    imported = (node.names for node in nodes if isinstance(node, ast.ImportFrom))
+    functions |= {alias.asname or alias.name for aliases in imported for alias in aliases}
     for node in nodes:
         match node:
-            case ast.Import() | ast.ImportFrom() | ast.ClassDef() | ast.AsyncFunctionDef() | ast.Lambda():
+            case ast.alias(name="*") | ast.ClassDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 return True
             case ast.GeneratorExp() | ast.Yield() | ast.YieldFrom() | ast.ExceptHandler(name=str()):
                 return True
@@ -223,7 +225,7 @@ def _holds_more_than_data(tree: ast.Module) -> bool:
 def _offence(path: str) -> str | None:
     """What must not be reached on a dotted path, if anything."""
     top, *names = path.split(".")
-    value: object = _module_named(top) if top in ALLOWED_MODULES else None
+    value: object = importlib.import_module(top) if top in ALLOWED_MODULES else None
     if value is None:
         return top
     for index, name in enumerate(names):
@@ -249,14 +251,10 @@ def _offence(path: str) -> str | None:
 def _resolve(path: str) -> object:
     """What a dotted path leads to; None where that is not known before the program runs."""
     top, *names = path.split(".")
-    value: object = _module_named(top) if top in ALLOWED_MODULES else None
+    value: object = importlib.import_module(top) if top in ALLOWED_MODULES else None
     for name in names:
         value = _member(value, name)
     return value
-
-
-def _module_named(name: str) -> ModuleType:
-    return importlib.import_module(name)
 
 
 def _member(value: object, name: str) -> object:

@@ -180,6 +180,7 @@ REFUSED = [
     ("def g(): yield\ndef f(x): return x.format(g())", "line 2: formats a text that is not literal"),
     ("class A: pass\ndef f(x): return x.format(A())", "line 2: formats a text that is not literal"),
     ("from re import sub\ndef f(x): return x.format(sub)", "line 2: formats a text that is not literal"),
+    ("from re import *\ndef f(x): return x.format(x)", "line 2: formats a text that is not literal"),
     ("g = f = len\ndef f(x): return x.format(1)\nh = [f]", "line 2: formats a text that is not literal"),
     ("def f(x):\n    try: 1 / 0\n    except Exception as e: return x.format(e)", "line 3: formats a text that is not"),
     ("def f(x):\n    match x:\n        case str(format=g): return g(f)", "line 3: formats a text that is not literal"),
@@ -244,7 +245,7 @@ HONEST = [
     "def f(x): return map(copy, [x]), bisect, c.copy",
     "import string\ndef f(string): return string.upper(), [string for string in string]",
     "import string\ndef f(x): return string.ascii_lowercase.index(x)",
-    "import operator\nfrom operator import itemgetter\ndef f(x): return sorted(x, key=itemgetter(1)), operator.add(1, 2)",
+    "import operator\nfrom operator import itemgetter\ndef f(x): return sorted(x, key=itemgetter(1)), operator.neg(1)",
     "from math import *\ndef f(x): return sqrt(x) + pi + len(str(x))",
     "from typing import *\nfrom dataclasses import dataclass\n"
     "@dataclass\nclass A:\n    x: List[int]\n    open: bool = True\ndef f(x: Optional[int]) -> Any: return A(x).x",
@@ -263,7 +264,7 @@ HONEST = [
     "def f(x):\n    random = [1]\n    random.sort()\n    self = {'os': random}\n    return self['os'].pop()",
     "if __name__ == '__main__':\n    print(1)\ndef f(x): return x",
     "def f(x): return '{} {a.real}'.format(x, a=f), 'x'.format_map({'a': f}), list(map('{:02d}'.format, x))",
-    "def f(x, y): return x.format(len(y)), x.format_map({'a': y}), [c for c in sorted(y)]",
+    "import math\ndef f(x, y): return x.format(len(y)), x.format_map({'a': y}), [math.floor(c) for c in sorted(y)]",
     "def g(x, y): return x.format(y)\nf = g",
     "from dataclasses import dataclass, field\n@dataclass(order=True)\nclass A:\n    x: 'int' = 1\n"
     "    y: list = field(default_factory=list)\ndef f(x): return A(x).x",
