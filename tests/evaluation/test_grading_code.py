@@ -509,9 +509,9 @@ async def test_tasks_of_the_exam_are_graded_by_their_kind(tmp_path, form):
 async def test_one_reference_is_run_once(answers):
     grader = ProgramGrader(answers)
     gold = Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 12345")
-    before = answers.stats().requests
+    before = answers.stats()["requests"]
     said = await asyncio.gather(*(grader.grade(question(gold), fenced(f"def f(): return {n}")) for n in range(5)))
-    assert answers.stats().requests - before == 6
+    assert answers.stats()["requests"] - before == 6
     assert {each.verdict for each in said} == {Verdict.WRONG}
 
 
