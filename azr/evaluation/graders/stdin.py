@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
 from azr.evaluation.graders import code_blocks
-from azr.evaluation.graders.sandboxed import standard_output, stdin_program
+from azr.evaluation.graders.sandboxed import shown, standard_output, stdin_program
 from azr.evaluation.question import Question
 from azr.execution import CallStatus
 from azr.records import Judgement, Reason
@@ -50,18 +50,22 @@ class StdinGrader:
         answer = code_blocks.program(response)
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
-        verdict = await self._run(gold, stdin_program(answer))
+        verdict, failure = await self._run(gold, stdin_program(answer))
         reason = Reason.LOST if verdict is Verdict.UNGRADED else ""
-        return Judgement(verdict=verdict, answer=(("answer", answer),), reason=reason)
+        return Judgement(verdict=verdict, detail=failure, answer=(("answer", answer),), reason=reason)
 
-    async def _run(self, gold: Tests, program: str) -> Verdict:
+    async def _run(self, gold: Tests, program: str) -> tuple[Verdict, str]:
+        """Return the verdict, and the first failure if there is one."""
         for given, wanted in zip(gold.inputs, gold.outputs, strict=True):
             written, call = await standard_output(self.executor, program, given)
             if call.status is CallStatus.LOST:
-                return Verdict.UNGRADED
-            if written is None or not same_output(written, wanted, gold.tolerance):
-                return Verdict.WRONG
-        return Verdict.RIGHT
+                return Verdict.UNGRADED, ""
+            if written is None:
+                ended = call.error if call.status is CallStatus.RAISED else call.status.value
+                return Verdict.WRONG, f"the input {shown(given)} ended with {ended}"
+            if not same_output(written, wanted, gold.tolerance):
+                return Verdict.WRONG, f"the input {shown(given)} gave {shown(written)}, not {shown(wanted)}"
+        return Verdict.RIGHT, ""
 
 
 def same_output(written: str, wanted: str, tolerance: float | None = 0.0) -> bool:
