@@ -18,12 +18,11 @@ from azr.cluster.placement import start_ray
 from azr.cluster.supervisor import root_cause
 from azr.concurrency import Phase
 from azr.datasets.choice import keep_identity
-from azr.datasets.order import RowOrder, rows_taken
 from azr.datasets.play import DataPlay
-from azr.datasets.rows import grader_names
+from azr.datasets.rows import RowOrder, grader_names, rows_taken
 from azr.errors import RunEnded, UserError
 from azr.evaluation.graders import open_graders
-from azr.evaluation.periodic import answer_executor
+from azr.evaluation.periodic import AnswerExecutor
 from azr.evaluation.report import gains
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
@@ -169,7 +168,7 @@ class Driver:
         digest = keep_identity(self._run.data, config.data.path)
         ids = [row.question.id for row in rows]
         order = RowOrder(ids, digest, config.run.seed, state.rows, rows_taken(config.data, state.step))
-        async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
+        async with open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders:
             yield DataPlay(config=config, codec=self._prepared.codec, rows=rows, graders=graders, order=order)
 
     @asynccontextmanager

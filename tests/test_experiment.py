@@ -20,12 +20,11 @@ from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
 from azr.config import Config, DataConfig, SafetyConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.order import RowOrder
 from azr.datasets.play import DataPlay
-from azr.datasets.rows import grader_names
+from azr.datasets.rows import RowOrder, grader_names
 from azr.errors import RunEnded
 from azr.evaluation.graders import open_graders
-from azr.evaluation.periodic import answer_executor
+from azr.evaluation.periodic import AnswerExecutor
 from azr.executor.pool import SandboxPool
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
@@ -130,7 +129,7 @@ def play(
         patterns = patterns_of(config.safety)
         async with (
             SandboxPool(config.executor) as pool,
-            open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders,
+            open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders,
             TextReader(patterns) as reader,
         ):
             data = None

@@ -56,7 +56,7 @@ def test_other_texts_are_no_task_programs(text):
 
 
 ODD = r"""
-from azr.evaluation.graders.calls import defines
+from azr.evaluation.graders.programs import defines
 from azr.monitoring.texts import measure
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.values import parse
