@@ -44,7 +44,7 @@ from azr.runs.stop_signal import StopRequested, StopSignal
 from azr.runs.timing import PhaseClock
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
-from azr.selfplay.seeding import Seeding
+from azr.selfplay.seeding import fill_buffer
 from azr.system import System, Trainers
 from azr.tasks.registry import KINDS
 from azr.train.learner import Learner
@@ -289,20 +289,20 @@ async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
     async with _session(stop) as progress:
         progress.start(total_steps=0)
         async with _started(prepared, stop, progress.busy, with_trainers=False) as system:
-            seeding = Seeding(
-                config=config,
-                seeds=prepared.seeds,
+            seeding = fill_buffer(
+                _empty_buffer(prepared, config.selfplay.kinds),
+                config,
+                prepared.seeds,
                 codec=codec,
                 engines=system.engines,
                 executor=system.executor,
-                buffer=_empty_buffer(prepared, config.selfplay.kinds),
                 phase=progress.busy,
                 store=tasks.extend,
                 log=progress.log,
                 refused=refused,
                 watch=MalformedAlarm(codec.decode, progress.log, stop=config.run.stop_when_malformed).watch,
             )
-            await stop.cancel_on_stop(seeding.run())
+            await stop.cancel_on_stop(seeding)
     return tasks
 
 

@@ -387,6 +387,29 @@ async def test_no_forgery_is_right(way):
     assert {each.verdict for each in said[::2]} <= {Verdict.WRONG, Verdict.MALFORMED}
 
 
+@pytest.mark.parametrize(
+    "program, reason",
+    [
+        ("def f(x): return x", "f(2) returned 2, not 4"),
+        ("def f(x): return 4 if x == 2 else 'no' * 99", f"f([1, 'a']) returned '{'no' * 49}…, not 0"),
+        ("def f(x): return 4 if x == 2 else 10**5000", "f([1, 'a']) returned a value too large to write, not 0"),
+        ("def f(x): return 4 if x == 2 else 1 / 0", "f([1, 'a']) ended with ZeroDivisionError"),
+        ("def f(x):\n    while True: pass", "f(2) ended with timeout"),
+        ("import os\ndef f(x): os.kill(os.getpid(), 9)", "f(2) ended with PermissionError"),
+        ("print(input())", "the input '7\\n' gave '7\\n', not '8'"),
+        ("print(1 / 0)", "the input '7\\n' ended with ZeroDivisionError"),
+        ("while True: pass", "the input '7\\n' ended with timeout"),
+    ],
+)
+async def test_a_wrong_answer_says_which_test_failed_and_how(program, reason):
+    cases = {"base": (case_text([2]),), "plus": (case_text([[1, "a"]]),)}
+    gold = Calls(entry="f", cases=cases, expected={"base": (4,), "plus": (0,)})
+    async with SandboxPool(ExecutorConfig(workers=1, wall_s=1.0), answers=True) as pool:
+        asked = question(gold if "f(x)" in program else Tests(("7\n",), ("8",)))
+        said = await ProgramGrader(pool).grade(asked, fenced(program))
+    assert (said.verdict, said.detail) == (Verdict.WRONG, reason)
+
+
 async def test_loops_are_wrong_and_block_nobody():
     async with SandboxPool(ExecutorConfig(workers=3, wall_s=1.0, memory_mb=256), answers=True) as pool:
         grader = ProgramGrader(pool)
@@ -509,9 +532,9 @@ async def test_tasks_of_the_exam_are_graded_by_their_kind(tmp_path, form):
 async def test_one_reference_is_run_once(answers):
     grader = ProgramGrader(answers)
     gold = Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 12345")
-    before = answers.stats().requests
+    before = answers.stats()["requests"]
     said = await asyncio.gather(*(grader.grade(question(gold), fenced(f"def f(): return {n}")) for n in range(5)))
-    assert answers.stats().requests - before == 6
+    assert answers.stats()["requests"] - before == 6
     assert {each.verdict for each in said} == {Verdict.WRONG}
 
 

@@ -16,7 +16,16 @@ import numpy as np
 from azr.evaluation.graders import code_blocks
 from azr.evaluation.graders.code_blocks import defines, parses
 from azr.evaluation.graders.plain_json import decode, refuse_collisions
-from azr.evaluation.graders.sandboxed import RECURSION, Ran, call_program, calls, standard_output, stdin_program
+from azr.evaluation.graders.sandboxed import (
+    MAX_SHOWN,
+    RECURSION,
+    Ran,
+    call_program,
+    calls,
+    shown,
+    standard_output,
+    stdin_program,
+)
 from azr.evaluation.question import Question
 from azr.execution import CallStatus
 from azr.records import Judgement, Reason
@@ -114,41 +123,50 @@ class ProgramGrader:
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
         if isinstance(gold, Tests):
-            verdict = await self._run_script(gold, stdin_program(answer))
+            verdict, failure = await self._run_script(gold, stdin_program(answer))
             reason = Reason.LOST if verdict is Verdict.UNGRADED else ""
-            return Judgement(verdict=verdict, answer=(("answer", answer),), reason=reason)
+            return Judgement(verdict=verdict, detail=failure, answer=(("answer", answer),), reason=reason)
         key = question.suite, question.id
         if key not in self._solved:
             self._solved[key] = asyncio.create_task(self._solve(gold))
         solved = await asyncio.shield(self._solved[key])
         prelude, source = assembled(gold, answer)
-        parts = await self._run(gold, call_program(source, gold.entry, gold.recursion, prelude), solved)
-        if parts is None:
+        ran = await self._run(gold, call_program(source, gold.entry, gold.recursion, prelude), solved)
+        if ran is None:
             reason = Reason.NO_GOLD if solved.expected is None else Reason.LOST
             return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),), reason=reason)
-        verdict = Verdict.RIGHT if all(parts.values()) else Verdict.WRONG
-        return Judgement(verdict=verdict, answer=(("answer", answer),), parts=parts)
+        parts, failure = ran
+        verdict = Verdict.WRONG if failure else Verdict.RIGHT
+        return Judgement(verdict=verdict, detail=failure, answer=(("answer", answer),), parts=parts)
 
-    async def _run_script(self, gold: Tests, program: str) -> Verdict:
+    async def _run_script(self, gold: Tests, program: str) -> tuple[Verdict, str]:
+        """Return the verdict, and the first failure if there is one."""
         for given, wanted in zip(gold.inputs, gold.outputs, strict=True):
             written, call = await standard_output(self.executor, program, given)
             if call.status is CallStatus.LOST:
-                return Verdict.UNGRADED
-            if written is None or not same_output(written, wanted, gold.tolerance):
-                return Verdict.WRONG
-        return Verdict.RIGHT
+                return Verdict.UNGRADED, ""
+            if written is None:
+                ended = call.error if call.status is CallStatus.RAISED else call.status.value
+                return Verdict.WRONG, f"the input {shown(given)} ended with {ended}"
+            if not same_output(written, wanted, gold.tolerance):
+                return Verdict.WRONG, f"the input {shown(given)} gave {shown(written)}, not {shown(wanted)}"
+        return Verdict.RIGHT, ""
 
-    async def _run(self, gold: Calls, program: str, solved: _Solved) -> dict[str, bool] | None:
-        """Return which parts a program passes; None if the reference solution failed or the executor lost a call."""
+    async def _run(self, gold: Calls, program: str, solved: _Solved) -> tuple[dict[str, bool], str] | None:
+        """Return which parts a program passes, and its first failure.
+
+        None if the reference solution failed or the executor lost a call.
+        """
         if solved.expected is None:
             return None
-        parts: dict[str, bool] = {}
+        parts, failure = dict[str, bool](), ""
         for part, cases in solved.cases.items():
-            ran = await calls(self.executor, program, cases) if cases and all(parts.values()) else Ran(())
+            ran = await calls(self.executor, program, cases) if cases and not failure else Ran(())
             if ran.lost:
                 return None
-            parts[part] = all(parts.values()) and _pass(gold, cases, solved.expected[part], ran)
-        return parts
+            failure = failure or _failure(gold, cases, solved.expected[part], ran)
+            parts[part] = not failure
+        return parts, failure
 
     async def _solve(self, gold: Calls) -> _Solved:
         """Return the calls and their expected values; None if the reference solution fails."""
@@ -201,9 +219,12 @@ def _as_body(head: str, answer: str) -> str:
     return next((each for each in tries if parses(head + each)), tries[0])
 
 
-def _pass(gold: Calls, cases: Sequence[str], expected: Sequence[Any], ran: Ran) -> bool:
-    if ran.failure is not None or len(ran.values) != len(expected):
-        return False
+def _failure(gold: Calls, cases: Sequence[str], expected: Sequence[Any], ran: Ran) -> str:
+    """Return the first call that failed and how; empty if all passed."""
+    if ran.failure is not None:
+        return f"{_call(gold, cases[len(ran.values)])} ended with {ran.failure[:MAX_SHOWN]}"
+    if len(ran.values) != len(expected):
+        return f"{len(ran.values)} calls returned, and {len(expected)} values are expected"
     atol = gold.atol
     judge = JUDGES[gold.judge]
     for text, returned, wanted in zip(cases, ran.values, expected, strict=True):
@@ -214,11 +235,16 @@ def _pass(gold: Calls, cases: Sequence[str], expected: Sequence[Any], ran: Ran) 
             # As in EvalPlus: once a float was expected, its tolerance stays for the calls that follow.
             if atol == 0 and not gold.outer_list and gold.judge != "root" and _is_float(wanted):
                 atol = _FLOAT_ATOL
-            if not good and (atol == 0 or gold.judge == "root" or not _is_close(value, wanted, atol)):
-                return False
+            good = good or (atol != 0 and gold.judge != "root" and _is_close(value, wanted, atol))
         except (TypeError, ValueError, ArithmeticError, RecursionError, AttributeError):
-            return False
-    return True
+            good = False
+        if not good:
+            return f"{_call(gold, text)} returned {shown(returned)}, not {shown(wanted)}"
+    return ""
+
+
+def _call(gold: Calls, case: str) -> str:
+    return f"{gold.entry}({', '.join(map(shown, decode(json.loads(case))))})"
 
 
 def _like_json(returned: Any, wanted: Any) -> Any:
