@@ -90,16 +90,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 
 def chat_codec(config: Config, folder: Path) -> PromptCodec:
-    folder.mkdir()
     chat_tokenizers.save(chat_tokenizers.chatml(), folder)
-    return PromptCodec.load(
-        replace(config, model=replace(config.model, path=str(folder), template="tokenizer", thinking="open"))
-    )
+    model = replace(config.model, path=str(folder), template="tokenizer", thinking="open")
+    return PromptCodec.load(replace(config, model=model))
 
 
 @pytest.fixture(scope="module")
 def codec(tmp_path_factory: pytest.TempPathFactory, config: Config) -> PromptCodec:
-    return chat_codec(config, tmp_path_factory.mktemp("tokenizer") / "chatml")
+    return chat_codec(config, tmp_path_factory.mktemp("chatml"))
 
 
 def order_of(rows: Sequence[DataRow]) -> RowOrder:

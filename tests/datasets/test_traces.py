@@ -27,17 +27,13 @@ from azr.records import Completion, FinishReason, Sample
 from azr.runs.metrics import sampled_tokens
 from azr.selfplay.play import StepResult
 from tests import chat_tokenizers
-from tests.datasets.test_play import chat_codec, order_of
+from tests.datasets.test_play import codec as codec
 from tests.datasets.test_play import config as config
+from tests.datasets.test_play import order_of
 from tests.datasets.test_rows import write
 
 SUM = {"id": "sum", "prompt": "2 + 2?", "grader": "math", "answer": "4", "source": "sums"}
 RIGHT, WRONG = "<think>\nTwo and two.</think>\\boxed{4}", "<think>\nOne.</think>\\boxed{3}"
-
-
-@pytest.fixture(scope="module")
-def codec(tmp_path_factory: pytest.TempPathFactory, config: Config) -> PromptCodec:
-    return chat_codec(config, tmp_path_factory.mktemp("tokenizer") / "chatml")
 
 
 class Sampler:

@@ -26,7 +26,7 @@ from azr.evaluation.suites.own import read_declaration
 from azr.prompts.codec import PromptCodec
 from azr.records import Reason
 from azr.tasks.base import Verdict
-from tests.datasets.test_play import chat_codec
+from tests.datasets.test_play import codec as codec
 from tests.datasets.test_play import config as config
 from tests.datasets.test_rows import write
 
@@ -171,10 +171,11 @@ async def test_a_module_that_works_in_no_process_of_its_own_is_one_sentence(modu
             pass
 
 
-async def test_rows_name_it_and_it_gets_all_their_fields(module: str, config: Config, tmp_path: Path) -> None:
+async def test_rows_name_it_and_it_gets_all_their_fields(
+    module: str, config: Config, codec: PromptCodec, tmp_path: Path
+) -> None:
     row = {"prompt": "2 + 2?", "grader": f"{module}:grade", "answer": "4", "more": {"of": [1]}}
     config = replace(config, data=DataConfig(path=str(write(tmp_path / "rows.jsonl", row))))
-    codec: PromptCodec = chat_codec(config, tmp_path / "chatml")
     rows, _ = load_rows(config, codec)
     assert rows[0].question.gold == row
     async with open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders:
