@@ -1,4 +1,6 @@
-"""``azr doctor``: whether a run can start here, and what to install or do about what is missing."""
+"""Say whether a run can start on this machine, and what to install or do about what is missing. With --recipe it looks
+for what that recipe needs, with any --section.key of the config. The exit code is 0 when nothing is missing, else 1.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,6 @@ from azr.config_tree import knobs, override
 from azr.doctor import machine, ray_cluster, recipe
 from azr.doctor.findings import FindingGroup
 from azr.errors import UserError
-
-_ABOUT = (
-    "Say whether a run can start on this machine, and what to install or do about what is missing. With --recipe it "
-    "looks for what that recipe needs, with any --section.key of the config. The exit code is 0 when nothing is "
-    "missing, else 1."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -61,7 +57,7 @@ def sections(config: Config | None, name: str, address: str | None) -> Iterator[
 
 
 def parser() -> Parser:
-    parser = Parser("doctor", _ABOUT)
+    parser = Parser("doctor", __doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--cluster", metavar="ADDRESS", help="also check this Ray cluster; auto: this machine's")

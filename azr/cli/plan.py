@@ -1,4 +1,6 @@
-"""``azr plan``: whether a recipe fits on some GPUs, how long a step takes, and which knob to turn."""
+"""Say what a recipe takes of each GPU and how long a step lasts, before anything is started. After RECIPE, the name of
+a file in playground/ or a config.yaml, come these options and any --section.key of the config. With several counts of
+nodes it says as well how a step grows with them. The exit code is 0 when the run fits and 1 when it does not."""
 
 from __future__ import annotations
 
@@ -15,12 +17,6 @@ from azr.plan.shapes import shape_of
 from azr.prepare import check
 
 USAGE = "usage: azr plan RECIPE [--gpus N] [--gpu-memory GIB] [--section.key value ...]"
-_ABOUT = (
-    "Say what a recipe takes of each GPU and how long a step lasts, before anything is started. After RECIPE, the name "
-    "of a file in playground/ or a config.yaml, come these options and any --section.key of the config. With several "
-    "counts of nodes it says as well how a step grows with them. The exit code is 0 when the run fits and 1 when it "
-    "does not."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    parser = Parser("plan", _ABOUT)
+    parser = Parser("plan", __doc__)
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
     parser.add_argument("--gpus", type=whole(1, 10_000), default=8, help="GPUs per node")
     parser.add_argument("--gpu-memory", type=above(1), default=80.0, metavar="GIB", help="memory of one GPU")

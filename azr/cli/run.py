@@ -16,7 +16,7 @@ from typing import Any, get_args
 import yaml
 
 from azr.cli.main import exit_code
-from azr.cli.options import RECIPE_HELP, Parser, is_run, load_recipe, read_config
+from azr.cli.options import RECIPE_HELP, Parser, is_run, load_recipe, read_config, value_text
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor.machine import check_fit, check_machine, memory_bytes, query_gpus
@@ -174,16 +174,10 @@ def _help(default: Config) -> Iterator[str]:
             yield f"\n{section}:"
         value = now.get(knob.path, knob.schema.get("default"))  # of another choice
         only = f"; only with {' or '.join(knob.owners)}" if knob.owners else ""
-        yield f"  {knob.option} {_text(value)}  ({knob.accepts}{only})"
+        yield f"  {knob.option} {value_text(value)}  ({knob.accepts}{only})"
         sentence = re.split(r"(?<=\.)\s", knob.doc)[0]
         yield textwrap.fill(sentence, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
     yield "\nA switch needs no value; --section.no-knob turns it off. azr/config.py says more about each knob."
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) or "none"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def describe(config: Config, *, on_cpu: bool = False) -> str:

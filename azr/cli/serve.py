@@ -1,4 +1,5 @@
-"""``azr serve MODEL|RUN``: an OpenAI-compatible server, vLLM's own, that asks and ends as in training."""
+"""Run vllm serve on a model: a run's policy with the chat template and the ends of its training, which is exported to
+RUN/exports once, or any Hugging Face model. Options of vllm serve may follow after --."""
 
 from __future__ import annotations
 
@@ -15,11 +16,6 @@ from azr.runs.model_folder import check_place
 
 if TYPE_CHECKING:
     from azr.runs.asked_model import AskedModel
-
-_ABOUT = (
-    "Run vllm serve on a model: a run's policy with the chat template and the ends of its training, which is exported "
-    "to RUN/exports once, or any Hugging Face model. Options of vllm serve may follow after --."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -59,13 +55,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    parser = Parser("serve", _ABOUT, usage="azr serve MODEL|RUN [options] [-- options of vllm serve]")
-    parser.add_argument("model", metavar="MODEL|RUN", help="run directory, Hugging Face folder or hub name")
-    parser.add_argument("--step", type=whole(0, 10**9), help="step of the run's policy (default: the last)")
-    parser.add_argument("--template", default="train", help="prompt: train, conversation, tokenizer or FILE.jinja")
+    parser = Parser("serve", __doc__, usage="azr serve MODEL|RUN [options] [-- options of vllm serve]")
+    parser.add_model()
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines")
     parser.add_argument("--port", type=whole(1, 65535), default=8000)
-    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
     return parser
 
 

@@ -93,7 +93,7 @@ def test_knobs_reach_the_run_and_sandboxes_are_one_of_two(capsys):
     ]
     script = printed(capsys, "slurm", "azr_coder7b_ppo", "--gpus", "4", "--gpu-memory", "96", *knobs)
     assert directives(script)["nodes"] == "2" and directives(script)["job-name"] == "my-run"
-    said = "--run.steps 7 --run.name 'My run' --run.deterministic true --selfplay.kinds deduction induction --cluster."
+    said = "--run.steps 7 --run.name 'My run' --run.deterministic true --selfplay.kinds deduction,induction --cluster."
     assert said in script and "compgen -G 'orz_ckpt/My run/checkpoints/step_*'" in script
     inside, docker = (printed(capsys, "kuberay", "azr_coder7b_ppo", *more) for more in ([], ["--docker-socket"]))
     assert "Unconfined" in inside and "fsGroup: 1000" in inside and "docker.sock" not in inside
