@@ -21,16 +21,14 @@ from azr.config import Config
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
-from azr.monitoring.screen import DEFAULT
+from azr.monitoring.texts import DEFAULT
 from azr.records import Completion, Sample
-from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, Staging
-from azr.runs.malformed_alarm import MalformedAlarm
+from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, RunState, Staging, find_checkpoint
 from azr.runs.progress import open_progress
-from azr.runs.resume import RunState, find_checkpoint
 from azr.runs.run_dir import RunDirectory, run_path
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import read_tasks
-from azr.runs.stop_signal import StopSignal
+from azr.runs.stop_signal import MalformedAlarm, StopSignal
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
 from tests.selfplay.test_journal import Executor

@@ -7,13 +7,9 @@ import torch
 from azr.hardware import cache_folder, compute_type, cpu_engine_problem, keep_kernels
 
 
-@pytest.mark.parametrize("asked", ["bfloat16", "float32"])
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_what_is_asked_for_is_done(asked, device):
-    assert compute_type(asked, device) == asked
-
-
-def test_gpus_compute_in_bfloat16():
+def test_what_is_asked_for_is_done_and_gpus_compute_in_bfloat16():
+    for asked in ("bfloat16", "float32"):
+        assert compute_type(asked, "cpu") == compute_type(asked, "cuda") == asked
     assert compute_type("auto", "cuda") == "bfloat16"
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from azr.cli.options import RECIPE_HELP, Parser, load_recipe
 from azr.config import Config
 from azr.config_tree import knobs, override
-from azr.doctor import machine, ray_cluster, recipe
-from azr.doctor.findings import FindingGroup
+from azr.doctor import FindingGroup, machine, ray_cluster, recipe
 from azr.errors import UserError
 
 
@@ -49,8 +48,7 @@ def sections(config: Config | None, name: str, address: str | None) -> Iterator[
     yield "disk", machine.disk_section(Path(of_run.run.root), size, of_run.checkpoint.keep)
     yield "executor", machine.executor_section(config=of_run.executor)
     if config is not None:
-        computer = recipe.Machine(gpus=here, memory=machine.memory_bytes()) if address is None else None
-        yield "recipe", recipe.recipe_section(config, name, recipe.Hub.here(), computer)
+        yield "recipe", recipe.recipe_section(config, name, here if address is None else None, machine.memory_bytes())
     if address is not None:
         bundles = config.num_gpus if config is not None else 0
         yield "cluster", ray_cluster.cluster_section(address, bundles, of_run.train.device)

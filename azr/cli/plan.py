@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from azr.cli.options import RECIPE_HELP, Parser, above, load_recipe, whole, wholes
 from azr.config_tree import override
 from azr.errors import UserError
-from azr.plan.inputs import Assumptions, ClusterSpec
+from azr.plan.inputs import Assumptions, ClusterSpec, shape_of
 from azr.plan.nodes import nodes_text, over_nodes
 from azr.plan.planner import plan_run, text
-from azr.plan.shapes import shape_of
 from azr.prepare import check
 
 USAGE = "usage: azr plan RECIPE [--gpus N] [--gpu-memory GIB] [--section.key value ...]"
@@ -38,8 +37,7 @@ def main(argv: Sequence[str]) -> int:
     print(text(plan, suggestions))
     if len(options.nodes) > 1:
         shape = shape_of(config.model.path, options.model_config)
-        for goals in (False, True):
-            print("\n" + nodes_text(over_nodes(config, shape, nodes, options.nodes, assumed, goals=goals), goals=goals))
+        print("\n" + nodes_text(over_nodes(config, shape, nodes, options.nodes, assumed)))
     return 1 if plan.problems else 0
 
 

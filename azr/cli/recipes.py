@@ -15,9 +15,8 @@ from typing import Any
 
 from azr.cli.options import PACKAGE, Parser, recipes
 from azr.config import Config
-from azr.plan.inputs import GIB, Assumptions, ClusterSpec
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec, shape_of
 from azr.plan.planner import make_plan
-from azr.plan.shapes import shape_of
 
 _SIZES_GIB = (24, 48, 80)
 """Sizes of GPUs."""

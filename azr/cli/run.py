@@ -24,10 +24,8 @@ from azr.errors import UserError, printable
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.plan.planner import cpu_text, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
-from azr.runs.checkpoint_store import Verify
-from azr.runs.owner import RunOwner
-from azr.runs.resume import LATEST, ResumeState, config_changes, find_checkpoint, resolve_run
-from azr.runs.run_dir import keep_aside, run_path
+from azr.runs.checkpoint_store import LATEST, ResumeState, Verify, config_changes, find_checkpoint, resolve_run
+from azr.runs.run_dir import RunOwner, keep_aside, run_path
 from azr.runs.stop_signal import StopRequested
 
 USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.knob value ...]"

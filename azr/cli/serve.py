@@ -47,9 +47,8 @@ def main(argv: Sequence[str]) -> int:
     if not chats:
         print(f"{options.model} is asked by tags of the compact format: it completes prompts, and cannot chat.")
     print(f"serving {server.name} from {folder}; to ask it, once it is up:")
-    print(
-        _curl(server.name, f"http://{_reachable(options.host)}:{options.port}", chats=model.codec.template is not None)
-    )
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)
+    print(_curl(server.name, f"http://{f'[{here}]' if ':' in here else here}:{options.port}", chats=chats))
     sys.stdout.flush()
     os.execve(command[0], command, server.environment())
 
@@ -90,10 +89,6 @@ def _template(model: AskedModel, folder: Path) -> str | None:
         if text is not None and file.is_file() and file.read_text(encoding="utf-8").removeprefix(CHOSEN) == text:
             return None if file.parent == folder else str(file.resolve())
     return text
-
-
-def _reachable(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
 
 
 def _curl(name: str, url: str, *, chats: bool) -> str:

@@ -12,7 +12,7 @@ from azr.errors import UserError, did_you_mean, printable
 from azr.explorer import queries, terminal
 from azr.explorer.index import RunIndex
 from azr.explorer.queries import ANY_RULE, SAMPLE_ORDERS, SampleFilter
-from azr.monitoring.screen import SAFETY, TOTALS
+from azr.monitoring.texts import SAFETY, TOTALS
 from azr.records import VALID
 from azr.tasks.base import RejectReason, Verdict
 
