@@ -234,10 +234,7 @@ def test_an_architecture_that_was_never_checked_is_refused_unless_told_otherwise
 @pytest.mark.parametrize(
     "targets, said",
     [
-        (
-            ("q_proj", "k_porj"),
-            r"has 'k_porj', but the model has no such linear layer; did you mean k_proj\? It has",
-        ),
+        (("q_proj", "k_porj"), r"has 'k_porj', but the model has no such linear layer; did you mean k_proj\? It has"),
         (("lm_head",), "has 'lm_head', but the model has no such linear layer; it has q_proj, k_proj"),
         ((), "has ''"),
         (("all-linear", "q_proj"), "all-linear stands for all"),

@@ -222,6 +222,8 @@ SENTENCES = [
     ("run {mini} --selfplay.kinds deduction magic", "There is no task kind 'magic'"),
     ("run {mini} --resume --verify all", "--verify: invalid choice: 'all'"),
     ("run {mini} --restart --resume", "--resume goes on with a run and --restart begins it again"),
+    ("doctor --recipe nosuch", "There is no recipe 'nosuch'. azr recipes lists all."),
+    ("run azr_14m_mini --eval.suites exam nosuch --dry-run", "There is no suite 'nosuch'. azr eval --list names all."),
 ]
 
 
