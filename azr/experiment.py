@@ -60,11 +60,17 @@ from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.prompts.codec import PromptCodec
 from azr.records import Role, Sample
 from azr.runs.checkpoint_store import AsyncCheckpointer
-from azr.runs.malformed_alarm import MalformedAlarm
-from azr.runs.metrics import malformed_share, num_ungraded, sampled, sampled_tokens, staleness_metrics, throughput
+from azr.runs.metrics import (
+    LEARNING_PHASES,
+    malformed_share,
+    num_ungraded,
+    sampled,
+    sampled_tokens,
+    staleness_metrics,
+    throughput,
+)
 from azr.runs.run_logger import RunLogger
-from azr.runs.stop_signal import StopSignal
-from azr.runs.timing import LEARNING_PHASES
+from azr.runs.stop_signal import MalformedAlarm, StopSignal
 from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal

@@ -101,11 +101,10 @@ def compute_type(wanted: Literal["auto", "bfloat16", "float32"], device: Device)
     """
     if wanted != "auto":
         return wanted
-    return "bfloat16" if device == "cuda" or _cpu_multiplies_bfloat16() else "float32"
-
-
-def _cpu_multiplies_bfloat16() -> bool:
+    if device == "cuda":
+        return "bfloat16"
     import torch  # only now: it takes seconds to load, and light commands come here
 
     has = torch.cpu.get_capabilities()
-    return any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    multiplies = any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return "bfloat16" if multiplies else "float32"

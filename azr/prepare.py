@@ -18,13 +18,13 @@ from azr.datasets.preparing import rows_file
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, did_you_mean
 from azr.evaluation.suites.exam import exam_questions
-from azr.monitoring.screen import Screen, patterns_of
+from azr.monitoring.texts import Screen, patterns_of
 from azr.plugins import load_for
 from azr.records import Task
 from azr.rollout.engine_options import engine_options
 from azr.runs import trackers
-from azr.runs.model_folder import attention_heads, check_tokenizer_files, config_json, context_length, model_folder
-from azr.runs.resume import ResumeState
+from azr.runs.checkpoint_store import ResumeState
+from azr.runs.model_folder import attention_heads, context_length, model_folder, read_object, tokenizer_errors
 from azr.runs.run_dir import PromptForm, RunDirectory, check_free, run_path
 from azr.selfplay.rewards import check_names
 from azr.selfplay.seeds import SeedLine, read_seeds
@@ -236,7 +236,7 @@ def _check_sizes(config: Config, folder: Path) -> None:
 
 
 def _check_layers(config: Config, folder: Path) -> None:
-    tree = config_json(folder)
+    tree = read_object(folder / "config.json")
     check_architecture(config.model.path, tree, unchecked=config.model.unchecked)
     if config.train.lora.rank and tree.get("model_type") in CHECKED:
         check_targets(config.train.lora.targets, LINEAR_LAYERS)
@@ -248,23 +248,15 @@ def load_codec(config: Config, folder: Path) -> PromptCodec:
     """Load tokenizer and prompt format of the model in a folder. Raises UserError when it has no usable tokenizer."""
     from azr.prompts.codec import PromptCodec
 
-    check_tokenizer_files(config.model.path, folder)
-    try:
+    with tokenizer_errors(config.model.path, folder):
         return PromptCodec.load(replace(config, model=replace(config.model, path=str(folder))))
-    except UserError:
-        raise
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"model.path {config.model.path!r} holds no tokenizer that can be loaded ({str(error).splitlines()[0]}); "
-            "give a whole Hugging Face model folder."
-        ) from error
 
 
 def contradictions(config: Config) -> Iterator[str]:
     """Yield a sentence, with what to do about it, for each rule between options that the config breaks."""
-    for rules in (_prompt_rules, _data_rules, _reward_rules, _batch_rules, _composite_rules, _executor_rules):
+    first = (_prompt_rules, _data_rules, _length_and_container_rules)
+    for rules in (*first, _batch_rules, _composite_rules, _staleness_rules):
         yield from rules(config)
-    yield from _staleness_rules(config)
 
 
 def _prompt_rules(config: Config) -> Iterator[str]:
@@ -321,12 +313,24 @@ def _data_rules(config: Config) -> Iterator[str]:
         )
 
 
-def _reward_rules(config: Config) -> Iterator[str]:
+def _length_and_container_rules(config: Config) -> Iterator[str]:
     reward, longest = config.reward, config.rollout.max_response_tokens
     if reward.overlong == "soft" and reward.overlong_buffer >= longest:
         yield (
             f"reward.overlong_buffer={reward.overlong_buffer} would make every response of up to "
             f"rollout.max_response_tokens={longest} tokens too long: lower it."
+        )
+    if config.max_trajectory_tokens > config.train.tokens_per_micro_batch:
+        yield (
+            f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up "
+            f"to {config.max_trajectory_tokens} tokens (rollout.max_prompt_tokens + rollout.max_response_tokens); "
+            "raise it."
+        )
+    backend, runtime = config.executor.backend, config.executor.docker_runtime
+    if runtime is not None and backend not in ("auto", "docker"):
+        yield (
+            f"executor.docker_runtime={runtime} is for containers, and executor.backend={backend} has none: "
+            "leave one of them out."
         )
 
 
@@ -375,12 +379,6 @@ def _batch_rules(config: Config) -> Iterator[str]:
             "algorithm.kl.estimator k1 has a gradient that is 0 on average in the loss: take another estimator, or set "
             "algorithm.kl.where to reward."
         )
-    if config.max_trajectory_tokens > config.train.tokens_per_micro_batch:
-        yield (
-            f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up "
-            f"to {config.max_trajectory_tokens} tokens (rollout.max_prompt_tokens + rollout.max_response_tokens); "
-            "raise it."
-        )
 
 
 def _composite_rules(config: Config) -> Iterator[str]:
@@ -398,15 +396,6 @@ def _composite_rules(config: Config) -> Iterator[str]:
         yield (
             f"{section}.start_step is {composites.start_step}, after the last of run.steps={config.run.steps}: lower "
             f"it, or take {section}.chance=0."
-        )
-
-
-def _executor_rules(config: Config) -> Iterator[str]:
-    backend, runtime = config.executor.backend, config.executor.docker_runtime
-    if runtime is not None and backend not in ("auto", "docker"):
-        yield (
-            f"executor.docker_runtime={runtime} is for containers, and executor.backend={backend} has none: "
-            "leave one of them out."
         )
 
 

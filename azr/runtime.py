@@ -27,21 +27,26 @@ from azr.evaluation.report import gains
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
-from azr.monitoring.screen import patterns_of
+from azr.monitoring.texts import patterns_of
 from azr.plugins import plugin_processes
 from azr.prepare import Prepared
 from azr.records import NO_ROWS_TAKEN, Task
-from azr.runs.checkpoint_store import STAGING, AsyncCheckpointer, CheckpointStore, Staging
-from azr.runs.malformed_alarm import MalformedAlarm
-from azr.runs.metrics import start_metrics
-from azr.runs.owner import RunOwner
+from azr.runs.checkpoint_store import (
+    INITIAL,
+    STAGING,
+    AsyncCheckpointer,
+    CheckpointStore,
+    ResumeState,
+    RunState,
+    Staging,
+    find_checkpoint,
+)
+from azr.runs.metrics import PhaseClock, start_metrics
 from azr.runs.progress import Progress, open_progress
-from azr.runs.resume import INITIAL, ResumeState, RunState, find_checkpoint
-from azr.runs.run_dir import PromptForm, RunDirectory, run_path, write_config
+from azr.runs.run_dir import PromptForm, RunDirectory, RunOwner, run_path, write_config
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import read_tasks
-from azr.runs.stop_signal import StopRequested, StopSignal
-from azr.runs.timing import PhaseClock
+from azr.runs.stop_signal import MalformedAlarm, StopRequested, StopSignal
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
 from azr.selfplay.seeding import fill_buffer

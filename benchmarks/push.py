@@ -20,7 +20,7 @@ from azr.cluster.weight_transfers import TRANSFERS, make_outbox
 from azr.config import Config
 from azr.prepare import check
 from azr.prompts.codec import PromptCodec
-from azr.runs.timing import PhaseClock
+from azr.runs.metrics import PhaseClock
 from azr.system import System
 from azr.train.policy import PolicyWorker
 

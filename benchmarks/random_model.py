@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from azr.plan.shapes import KNOWN, ModelShape
+from azr.plan.inputs import KNOWN, ModelShape
 
 TOKENIZER = Path("data/azr_14m_base")
 """Its tokenizer reads every text; placeholders fill it up to a real model's vocabulary."""

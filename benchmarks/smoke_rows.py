@@ -10,8 +10,7 @@ from typing import Any
 
 from azr.cli.run import parse
 from azr.plan import planner
-from azr.plan.inputs import GIB, Assumptions, ClusterSpec
-from azr.plan.shapes import KNOWN
+from azr.plan.inputs import GIB, KNOWN, Assumptions, ClusterSpec
 from playground.azr_coder7b_ppo import config as recipe
 
 LEARNING = ("critic values", "reference logprobs", "policy logprobs", "train critic", "train policy")

@@ -25,7 +25,7 @@ from azr.config import Config
 from azr.prepare import check
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Role, Sample
-from azr.runs.timing import PhaseClock
+from azr.runs.metrics import PhaseClock
 from azr.system import System
 from azr.train.learner import Learner
 

@@ -29,14 +29,13 @@ from azr.executor.pool import SandboxPool
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
-from azr.monitoring.screen import Screen, patterns_of
+from azr.monitoring.texts import Screen, patterns_of
 from azr.prompts.codec import PromptCodec
 from azr.records import Sample
 from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore
-from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
-from azr.runs.stop_signal import StopSignal
+from azr.runs.stop_signal import MalformedAlarm, StopSignal
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
 from tests.datasets import test_play as datasets

@@ -15,11 +15,10 @@ import pytest
 from azr import runtime
 from azr.config import Config
 from azr.monitoring.reader import TextReader
-from azr.monitoring.screen import DEFAULT
+from azr.monitoring.texts import DEFAULT
 from azr.records import Completion, Sample
-from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, Staging
+from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, RunState, Staging, find_checkpoint
 from azr.runs.progress import open_progress
-from azr.runs.resume import RunState, find_checkpoint
 from azr.runs.run_dir import RunDirectory, run_path
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import read_tasks

@@ -1,6 +1,7 @@
 """Mistakes are named before anything starts."""
 
 import json
+import shlex
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from azr import prepare as preparing
+from azr.cli.options import Parser
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
 from azr.prepare import _prompt_notes, check, load_codec, prepare
 from azr.prompts.codec import PromptCodec
 from azr.records import Stops
-from azr.runs.resume import INITIAL, ResumeState
+from azr.runs.checkpoint_store import INITIAL, ResumeState
 from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.train import adapter_files
 from tests.conftest import byte_tokenizer
@@ -37,135 +39,122 @@ def test_a_sound_config_passes(sound):
     assert prepare(sound).notes == []
     assert sound.algorithm.kl.coef
     check(override(sound, {"algorithm.drop_zero_advantage": True}))
+    with pytest.raises(UserError, match="at least one kind"):
+        check(override(sound, {"selfplay.kinds": ()}))
+
+
+def changed(config: Config, words: str) -> Config:
+    """The config with these options of a command line."""
+    return override(config, Parser("test", "").parse_with_knobs(shlex.split(words))[1])
 
 
 @pytest.mark.parametrize(
-    "values, said",
+    "words, said",
     [
-        ({"selfplay.kinds": ()}, "at least one kind"),
-        ({"model.thinking": "open"}, "model.thinking is open, but only chat prompts can open the thinking"),
+        ("--model.thinking open", "model.thinking is open, but only chat prompts can open the thinking"),
         (
-            {"model.prompt_format": "completion", "selfplay.composites.chance": 0.5},
-            "which no example of the completion format can say: take 0",
+            "--model.prompt-format completion --selfplay.composites.chance 0.5",
+            "which no example of the completion format",
         ),
+        ("--model.prompt-format completion --data.path rows.jsonl", "the completion format continues examples: set"),
         (
-            {"model.prompt_format": "completion", "data.path": "rows.jsonl"},
-            "the completion format continues examples: set model.prompt_format to chat",
-        ),
-        (
-            {"model.prompt_format": "completion", "selfplay.kinds": ("induction",), "selfplay.induction_inputs": 11},
+            "--model.prompt-format completion --selfplay.kinds induction --selfplay.induction-inputs 11",
             "worked examples of the completion format have 10 inputs: lower it",
         ),
-        ({"model.template": "conversation"}, "the compact format has no chat template: leave it at auto"),
+        ("--model.template conversation", "the compact format has no chat template: leave it at auto"),
         (
-            {"model.prompt_format": "chat", "model.template": "convesation"},
+            "--model.prompt-format chat --model.template convesation",
             r"neither auto, conversation, tokenizer nor a file; did you mean conversation\?",
         ),
-        ({"model.prompt_format": "chat", "model.template": "no.jinja"}, "is 'no.jinja', which is neither"),
-        ({"selfplay.kinds": ("deduction", "magic")}, "There is no task kind 'magic'. selfplay.kinds may hold"),
-        ({"selfplay.kinds": ("deduction", "deduction")}, "none twice"),
+        ("--model.prompt-format chat --model.template no.jinja", "is 'no.jinja', which is neither"),
+        ("--selfplay.kinds deduction,magic", "There is no task kind 'magic'. selfplay.kinds may hold"),
+        ("--selfplay.kinds deduction,deduction", "at least one kind, and none twice"),
         (
-            {"selfplay.proposer_prompts": 7, "selfplay.solver_prompts": 0, "algorithm.policy_mini_batches": 5},
+            "--selfplay.proposer-prompts 7 --selfplay.solver-prompts 0 --algorithm.policy-mini-batches 5",
             "algorithm.policy_mini_batches=5 does not divide",
         ),
-        ({"algorithm.estimator.critic_mini_batches": 5}, "algorithm.estimator.critic_mini_batches=5 does not divide"),
-        ({"train.data_parallel": 5}, "train.data_parallel=5 does not divide"),
+        ("--algorithm.estimator.critic-mini-batches 5", "algorithm.estimator.critic_mini_batches=5 does not divide"),
+        ("--train.data-parallel 5", "train.data_parallel=5 does not divide"),
         (
-            {"selfplay.solver_prompts": 0, "ablation.new_tasks": False, "selfplay.train_on_estimates": False},
-            "train on anything",
+            "--selfplay.solver-prompts 0 --ablation.no-new-tasks --selfplay.no-train-on-estimates",
+            "No step would train on anything",
         ),
-        ({"selfplay.derived_tasks": 1, "selfplay.train_on_estimates": False}, "switch selfplay.train_on_estimates on"),
+        ("--selfplay.derived-tasks 1 --selfplay.no-train-on-estimates", "switch selfplay.train_on_estimates on"),
+        ("--selfplay.repeated-tasks 1 --selfplay.no-train-on-estimates", "are played only to be trained on"),
+        ("--algorithm.drop-zero-advantage --algorithm.entropy-coef 0.1", "drop_zero_advantage would take"),
+        ("--data.prefix random", "data.prefix is random, but data.traces is 0"),
+        ("--rollout.partial", "set rollout.staleness to 1 or more, or leave partial out"),
+        ("--train.lora.rank 4 --train.lora.dropout 0.1", "differ from 1 at random: take 0, or learn from traces"),
+        ("--train.shard none --train.lora.rank 8", "has neither train.offload_optimizer nor adapters: take zero3"),
+        ("--train.lora.four-bit", "which cannot be trained themselves: set train.lora.rank"),
+        ("--rollout.staleness 1", "give engines their own with --cluster.no-colocate, or set rollout.partial"),
         (
-            {"selfplay.repeated_tasks": 1, "selfplay.train_on_estimates": False},
-            "selfplay.repeated_tasks and selfplay.derived_tasks are played only to be trained on",
-        ),
-        ({"algorithm.drop_zero_advantage": True, "algorithm.entropy_coef": 0.1}, "drop_zero_advantage would take"),
-        ({"data.prefix": "random"}, "data.prefix is random, but data.traces is 0"),
-        ({"rollout.partial": True}, "set rollout.staleness to 1 or more, or leave partial out"),
-        ({"train.lora.rank": 4, "train.lora.dropout": 0.1}, "differ from 1 at random: take 0, or learn from traces"),
-        ({"train.shard": "none", "train.lora.rank": 8}, "has neither train.offload_optimizer nor adapters: take zero3"),
-        ({"train.lora.four_bit": True}, "which cannot be trained themselves: set train.lora.rank"),
-        ({"rollout.staleness": 1}, "give engines their own with --cluster.no-colocate, or set rollout.partial"),
-        (
-            {"rollout.staleness": 1, "rollout.partial": True, "algorithm.importance": "none"},
+            "--rollout.staleness 1 --rollout.partial --algorithm.importance none",
             "nothing corrects for it while algorithm.importance is none",
         ),
         (
-            {"rollout.staleness": 1, "rollout.partial": True, "run.deterministic": True},
+            "--rollout.staleness 1 --rollout.partial --run.deterministic",
             "cannot be deterministic: leave one of them out",
         ),
-        ({"train.tokens_per_micro_batch": 100}, "cannot hold one trajectory"),
-        ({"cluster.push": "ipc", "cluster.colocate": False}, "for engines on the trainers' GPUs, and cluster.colocate"),
-        ({"cluster.push": "ipc", "train.device": "cpu"}, "cluster.push=ipc is for memory of GPUs, and this run is on"),
-        ({"cluster.push": "ipc", "rollout.engines": 2}, "1 of the engines' GPUs have no rank of the policy"),
-        ({"cluster.push": "nccl", "train.device": "cpu"}, "cluster.push=nccl is for GPUs, and this run is on CPUs"),
-        ({"cluster.push": "nccl"}, "NCCL takes no two processes on one GPU"),
-        ({"reward.proposer": "learnibility"}, "There is no reward 'learnibility'; did you mean learnability?"),
-        ({"reward.intrinsic.bonuses": ("haltsead:1",)}, "There is no bonus 'haltsead'; did you mean halstead?"),
-        ({"reward.intrinsic.bonuses": ("halstead",)}, "'halstead'; it must be a name and a number above 0"),
-        ({"reward.intrinsic.bonuses": ("halstead:nan",)}, "'halstead:nan'; it must be a name and a number above 0"),
-        ({"reward.intrinsic.bonuses": ("halstead:0.5", "halstead:1")}, "names 'halstead' twice"),
-        ({"reward.overlong": "soft", "reward.overlong_buffer": 192}, "reward.overlong_buffer=192 .* lower it"),
-        ({"train.device": "cpu", "train.kernels": "liger"}, "train.kernels is liger, but they need a GPU: take"),
-        ({"train.device": "cpu", "train.attention": "flash_attn"}, "train.attention is flash_attn, which needs a GPU"),
+        ("--train.tokens-per-micro-batch 100", "cannot hold one trajectory"),
+        ("--cluster.push ipc --cluster.no-colocate", "for engines on the trainers' GPUs, and cluster.colocate"),
+        ("--cluster.push ipc --train.device cpu", "cluster.push=ipc is for memory of GPUs, and this run is on"),
+        ("--cluster.push ipc --rollout.engines 2", "1 of the engines' GPUs have no rank of the policy"),
+        ("--cluster.push nccl --train.device cpu", "cluster.push=nccl is for GPUs, and this run is on CPUs"),
+        ("--cluster.push nccl", "NCCL takes no two processes on one GPU"),
+        ("--reward.proposer learnibility", "There is no reward 'learnibility'; did you mean learnability?"),
+        ("--reward.intrinsic.bonuses haltsead:1", "There is no bonus 'haltsead'; did you mean halstead?"),
+        ("--reward.intrinsic.bonuses halstead", "'halstead'; it must be a name and a number above 0"),
+        ("--reward.intrinsic.bonuses halstead:nan", "'halstead:nan'; it must be a name and a number above 0"),
+        ("--reward.intrinsic.bonuses halstead:0.5,halstead:1", "names 'halstead' twice"),
+        ("--reward.overlong soft --reward.overlong-buffer 192", "reward.overlong_buffer=192 .* lower it"),
+        ("--train.device cpu --train.kernels liger", "train.kernels is liger, but they need a GPU: take"),
+        ("--train.device cpu --train.attention flash_attn", "train.attention is flash_attn, which needs a GPU"),
+        ("--train.dtype float32 --train.attention flash_attn", "needs a GPU and train.dtype=bfloat16: take auto"),
         (
-            {"train.dtype": "float32", "train.attention": "flash_attn"},
-            "needs a GPU and train.dtype=bfloat16: take auto",
-        ),
-        (
-            {"selfplay.composites.chance": 0.5, "selfplay.composites.functions": 4},
+            "--selfplay.composites.chance 0.5 --selfplay.composites.functions 4",
             "functions is 4 and cannot grow to selfplay.composites.max_functions=3",
         ),
-        ({"selfplay.composites.chance": 0.5, "selfplay.kinds": ("induction",)}, "needs a kind that proposes programs"),
+        ("--selfplay.composites.chance 0.5 --selfplay.kinds induction", "needs a kind that proposes programs"),
         (
-            {"executor.backend": "bubblewrap", "executor.docker_runtime": "runsc"},
+            "--executor.backend bubblewrap --executor.docker-runtime runsc",
             "executor.docker_runtime=runsc is for containers, and executor.backend=bubblewrap has none",
         ),
-        ({"selfplay.composites.chance": 0.5, "ablation.new_tasks": False}, "switch ablation.new_tasks on, or take 0"),
-        ({"selfplay.composites.chance": 0.5, "selfplay.composites.start_step": 25}, "start_step is 25, after the last"),
+        ("--selfplay.composites.chance 0.5 --ablation.no-new-tasks", "switch ablation.new_tasks on, or take 0"),
+        ("--selfplay.composites.chance 0.5 --selfplay.composites.start-step 25", "start_step is 25, after the last"),
     ],
 )
-def test_knobs_that_contradict_each_other_are_named(sound, values, said):
+def test_knobs_that_contradict_each_other_are_named(sound, words, said):
     with pytest.raises(UserError, match=said) as raised:
-        check(override(sound, values))
+        check(changed(sound, words))
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    "values, said",
+    "words, said",
     [
-        ({"model.path": "data/no_such_model"}, "holds no model"),
-        ({"model.path": "/no/such/model"}, "holds no model"),
-        ({"model.path": "./nowhere"}, "model.path './nowhere' holds no model"),
-        ({"model.path": "two words/and more"}, "the hub has no such model"),
-        ({"rollout.max_response_tokens": 1097}, "reads at most 4096 tokens"),
-        ({"run.name": "a/b"}, "must be the name of one folder"),
-        ({"eval.path": "playground"}, "There is no exam in playground"),
-        ({"eval.path": None}, "give the folder of an exam"),
-        ({"selfplay.seeds": "no_such.jsonl"}, "no_such.jsonl cannot be read"),
-        ({"selfplay.seeds": "README.md"}, "README.md holds no task"),
-        ({"rollout.max_prompt_tokens": 100}, "rollout.max_prompt_tokens is 100: raise it, omit the suite"),
-        ({"eval.suites": ("exam", "cruxeval-u")}, "did you mean cruxeval-"),
-        ({"eval.data": "no_such"}, "There is no folder no_such"),
-        ({"eval.data": "data", "eval.suites": ("mbpp+",)}, "data has no MbppPlus.jsonl"),
-        ({"eval.suites": ("exam,exam",)}, "named twice"),
+        ("--model.path data/no_such_model", "holds no model"),
+        ("--model.path /no/such/model", "holds no model"),
+        ("--model.path ./nowhere", "model.path './nowhere' holds no model"),
+        ("--model.path 'two words/and more'", "the hub has no such model"),
+        ("--rollout.max-response-tokens 1097", "reads at most 4096 tokens"),
+        ("--run.name a/b", "must be the name of one folder"),
+        ("--eval.path playground", "There is no exam in playground"),
+        ("--eval.path none", "give the folder of an exam"),
+        ("--selfplay.seeds no_such.jsonl", "no_such.jsonl cannot be read"),
+        ("--selfplay.seeds README.md", "README.md holds no task"),
+        ("--rollout.max-prompt-tokens 100", "rollout.max_prompt_tokens is 100: raise it, omit the suite"),
+        ("--eval.suites exam cruxeval-u", "did you mean cruxeval-"),
+        ("--eval.data no_such", "There is no folder no_such"),
+        ("--eval.data data --eval.suites mbpp+", "data has no MbppPlus.jsonl"),
+        ("--eval.suites exam,exam", "named twice"),
     ],
 )
 @pytest.mark.parametrize("fetch", [True, False])
-def test_what_is_not_there_is_named(sound, values, said, fetch):
+def test_what_is_not_there_is_named(sound, words, said, fetch):
     with pytest.raises(UserError, match=said) as raised:
-        prepare(override(sound, values), fetch=fetch)
+        prepare(changed(sound, words), fetch=fetch)
     assert "\n" not in str(raised.value)
-
-
-def test_a_taken_run_directory_is_named_with_what_to_do(sound, tmp_path):
-    (tmp_path / "runs" / sound.run.name).mkdir(parents=True)
-    (tmp_path / "runs" / sound.run.name / "metrics.jsonl").touch()
-    with pytest.raises(
-        UserError, match=r"already holds a run: it has no checkpoint, so --resume begins it again; --restart"
-    ):
-        prepare(sound)
-    prepare(sound, RESUMED)
 
 
 def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
@@ -180,23 +169,21 @@ def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
         prepare(sound)
 
 
-@pytest.mark.parametrize("text", ["[]", "{", "\x00"])
-def test_settings_of_a_tokenizer_that_cannot_be_read_are_refused(sound, tmp_path, text):
-    (tmp_path / "tokenizer_config.json").write_text(text)
-    with pytest.raises(UserError, match=r"tokenizer_config.json holds no JSON object: take a fresh copy"):
-        prepare(sound)
-
-
-def test_a_model_without_a_tokenizer_is_refused(sound, tmp_path):
-    (tmp_path / "tokenizer.json").unlink()
-    (tmp_path / "tokenizer_config.json").unlink()
-    with pytest.raises(UserError, match=r"holds no tokenizer \(none of tokenizer\.json, "):
-        prepare(sound)
-
-
-def test_a_broken_tokenizer_is_refused(sound, tmp_path):
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(UserError, match="holds no tokenizer that can be loaded") as raised:
+@pytest.mark.parametrize(
+    "name, text, said",
+    [
+        ("tokenizer_config.json", "[]", "tokenizer_config.json holds no JSON object: take a fresh copy"),
+        ("tokenizer_config.json", "{", "tokenizer_config.json is not JSON .*: take a fresh copy"),
+        ("tokenizer_config.json", "\x00", "tokenizer_config.json is not JSON .*: take a fresh copy"),
+        ("tokenizer.json", "{", "holds no tokenizer that can be loaded"),
+        ("tokenizer.json", None, r"holds no tokenizer \(none of tokenizer\.json, "),
+        ("config.json", "{", "is not JSON"),
+        ("config.json", "[]", "holds no JSON object"),
+    ],
+)
+def test_a_missing_or_broken_file_of_the_model_is_named(sound, tmp_path, name, text, said):
+    (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=said) as raised:
         prepare(sound)
     assert "\n" not in str(raised.value)
 
@@ -242,13 +229,6 @@ def test_an_architecture_that_was_never_checked_is_refused_unless_told_otherwise
     with pytest.raises(UserError, match=r"is a 'nonesuch' model, .*run azr check-model .* set --model\.unchecked"):
         prepare(sound)
     prepare(override(sound, {"model.unchecked": True}))
-
-
-@pytest.mark.parametrize("text, said", [("{", "is not JSON"), ("[]", "holds no JSON object")])
-def test_a_broken_config_of_the_model_is_named(sound, tmp_path, text, said):
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(UserError, match=said):
-        prepare(sound)
 
 
 @pytest.mark.parametrize(

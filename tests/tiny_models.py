@@ -1,4 +1,4 @@
-"""Tiny random models of several families, with a tokenizer, as folders that transformers and vLLM load."""
+"""Tiny random models of several families with a tokenizer, as folders that transformers and vLLM load; runs of them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
 )
+
+from azr.config import Config, ModelConfig, RunConfig
+from azr.runs.run_dir import PromptForm, RunDirectory
+from tests import chat_tokenizers
 
 WINDOW = 24
 """Sliding window, in tokens, of the families that have one: shorter than any text of a check."""
@@ -107,3 +111,15 @@ def save_tiny(folder: Path, family: str, tokenizer: PreTrainedTokenizerFast, **d
     tokenizer.save_pretrained(folder)
     tiny_of(family, tokenizer, **differences).save_pretrained(folder)
     return folder
+
+
+def save_run(root: Path, *steps: int, form: PromptForm | None = None, **model: str) -> RunDirectory:
+    """A run directory ``run`` with the policies of these steps, random ones that are asked in words; ``model`` changes
+    what its config says of the model."""
+    settings = ModelConfig(**{"path": str(root / "base")} | model)  # type: ignore[arg-type]
+    run = RunDirectory.create(Config(run=RunConfig(name="run", root=str(root)), model=settings))
+    for step in steps:
+        save_tiny(run.checkpoints / f"step_{step:06d}" / "policy", "qwen2", chat_tokenizers.chatml())
+    if form is not None:
+        form.write(run.prompt_form)
+    return run

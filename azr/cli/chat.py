@@ -1,4 +1,5 @@
-"""``azr chat MODEL|RUN``: a conversation with a model at the terminal, asked as it was trained."""
+"""Talk with a model: a run's policy with the chat template and the ends of its training, or any Hugging Face model.
+Without a terminal, each line of standard input is a message, and only answers go to standard output."""
 
 from __future__ import annotations
 
@@ -21,10 +22,6 @@ RESPONSE_TOKENS = 4096
 """Longest answer of a model that belongs to no run."""
 CONTEXT = 32768
 """Longest conversation that room is made for; models say that they read much more than a GPU has memory for."""
-_ABOUT = (
-    "Talk with a model: a run's policy with the chat template and the ends of its training, or any Hugging Face model. "
-    "Without a terminal, each line of standard input is a message, and only answers go to standard output."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -88,10 +85,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    parser = Parser("chat", _ABOUT)
-    parser.add_argument("model", metavar="MODEL|RUN", help="run directory, Hugging Face folder or hub name")
-    parser.add_argument("--step", type=whole(0, 10**9), help="step of the run's policy (default: the last)")
-    parser.add_argument("--template", default="train", help="prompt: train, conversation, tokenizer or FILE.jinja")
+    parser = Parser("chat", __doc__)
+    parser.add_model()
     parser.add_argument("--raw", action="store_true", help="send your text as the prompt: no template, no history")
     parser.add_argument("--temperature", type=temperature, default=1.0, help="sampling temperature; 0 is greedy")
     parser.add_argument(
@@ -105,7 +100,6 @@ def parser() -> Parser:
         help=f"longest conversation in tokens (default: the model's context, at most {CONTEXT})",
     )
     parser.add_argument("--seed", type=whole(0, 2**31), help="random seed (default: a new one each time)")
-    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
     parser.add_argument("--tensor-parallel", type=whole(1, 1024), default=1, help="tensor parallel size")
     parser.add_argument(
         "--gpu-memory-utilization", type=share, default=0.85, help="share of a GPU's memory for the engine"

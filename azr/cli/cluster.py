@@ -1,8 +1,9 @@
-"""``azr cluster``: a Slurm script or a KubeRay manifest that runs a recipe on as many nodes as it asks for."""
+"""Print a Slurm script (for sbatch) or a KubeRay manifest (for kubectl apply) that runs a recipe, and goes on with the
+run of its name where it has a checkpoint. Any --section.key of the config may follow. docs/cluster.md says what the
+nodes need."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import shlex
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from azr.cli.options import RECIPE_HELP, Parser, is_file, load_recipe, whole
+from azr.cli.options import RECIPE_HELP, Parser, is_file, load_recipe, matching, value_text, whole
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override
 from azr.datasets.preparing import is_on_hub
@@ -23,11 +24,6 @@ from azr.plan.inputs import GIB, Assumptions, ClusterSpec
 from azr.plan.planner import plan_run
 from azr.prepare import check
 
-_ABOUT = (
-    "Print a Slurm script (for sbatch) or a KubeRay manifest (for kubectl apply) that runs a recipe, and goes on with "
-    "the run of its name where it has a checkpoint. Any --section.key of the config may follow. docs/cluster.md says "
-    "what the nodes need."
-)
 _MARGIN_GIB = 64
 """Host memory of a node beside what trainers keep there: processes of the run, Ray's object store, loading a model."""
 _CPUS_PER_GPU = 8
@@ -78,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    parser = Parser("cluster", _ABOUT)
+    parser = Parser("cluster", __doc__)
     schedulers = ("slurm", "kuberay")
     parser.add_argument("scheduler", choices=schedulers, metavar="|".join(schedulers), help="what to print")
     parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
@@ -90,10 +86,15 @@ def parser() -> Parser:
         default=24,
         help="slurm: time limit of a job in hours; then it is saved and queued again",
     )
-    parser.add_argument("--image", type=_image, default="azr", help="kuberay: training image, from the Dockerfile")
+    parser.add_argument(
+        "--image",
+        type=matching("an image such as registry.example/azr:latest", r"[A-Za-z0-9][\w./:@-]*"),
+        default="azr",
+        help="kuberay: training image, from the Dockerfile",
+    )
     parser.add_argument(
         "--claim",
-        type=_claim,
+        type=matching("a name of Kubernetes, such as azr-runs", r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"),
         default="azr",
         help="kuberay: persistent volume claim for runs and models, writable by all pods",
     )
@@ -107,18 +108,6 @@ def parser() -> Parser:
     return parser
 
 
-def _image(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][\w./:@-]*", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"must be an image such as registry.example/azr:latest, not {text!r}")
-    return text
-
-
-def _claim(text: str) -> str:
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text):
-        raise argparse.ArgumentTypeError(f"must be a name of Kubernetes, such as azr-runs, not {text!r}")
-    return text
-
-
 def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_memory: float) -> Job:
     gpus = min(gpus, config.num_gpus)
     nodes = -(-config.num_gpus // gpus)
@@ -126,7 +115,7 @@ def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_mem
     if plan.problems:
         raise UserError(f"{recipe} does not fit on {nodes} node(s) of {gpus} GPU(s): {plan.problems[0]}. See azr plan.")
     resolved = leaves(config)
-    options = [word for path in values for word in (knobs()[path].option, *_words(resolved[path]))]
+    options = [word for path in values for word in (knobs()[path].option, value_text(resolved[path]))]
     return Job(
         name=re.sub(r"[^a-z0-9-]+", "-", config.run.name.lower()).strip("-") or "azr",
         nodes=nodes,
@@ -149,14 +138,6 @@ def _files(recipe: str, config: Config) -> tuple[str, ...]:
 def _is_on_claim(path: str) -> bool:
     """Whether pods find a path, from the clone's folder, on their volume."""
     return Path(path).parts[:1] == (_CLAIM,) and ".." not in Path(path).parts
-
-
-def _words(value: Any) -> list[str]:
-    if value is None:
-        return ["none"]
-    if isinstance(value, bool):
-        return [str(value).lower()]
-    return list(map(str, value if isinstance(value, (list, tuple)) else [value]))
 
 
 def slurm(job: Job, hours: int) -> str:

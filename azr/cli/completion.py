@@ -1,4 +1,6 @@
-"""``azr completion``: what makes bash, zsh or fish complete commands, recipes, options and knobs."""
+"""Print what makes a shell complete commands, recipes, options and knobs. bash: add eval "$(azr completion bash)" to
+~/.bashrc; zsh: azr completion zsh > a file _azr in a folder of $fpath; fish: azr completion fish >
+~/.config/fish/completions/azr.fish."""
 
 from __future__ import annotations
 
@@ -17,11 +19,6 @@ from azr.config_tree import ESTIMATOR, Knob
 _KNOBS_FOR = ("cluster", "doctor", "eval", "plan", "prompts", "run", "seeds")
 """Commands that take knobs of a config."""
 _SHELLS = ("bash", "zsh", "fish")
-_ABOUT = (
-    'Print what makes a shell complete commands, recipes, options and knobs. bash: add eval "$(azr completion bash)" '
-    "to ~/.bashrc; zsh: azr completion zsh > a file _azr in a folder of $fpath; fish: azr completion fish > "
-    "~/.config/fish/completions/azr.fish."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    parser = Parser("completion", _ABOUT)
+    parser = Parser("completion", __doc__)
     parser.add_argument("shell", choices=_SHELLS, metavar="|".join(_SHELLS), help="shell to write completion for")
     return parser
 

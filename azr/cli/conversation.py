@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import TextIO
 
-from azr.answering import Problem, answer
 from azr.errors import UserError
 from azr.prompts.chat_template import Turn
 from azr.prompts.codec import PromptCodec
 from azr.prompts.token_text import TextStream
-from azr.records import Completion, FinishReason, Judgement, PromptIds
+from azr.records import FinishReason
 from azr.rollout.streaming import StreamingEngine
-from azr.tasks.base import Verdict
 from azr.tasks.prompts import THINK, THOUGHT
 
 _BLOCK = '"""'
@@ -92,35 +89,6 @@ class AnswerOptions:
     """With the same one, the same messages get the same answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Printing:
-    """A `Sampler` that prints the one response while it is sampled."""
-
-    codec: PromptCodec
-    engine: StreamingEngine
-    printer: AnswerPrinter
-
-    async def generate(
-        self, prompt_ids: PromptIds, *, n: int, stop_strings: Sequence[str] = (), **how: Any
-    ) -> list[Completion]:
-        assert n == 1 and not stop_strings, "a message gets one answer, up to the stops of the model's format"
-        text, sampled, reason = TextStream(self.codec.decode), list[int](), FinishReason.STOP
-        ids = [int(each) for each in prompt_ids]
-        async for piece in self.engine.stream(ids, **how):
-            sampled += piece.token_ids
-            reason = piece.finish_reason or reason
-            ended = bool(piece.token_ids) and piece.token_ids[-1] in self.codec.stops.token_ids
-            self.printer.write(text.add(piece.token_ids[:-1] if ended else piece.token_ids))
-        self.printer.write(text.end())
-        unknown: Any = {"logprobs": math.nan, "weight_versions": 0}
-        response: Any = {"prompt_ids": ids, "response_ids": sampled, "finish_reason": reason}
-        return [Completion(**response, **unknown)]
-
-
-async def _ungraded(completion: Completion) -> Judgement:
-    return Judgement(verdict=Verdict.UNGRADED)
-
-
 @dataclass(slots=True)
 class Conversation:
     """Turns so far, and how the next answer is sampled."""
@@ -148,16 +116,19 @@ class Conversation:
         """Print the response as it comes, and return why it ended."""
         options = self.options
         self.num_answers += 1
-        problem = Problem(id=str(self.num_answers), kind="chat", group="chat", prompt_ids=ids, judge=_ungraded)
-        (sample,) = await answer(
-            problem,
-            1,
-            sampler=_Printing(self.codec, self.engine, printer),
+        text, reason = TextStream(self.codec.decode), FinishReason.STOP
+        pieces = self.engine.stream(
+            ids,
             max_tokens=min(options.context - len(ids), options.max_response_tokens),
             temperature=options.temperature,
             seed=options.seed + self.num_answers - 1,
         )
-        return sample.finish_reason
+        async for piece in pieces:
+            reason = piece.finish_reason or reason
+            ended = bool(piece.token_ids) and piece.token_ids[-1] in self.codec.stops.token_ids
+            printer.write(text.add(piece.token_ids[:-1] if ended else piece.token_ids))
+        printer.write(text.end())
+        return reason
 
     def keep(self, message: str, response: str) -> None:
         """Later prompts hold both; nothing is kept of a message that got no answer at all."""

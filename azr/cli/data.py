@@ -1,4 +1,5 @@
-"""``azr data prepare``: a published data set becomes a file of rows for ``data.path``; see `docs/data.md`."""
+"""Turn a published data set into rows that a run trains on, leave out what repeats and what evaluation suites hold,
+and say what was left out. Files are parquet, JSON lines (also gzip) and, of SRC, JSON arrays, by their endings."""
 
 from __future__ import annotations
 
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from azr.datasets.sources import Options, Source
 
 _USAGE = "azr data prepare SOURCE SRC OUT [options]"
-_ABOUT = (
-    "Turn a published data set into rows that a run trains on, leave out what repeats and what evaluation suites hold, "
-    "and say what was left out. Files are parquet, JSON lines (also gzip) and, of SRC, JSON arrays, by their endings."
-)
 _PARSED = 500
 """Most answers, spread evenly over the file, that the grader of mathematics reads."""
 _SHOWN_CHARS = 160
@@ -46,7 +43,7 @@ def parser() -> Parser:
     from azr.datasets.sources import SOURCES
 
     known = "\n".join(f"  {source.name:<10}{source.about}" for source in SOURCES.values())
-    parser = Parser("data prepare", _ABOUT, usage=_USAGE, more_help=f"\nsources:\n{known}\n")
+    parser = Parser("data prepare", __doc__, usage=_USAGE, more_help=f"\nsources:\n{known}\n")
     parser.add_argument("source", metavar="SOURCE", help="format of SRC, see below")
     parser.add_argument("src", metavar="SRC", help="published file, folder, or OWNER/NAME[/CONFIG][:SPLIT] of the hub")
     parser.add_argument("out", metavar="OUT", type=Path, help="file to write: .jsonl, .jsonl.gz or .parquet")

@@ -1,4 +1,6 @@
-"""``azr doctor``: whether a run can start here, and what to install or do about what is missing."""
+"""Say whether a run can start on this machine, and what to install or do about what is missing. With --recipe it looks
+for what that recipe needs, with any --section.key of the config. The exit code is 0 when nothing is missing, else 1.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,8 @@ from pathlib import Path
 from azr.cli.options import RECIPE_HELP, Parser, load_recipe
 from azr.config import Config
 from azr.config_tree import knobs, override
-from azr.doctor import machine, ray_cluster, recipe
-from azr.doctor.findings import FindingGroup
+from azr.doctor import FindingGroup, machine, ray_cluster, recipe
 from azr.errors import UserError
-
-_ABOUT = (
-    "Say whether a run can start on this machine, and what to install or do about what is missing. With --recipe it "
-    "looks for what that recipe needs, with any --section.key of the config. The exit code is 0 when nothing is "
-    "missing, else 1."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,15 +48,14 @@ def sections(config: Config | None, name: str, address: str | None) -> Iterator[
     yield "disk", machine.disk_section(Path(of_run.run.root), size, of_run.checkpoint.keep)
     yield "executor", machine.executor_section(config=of_run.executor)
     if config is not None:
-        computer = recipe.Machine(gpus=here, memory=machine.memory_bytes()) if address is None else None
-        yield "recipe", recipe.recipe_section(config, name, recipe.Hub.here(), computer)
+        yield "recipe", recipe.recipe_section(config, name, here if address is None else None, machine.memory_bytes())
     if address is not None:
         bundles = config.num_gpus if config is not None else 0
         yield "cluster", ray_cluster.cluster_section(address, bundles, of_run.train.device)
 
 
 def parser() -> Parser:
-    parser = Parser("doctor", _ABOUT)
+    parser = Parser("doctor", __doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--cluster", metavar="ADDRESS", help="also check this Ray cluster; auto: this machine's")

@@ -1,4 +1,5 @@
-"""``azr eval``: evaluates a model, or the policies of a run, on public benchmarks and the project's own exam."""
+"""Ask a model the questions of benchmarks, greedily and by samples, grade its answers, and write a table, numbers and
+every answer into a folder. Data files are local; --list says which, and where they come from."""
 
 from __future__ import annotations
 
@@ -24,10 +25,6 @@ _USAGE = (
     "azr eval MODEL|RUN [--data DIR] [--suite NAME,...] [options]\n"
     "       azr eval --list [--data DIR]\n"
     "       azr eval compare A B"
-)
-_ABOUT = (
-    "Ask a model the questions of benchmarks, greedily and by samples, grade its answers, and write a table, numbers "
-    "and every answer into a folder. Data files are local; --list says which, and where they come from."
 )
 _KNOBS = """
 Knobs of engines and executors may follow, such as --rollout.engines 8, --rollout.tensor-parallel 2,
@@ -74,17 +71,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    parser = Parser("eval", _ABOUT, usage=_USAGE, more_help=_KNOBS)
-    parser.add_argument("model", nargs="?", metavar="MODEL|RUN", help="Hugging Face folder, hub name or run directory")
+    parser = Parser("eval", __doc__, usage=_USAGE, more_help=_KNOBS)
+    parser.add_model(required=False)
     parser.add_argument("--data", type=Path, help="folder of the suites' files; the exam needs none")
     parser.add_argument("--suite", type=_names, default=("exam",), metavar="NAME,...", help="suites, with commas")
     parser.add_argument("--list", action="store_true", help="list the suites and where their files come from")
-    parser.add_argument("--step", type=whole(0, 10**9), help="step of a run's policy (default: the last)")
     parser.add_argument("--all-steps", action="store_true", help="every policy that a run has saved")
     parser.add_argument("--samples", type=whole(0, 4096), default=0, help="samples per question, besides a greedy one")
     parser.add_argument("--temperature", type=above(0), default=1.0, help="sampling temperature")
     parser.add_argument("--k", type=wholes(1, 4096), help="k of pass@k, with commas (default: all samples)")
-    parser.add_argument("--template", default="train", help="prompt: train, conversation, tokenizer or FILE.jinja")
     parser.add_argument(
         "--max-response-tokens", type=whole(1, 10**6), help="longest response in tokens (default: the run's, else 8192)"
     )
@@ -93,7 +88,6 @@ def parser() -> Parser:
     parser.add_argument("--out", type=Path, help="folder of the results (default: see docs/evaluation.md)")
     parser.add_argument("--chart", action="store_true", help="also draw the table as chart.png")
     parser.add_argument("--altered", action="store_true", help="accept data files other than the tested ones")
-    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
     parser.add_argument("--seed", type=whole(0, 2**31), default=1, help="random seed of the samples")
     parser.add_argument("--deterministic", action="store_true", help="one question at a time: slow, repeatable")
     return parser

@@ -287,22 +287,16 @@ def answer(id_json: str, result: ExecutionResult) -> str:
         }
         for output in result.outputs
     ]
-    return _line(id_json, status(result), outputs, result.deterministic, list(result.static_check))
+    rest = {"deterministic": result.deterministic, "static_check": list(result.static_check)}
+    return _line(id_json, status=status(result), outputs=outputs, **rest)
 
 
 def refusal(number: int, error: LineError) -> str:
     """The result line of line ``number``, which is no request: the same keys, and which line and why."""
-    return _line(error.id_json, CallStatus.REJECTED.value, [], None, [], line=number, error=str(error))
+    rest: dict[str, Any] = {"outputs": [], "deterministic": None, "static_check": [], "line": number}
+    return _line(error.id_json, status=CallStatus.REJECTED.value, **rest, error=str(error))
 
 
-def _line(
-    id_json: str,
-    status: str,
-    outputs: list[dict[str, Any]],
-    deterministic: bool | None,
-    static_check: list[str],
-    **more: Any,
-) -> str:
-    rest = {"status": status, "outputs": outputs, "deterministic": deterministic, "static_check": static_check, **more}
+def _line(id_json: str, **rest: Any) -> str:
     # The id is put in as text: it may be nested as deep as a parser allows, which is deeper than a writer does.
     return f'{{"id": {id_json}, {json.dumps(rest)[1:]}\n'

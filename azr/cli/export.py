@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
     nbytes = export(
         source,
         options.out,
-        remove_think_tokens=options.think_tokens == "remove",
+        spell_think_tags=options.think_tokens == "remove",
         merged=not options.adapter,
         base=options.base,
     )

@@ -1,4 +1,5 @@
-"""``azr new kind NAME DIR``: writes a package with a kind of self-play of one's own, which works, and its tests."""
+"""Write an installable package with a kind of self-play of your own into a new folder: a small kind that works, for
+you to change, its entry point, and the tests that every kind has to pass. docs/extending.md says what comes next."""
 
 from __future__ import annotations
 
@@ -22,10 +23,6 @@ TEMPLATE = Path(own.__file__).parent / "template"
 """A package that works as it is; these two names in its texts and of its files become the user's."""
 _NAME, _CLASS = "kind_name", "KindName"
 _ITS_LABELS = ("numbers", "ascending")
-_ABOUT = (
-    "Write an installable package with a kind of self-play of your own into a new folder: a small kind that works, for "
-    "you to change, its entry point, and the tests that every kind has to pass. docs/extending.md says what comes next."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    parser = Parser("new", _ABOUT)
+    parser = Parser("new", __doc__)
     parser.add_argument("what", choices=("kind",), metavar="kind", help="what to write")
     parser.add_argument("name", metavar="NAME", help="name of kind and package: lower-case letters, digits, '_'")
     parser.add_argument("folder", metavar="DIR", type=Path, help="new or empty folder")

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import math
 import pkgutil
+import re
 import runpy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
@@ -33,7 +34,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """``parse`` raises UserError with one sentence; an unknown option is answered with the nearest one."""
 
-    def __init__(self, command: str, description: str, usage: str | None = None, more_help: str = "") -> None:
+    def __init__(self, command: str, description: str | None, usage: str | None = None, more_help: str = "") -> None:
         """`more_help`: text that ``--help`` prints, as it is, below the options."""
         super().__init__(
             prog=f"azr {command}",
@@ -87,6 +88,14 @@ class Parser(argparse.ArgumentParser):
                 raise UserError(f"{option} is given twice: give its values once, with commas between them.")
             values[knob.path] = _value(knob, flag, texts, off=off)
         return options, values
+
+    def add_model(self, *, required: bool = True) -> None:
+        """Add MODEL|RUN and the options that say which policy of a run is meant, and how it is asked."""
+        place = "run directory, Hugging Face folder or hub name"
+        self.add_argument("model", nargs=None if required else "?", metavar="MODEL|RUN", help=place)
+        self.add_argument("--step", type=whole(0, 10**9), help="step of the run's policy (default: the last)")
+        self.add_argument("--template", default="train", help="prompt: train, conversation, tokenizer or FILE.jinja")
+        self.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help lists every option.")
@@ -155,6 +164,17 @@ def wholes(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
     return read
 
 
+def matching(what: str, pattern: str) -> Callable[[str], str]:
+    """Return a reader of texts that match a pattern; ``what`` describes them."""
+
+    def read(text: str) -> str:
+        if not re.fullmatch(pattern, text, re.ASCII):
+            raise argparse.ArgumentTypeError(f"must be {what}, not {text!r}")
+        return text
+
+    return read
+
+
 def number(what: str, is_valid: Callable[[float], bool]) -> Callable[[str], float]:
     """Return a reader of numbers for which ``is_valid`` holds; ``what`` describes them."""
 
@@ -175,6 +195,13 @@ def above(bound: float) -> Callable[[str], float]:
 
 
 share = number("a number above 0 and below 1", lambda value: 0 < value < 1)
+
+
+def value_text(value: Any) -> str:
+    """Return a knob's value as it is typed."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 PACKAGE = "playground"

@@ -1,4 +1,6 @@
-"""``azr plan``: whether a recipe fits on some GPUs, how long a step takes, and which knob to turn."""
+"""Say what a recipe takes of each GPU and how long a step lasts, before anything is started. After RECIPE, the name of
+a file in playground/ or a config.yaml, come these options and any --section.key of the config. With several counts of
+nodes it says as well how a step grows with them. The exit code is 0 when the run fits and 1 when it does not."""
 
 from __future__ import annotations
 
@@ -8,19 +10,12 @@ from collections.abc import Sequence
 from azr.cli.options import RECIPE_HELP, Parser, above, load_recipe, whole, wholes
 from azr.config_tree import override
 from azr.errors import UserError
-from azr.plan.inputs import Assumptions, ClusterSpec
+from azr.plan.inputs import Assumptions, ClusterSpec, shape_of
 from azr.plan.nodes import nodes_text, over_nodes
 from azr.plan.planner import plan_run, text
-from azr.plan.shapes import shape_of
 from azr.prepare import check
 
 USAGE = "usage: azr plan RECIPE [--gpus N] [--gpu-memory GIB] [--section.key value ...]"
-_ABOUT = (
-    "Say what a recipe takes of each GPU and how long a step lasts, before anything is started. After RECIPE, the name "
-    "of a file in playground/ or a config.yaml, come these options and any --section.key of the config. With several "
-    "counts of nodes it says as well how a step grows with them. The exit code is 0 when the run fits and 1 when it "
-    "does not."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -42,13 +37,12 @@ def main(argv: Sequence[str]) -> int:
     print(text(plan, suggestions))
     if len(options.nodes) > 1:
         shape = shape_of(config.model.path, options.model_config)
-        for goals in (False, True):
-            print("\n" + nodes_text(over_nodes(config, shape, nodes, options.nodes, assumed, goals=goals), goals=goals))
+        print("\n" + nodes_text(over_nodes(config, shape, nodes, options.nodes, assumed)))
     return 1 if plan.problems else 0
 
 
 def parser() -> Parser:
-    parser = Parser("plan", _ABOUT)
+    parser = Parser("plan", __doc__)
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
     parser.add_argument("--gpus", type=whole(1, 10_000), default=8, help="GPUs per node")
     parser.add_argument("--gpu-memory", type=above(1), default=80.0, metavar="GIB", help="memory of one GPU")

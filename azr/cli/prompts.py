@@ -1,4 +1,5 @@
-"""``azr prompts``: the exact prompts of a recipe, how long they are, and where responses end."""
+"""Print the prompts of a recipe exactly as its model gets them, about the task that each kind starts from and the
+first row of each source of its file. Knobs of the config may follow, such as --model.path FOLDER."""
 
 from __future__ import annotations
 
@@ -18,11 +19,6 @@ from azr.tasks.registry import KINDS
 if TYPE_CHECKING:
     from azr.datasets.rows import DataRow
     from azr.prompts.codec import PromptCodec
-
-_ABOUT = (
-    "Print the prompts of a recipe exactly as its model gets them, about the task that each kind starts from and the "
-    "first row of each source of its file. Knobs of the config may follow, such as --model.path FOLDER."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    parser = Parser("prompts", _ABOUT)
+    parser = Parser("prompts", __doc__)
     parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--kind", help="only this kind of task (default: all of the recipe)")
     parser.add_argument("--role", choices=[str(role) for role in Role], help="only this role")

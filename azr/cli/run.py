@@ -16,7 +16,7 @@ from typing import Any, get_args
 import yaml
 
 from azr.cli.main import exit_code
-from azr.cli.options import RECIPE_HELP, Parser, is_run, load_recipe, read_config
+from azr.cli.options import RECIPE_HELP, Parser, is_run, load_recipe, read_config, value_text
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor.machine import check_fit, check_machine, memory_bytes, query_gpus
@@ -24,10 +24,8 @@ from azr.errors import UserError, printable
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.plan.planner import cpu_text, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
-from azr.runs.checkpoint_store import Verify
-from azr.runs.owner import RunOwner
-from azr.runs.resume import LATEST, ResumeState, config_changes, find_checkpoint, resolve_run
-from azr.runs.run_dir import keep_aside, run_path
+from azr.runs.checkpoint_store import LATEST, ResumeState, Verify, config_changes, find_checkpoint, resolve_run
+from azr.runs.run_dir import RunOwner, keep_aside, run_path
 from azr.runs.stop_signal import StopRequested
 
 USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.knob value ...]"
@@ -174,16 +172,10 @@ def _help(default: Config) -> Iterator[str]:
             yield f"\n{section}:"
         value = now.get(knob.path, knob.schema.get("default"))  # of another choice
         only = f"; only with {' or '.join(knob.owners)}" if knob.owners else ""
-        yield f"  {knob.option} {_text(value)}  ({knob.accepts}{only})"
+        yield f"  {knob.option} {value_text(value)}  ({knob.accepts}{only})"
         sentence = re.split(r"(?<=\.)\s", knob.doc)[0]
         yield textwrap.fill(sentence, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
     yield "\nA switch needs no value; --section.no-knob turns it off. azr/config.py says more about each knob."
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) or "none"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def describe(config: Config, *, on_cpu: bool = False) -> str:

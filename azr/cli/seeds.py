@@ -1,4 +1,6 @@
-"""``azr seeds``: grows a set of seed tasks with a recipe's model and saves it, or converts the authors' seed files."""
+"""Grow the seed tasks of a recipe with its own model, save them and stop; nothing is trained. A run starts from the
+file with --selfplay.seeds FILE. With --convert, files of the Absolute Zero authors' code are read instead (.jsonl,
+.jsonl.gz), every task is run in the sandbox, and those that pass are saved."""
 
 from __future__ import annotations
 
@@ -28,11 +30,6 @@ from azr.tasks.registry import KINDS
 USAGE = (
     "usage: azr seeds RECIPE --out FILE [--section.knob value ...]\n"
     "       azr seeds --convert FILE [FILE ...] --out FILE [--kinds KIND ...] [--executor.knob value ...]"
-)
-_ABOUT = (
-    "Grow the seed tasks of a recipe with its own model, save them and stop; nothing is trained. A run starts from the "
-    "file with --selfplay.seeds FILE. With --convert, files of the Absolute Zero authors' code are read instead "
-    "(.jsonl, .jsonl.gz), every task is run in the sandbox, and those that pass are saved."
 )
 
 
@@ -136,7 +133,7 @@ def _rejects(out: Path) -> Path:
 
 
 def parser() -> Parser:
-    parser = Parser("seeds", _ABOUT, usage=USAGE.removeprefix("usage: "))
+    parser = Parser("seeds", __doc__, usage=USAGE.removeprefix("usage: "))
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="file to write; must not exist")
     parser.add_argument("--convert", metavar="FILE", type=Path, nargs="+", help="seed files of the authors' code")

@@ -1,4 +1,5 @@
-"""``azr serve MODEL|RUN``: an OpenAI-compatible server, vLLM's own, that asks and ends as in training."""
+"""Run vllm serve on a model: a run's policy with the chat template and the ends of its training, which is exported to
+RUN/exports once, or any Hugging Face model. Options of vllm serve may follow after --."""
 
 from __future__ import annotations
 
@@ -15,11 +16,6 @@ from azr.runs.model_folder import check_place
 
 if TYPE_CHECKING:
     from azr.runs.asked_model import AskedModel
-
-_ABOUT = (
-    "Run vllm serve on a model: a run's policy with the chat template and the ends of its training, which is exported "
-    "to RUN/exports once, or any Hugging Face model. Options of vllm serve may follow after --."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,21 +47,17 @@ def main(argv: Sequence[str]) -> int:
     if not chats:
         print(f"{options.model} is asked by tags of the compact format: it completes prompts, and cannot chat.")
     print(f"serving {server.name} from {folder}; to ask it, once it is up:")
-    print(
-        _curl(server.name, f"http://{_reachable(options.host)}:{options.port}", chats=model.codec.template is not None)
-    )
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)
+    print(_curl(server.name, f"http://{f'[{here}]' if ':' in here else here}:{options.port}", chats=chats))
     sys.stdout.flush()
     os.execve(command[0], command, server.environment())
 
 
 def parser() -> Parser:
-    parser = Parser("serve", _ABOUT, usage="azr serve MODEL|RUN [options] [-- options of vllm serve]")
-    parser.add_argument("model", metavar="MODEL|RUN", help="run directory, Hugging Face folder or hub name")
-    parser.add_argument("--step", type=whole(0, 10**9), help="step of the run's policy (default: the last)")
-    parser.add_argument("--template", default="train", help="prompt: train, conversation, tokenizer or FILE.jinja")
+    parser = Parser("serve", __doc__, usage="azr serve MODEL|RUN [options] [-- options of vllm serve]")
+    parser.add_model()
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines")
     parser.add_argument("--port", type=whole(1, 65535), default=8000)
-    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
     return parser
 
 
@@ -97,10 +89,6 @@ def _template(model: AskedModel, folder: Path) -> str | None:
         if text is not None and file.is_file() and file.read_text(encoding="utf-8").removeprefix(CHOSEN) == text:
             return None if file.parent == folder else str(file.resolve())
     return text
-
-
-def _reachable(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
 
 
 def _curl(name: str, url: str, *, chats: bool) -> str:

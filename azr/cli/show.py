@@ -1,4 +1,5 @@
-"""``azr show RUN``: prints what a run has thought: its tasks, refusals, prompts and responses."""
+"""Print trajectories of a run, newest step first; without any choice, what there is and the hardest tasks of the last
+step. An index is kept beside the run; it may be deleted."""
 
 from __future__ import annotations
 
@@ -11,15 +12,11 @@ from azr.errors import UserError, did_you_mean, printable
 from azr.explorer import queries, terminal
 from azr.explorer.index import RunIndex
 from azr.explorer.queries import ANY_RULE, SAMPLE_ORDERS, SampleFilter
-from azr.monitoring.screen import SAFETY, TOTALS
+from azr.monitoring.texts import SAFETY, TOTALS
 from azr.records import VALID
 from azr.tasks.base import RejectReason, Verdict
 
 VERDICTS = tuple(dict.fromkeys([VALID, *map(str, Verdict), *map(str, RejectReason)]))
-_DESCRIPTION = (
-    "Print trajectories of a run, newest step first; without any choice, what there is and the hardest tasks of the "
-    "last step. An index is kept beside the run; it may be deleted."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    parser = Parser("show", _DESCRIPTION)
+    parser = Parser("show", __doc__)
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory; it may be growing or damaged")
     parser.add_argument("--step", type=whole(0, 10**9), help="only responses of this step")
     parser.add_argument("--kind", help="only of this kind of task, or of this suite")

@@ -1,4 +1,6 @@
-"""``azr view RUN``: the pages of runs in a browser, also of runs that are going on, or as one file."""
+"""Show runs in a browser: curves, tasks, prompts, answers and why they failed. The page of a growing run grows.
+Everything is local; over ssh, forward the port (ssh -L 8777:localhost:8777 HOST). The printed address holds a secret
+token, without which nothing is shown."""
 
 from __future__ import annotations
 
@@ -16,11 +18,6 @@ from azr.errors import UserError
 from azr.explorer.index import RunIndex
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_DESCRIPTION = (
-    "Show runs in a browser: curves, tasks, prompts, answers and why they failed. The page of a growing run grows. "
-    "Everything is local; over ssh, forward the port (ssh -L 8777:localhost:8777 HOST). The printed address holds a "
-    "secret token, without which nothing is shown."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    parser = Parser("view", _DESCRIPTION)
+    parser = Parser("view", __doc__)
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run directories, or folders of azr eval")
     parser.add_argument("--port", type=whole(0, 65535), default=8777, help="port; 0: any free one")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at")

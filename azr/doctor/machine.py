@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from azr.config import Config, ExecutorConfig
-from azr.doctor.findings import Finding, FindingGroup, Mark, info, missing, ok, warning
+from azr.doctor import Finding, FindingGroup, Mark, info, missing, ok, warning
 from azr.errors import UserError
 from azr.executor import backends
 from azr.hardware import cpu_engine_problem

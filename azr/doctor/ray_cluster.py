@@ -11,8 +11,10 @@ from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from azr.config import ClusterConfig
-from azr.doctor.findings import Finding, FindingGroup, info, missing, ok, warning
+from azr.doctor import Finding, FindingGroup, info, missing, ok, warning
 from azr.errors import UserError
 from azr.hardware import network_environment
 
@@ -22,7 +24,7 @@ _PORTS = {
     8265: ("dashboard", "--dashboard-port"),
     10001: ("clients", "--ray-client-server-port"),
 }
-_GCS_PORT = re.compile(rb"--gcs_server_port=(\d+)")
+_GCS_PORT = re.compile(r"--gcs_server_port=(\d+)")
 
 
 def network_section(infiniband: Path = Path("/sys/class/infiniband"), dev: Path = Path("/dev")) -> FindingGroup:
@@ -74,16 +76,10 @@ def is_free(port: int) -> bool:
     return True
 
 
-def ray_heads(proc: Path = Path("/proc")) -> set[int]:
+def ray_heads() -> set[int]:
     """Ports of the Ray clusters whose head runs here, of those that were started with a port of the user's choice."""
-    ports: set[int] = set()
-    for process in proc.glob("[0-9]*"):
-        try:
-            if (process / "comm").read_text().strip() == "gcs_server":
-                ports.update(int(port) for port in _GCS_PORT.findall((process / "cmdline").read_bytes()))
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it ended meanwhile, or is hidden from us
-    return ports - {0}
+    heads = [each.info for each in psutil.process_iter(["name", "cmdline"]) if each.info["name"] == "gcs_server"]
+    return {int(port) for head in heads for port in _GCS_PORT.findall(" ".join(head["cmdline"] or ()))} - {0}
 
 
 def ports_section(heads: Collection[int], free: Callable[[int], bool] = is_free) -> FindingGroup:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 from azr.config import Config
-from azr.doctor.findings import Finding, FindingGroup, missing, ok, warning
+from azr.doctor import Finding, FindingGroup, missing, ok, warning
 from azr.doctor.machine import Gpus, existing, free_bytes
 from azr.errors import UserError
 from azr.hardware import compute_type
-from azr.plan.inputs import Assumptions, ClusterSpec
+from azr.plan.inputs import Assumptions, ClusterSpec, ModelShape, shape_of
 from azr.plan.memory import ModelRole, element_bytes, model_roles
 from azr.plan.planner import plan_run
-from azr.plan.shapes import ModelShape, shape_of
+from azr.runs.model_folder import must_be_local
 
 GIB = 2**30
 _STATE = 12
@@ -24,40 +24,17 @@ _CPU_STATE = 20
 """Bytes per trained parameter of a CPU run: those, float32 gradients and the weights, at least."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hub:
-    """Where models of the hub are on this machine, and whether others can be fetched."""
-
-    cache: Path
-    offline: bool
-
-    @classmethod
-    def here(cls) -> Hub:
-        """Read HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE."""
-        from huggingface_hub import constants
-
-        return cls(cache=Path(constants.HF_HUB_CACHE), offline=constants.HF_HUB_OFFLINE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """GPUs and memory of this machine."""
-
-    gpus: Gpus
-    memory: int
-    """Bytes."""
-
-
-def recipe_section(config: Config, name: str, hub: Hub, machine: Machine | None) -> FindingGroup:
-    """`machine`: where the run's actors will live; None when that is on a cluster, which has a section of its own."""
+def recipe_section(config: Config, name: str, gpus: Gpus | None, memory: int) -> FindingGroup:
+    """`gpus` and `memory`, in bytes: of the machine where the run's actors will live. None for a cluster, which has a
+    section of its own."""
     findings = []
-    if machine is not None:
+    if gpus is not None:
         device = config.train.device
-        takes_gpus = device == "cuda" or (device == "auto" and bool(machine.gpus.all))
-        findings = [_on_gpus(config, name, machine) if takes_gpus else _on_cpu(config, machine.memory)]
+        takes_gpus = device == "cuda" or (device == "auto" and bool(gpus.all))
+        findings = [_on_gpus(config, name, gpus, memory) if takes_gpus else _on_cpu(config, memory)]
     shape = _shape(config.model.path)
     expected = element_bytes(config.train) * shape.parameters if shape is not None else None
-    return FindingGroup(title=f"Recipe {name}", findings=[*findings, model_finding(config.model.path, expected, hub)])
+    return FindingGroup(title=f"Recipe {name}", findings=[*findings, model_finding(config.model.path, expected)])
 
 
 def checkpoint_bytes(config: Config) -> float:
@@ -67,15 +44,15 @@ def checkpoint_bytes(config: Config) -> float:
     return trained + (element_bytes(config.train) * roles[0].parameters if roles else 0)
 
 
-def _on_gpus(config: Config, name: str, machine: Machine) -> Finding:
-    wanted, present = config.num_gpus, len(machine.gpus.all)
+def _on_gpus(config: Config, name: str, gpus: Gpus, memory: int) -> Finding:
+    wanted, present = config.num_gpus, len(gpus.all)
     if not present:
         return missing(
             "GPUs", f"it asks for {wanted} and there is none: see the GPUs above, or set train.device to cpu"
         )
     # Counts are certain; bytes rest on the plan's assumptions.
     short = missing if wanted > present else warning
-    nodes = ClusterSpec(gpus=present, gpu_memory_gib=machine.gpus.memory_gib, host_memory_gib=machine.memory / GIB)
+    nodes = ClusterSpec(gpus=present, gpu_memory_gib=gpus.memory_gib, host_memory_gib=memory / GIB)
     try:
         plan, suggestions = plan_run(config, nodes, Assumptions())
     except UserError as error:
@@ -83,7 +60,7 @@ def _on_gpus(config: Config, name: str, machine: Machine) -> Finding:
     if not plan.problems:
         return ok("GPUs", f"it takes {wanted} of {present}, {plan.peak / GIB:.0f} GiB of the fullest, by the plan")
     options = " ".join(suggestion.option for suggestion in suggestions)
-    more = f"azr plan {name} --gpus {present} --gpu-memory {machine.gpus.memory_gib:.0f} says more"
+    more = f"azr plan {name} --gpus {present} --gpu-memory {gpus.memory_gib:.0f} says more"
     return short("GPUs", f"{'; '.join(plan.problems)}: {f'try {options}; {more}' if options else more}")
 
 
@@ -111,23 +88,28 @@ def _shape(path: str) -> ModelShape | None:
         return None
 
 
-def model_finding(path: str, expected: float | None, hub: Hub, free: Callable[[Path], int] = free_bytes) -> Finding:
+def model_finding(path: str, expected: float | None, free: Callable[[Path], int] = free_bytes) -> Finding:
     """`path`: a model's folder or its name on the hub; `expected`: bytes of its weights, None when unknown."""
+    from huggingface_hub import constants, snapshot_download  # only now, since light commands come here
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
     knob, folder = "model.path", Path(path)
     if folder.is_dir():
         if absent := _absent(folder):
             return missing(knob, f"{path} lacks {', '.join(absent)}: give a whole Hugging Face model folder")
         return ok(knob, f"{path}, {_size(folder)}")
-    if folder.is_absolute() or path.startswith(".") or path.count("/") != 1 or folder.parent.is_dir():
+    if must_be_local(path):
         return missing(knob, f"there is no folder {path}: give a Hugging Face model folder or the name of a hub model")
-    cached = _cached(path, hub.cache)
-    if cached is not None and not _absent(cached):
-        return ok(knob, f"{path}, {_size(cached)} in {hub.cache}")
-    where = f"{path} is not, or not wholly, in {hub.cache}"
+    cache = Path(constants.HF_HUB_CACHE)
+    with suppress(LocalEntryNotFoundError, HFValidationError):
+        cached = Path(snapshot_download(path, cache_dir=cache, local_files_only=True))
+        if not _absent(cached):
+            return ok(knob, f"{path}, {_size(cached)} in {cache}")
+    where = f"{path} is not, or not wholly, in {cache}"
     fetch = f".venv/bin/hf download {path}"
-    if hub.offline:
+    if constants.HF_HUB_OFFLINE:
         return missing(knob, f"{where} and HF_HUB_OFFLINE is set: unset it and run {fetch}, or copy the cache here")
-    room = free(existing(hub.cache))
+    room = free(existing(cache))
     if expected is not None and expected > room:
         return missing(
             knob,
@@ -136,13 +118,6 @@ def model_finding(path: str, expected: float | None, hub: Hub, free: Callable[[P
         )
     size = f" {expected / GIB:.0f} GiB" if expected is not None else ""
     return warning(knob, f"{where}; a run would fetch{size} first. To do it now: {fetch}")
-
-
-def _cached(name: str, cache: Path) -> Path | None:
-    """The snapshot that loading by name takes."""
-    place = cache / f"models--{name.replace('/', '--')}"
-    reference = place / "refs" / "main"
-    return place / "snapshots" / reference.read_text().strip() if reference.is_file() else None
 
 
 def _absent(folder: Path) -> list[str]:

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from azr.errors import RunEnded
 from azr.monitoring.reader import Findings, Text, TextReader
-from azr.monitoring.screen import SAFETY
-from azr.monitoring.texts import Measures, means
+from azr.monitoring.texts import SAFETY, Measures, means
 from azr.prompts.codec import PromptCodec
 from azr.records import FinishReason, Sample, Task
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from azr.isolated import Ask, Trouble, Workers, serve
-from azr.monitoring.screen import Flag, Screen
-from azr.monitoring.texts import Measures, is_comment_heavy, is_mixed, measure
+from azr.monitoring.texts import Flag, Measures, Screen, is_comment_heavy, is_mixed, measure
 
 CHUNK_CHARS = 200_000
 """Characters of the responses that are looked at together."""

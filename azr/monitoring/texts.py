@@ -1,4 +1,5 @@
-"""Measures of responses and programs: mixed languages, shares of comments, complexity, and how programs differ."""
+"""Measures of responses and programs: mixed languages, shares of comments, complexity, and how programs differ. And the
+screen, which searches thinking and answers for patterns of a file. It sees words, not what is meant."""
 
 from __future__ import annotations
 
@@ -7,11 +8,112 @@ import hashlib
 import io
 import re
 import tokenize
+import tomllib
 from collections.abc import Sequence
-from typing import TypedDict
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal, TypedDict
 
+import msgspec
 from radon.complexity import cc_visit
 from radon.metrics import h_visit
+
+from azr.config import SafetyConfig
+from azr.errors import UserError
+
+DEFAULT = Path(__file__).with_name("patterns.toml")
+SAFETY = "safety/"
+"""Begins the names of its metrics, one by rule and those of `TOTALS`."""
+TOTALS = ("flagged", "unscreened")
+MAX_FLAGS = 20
+"""Places of one response that are kept."""
+_THINKING_ENDS = "</think>"
+_NAME = re.compile(r"[a-z0-9_-]+")
+
+Flag = tuple[str, int, int]
+"""Name of a rule, and where in the response's text its pattern begins and ends."""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is looked for, as the file states it."""
+
+    name: str
+    patterns: tuple[str, ...]
+    about: str = ""
+    where: Literal["thinking", "answer", "both"] = "both"
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    rule: tuple[Rule, ...]
+
+
+def patterns_of(config: SafetyConfig) -> Path:
+    """The file of rules that a run searches with."""
+    return DEFAULT if config.patterns is None else Path(config.patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """The rules of a file, ready to search."""
+
+    rules: tuple[Rule, ...]
+    _compiled: tuple[re.Pattern[str], ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Screen:
+        """Read a file of rules. Raises UserError when it holds none, or one that cannot be searched for."""
+        try:
+            rules = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).rule
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+            raise UserError(f"safety.patterns: {path} holds no rules ({error}); {DEFAULT} has examples.") from error
+        compiled = list[re.Pattern[str]]()
+        for rule in rules:
+            is_taken = rule.name in TOTALS or sum(each.name == rule.name for each in rules) > 1
+            if is_taken or not _NAME.fullmatch(rule.name):
+                raise UserError(
+                    f"safety.patterns: the rule name {rule.name!r} in {path} is malformed or used twice: use "
+                    "lower-case letters, digits, '-' and '_'."
+                )
+            for pattern in rule.patterns:
+                try:
+                    re.compile(pattern)
+                except (re.error, OverflowError, RecursionError) as error:
+                    raise UserError(
+                        f"safety.patterns: {pattern!r} of the rule {rule.name} in {path} is no regular expression "
+                        f"({error}): correct it."
+                    ) from error
+            if not rule.patterns:
+                raise UserError(f"safety.patterns: the rule {rule.name} in {path} has no patterns: give it one.")
+            try:
+                compiled.append(re.compile("|".join(f"(?:{each})" for each in rule.patterns), re.IGNORECASE))
+            except re.error as error:
+                raise UserError(
+                    f"safety.patterns: the patterns of the rule {rule.name} in {path} do not combine ({error}): give "
+                    "patterns with numbered groups or flags such as (?m) a rule of their own."
+                ) from error
+        return cls(rules, tuple(compiled))
+
+    def flags(self, response: str, opened: bool) -> list[Flag]:
+        """Where the response holds what the rules look for, at most `MAX_FLAGS` places, in their order in the text.
+
+        ``opened``: the prompt has opened the thinking, which ends with ``</think>`` or, without one, never.
+        """
+        end = response.rfind(_THINKING_ENDS)
+        split = end + len(_THINKING_ENDS) if end >= 0 else len(response) if opened else 0
+        spans = {"thinking": (0, split), "answer": (split, len(response)), "both": (0, len(response))}
+        found = [
+            (rule.name, match.start(), match.end())
+            for rule, pattern in zip(self.rules, self._compiled, strict=True)
+            for match in _first(pattern, response, *spans[rule.where])
+        ]
+        return sorted(found, key=lambda flag: flag[1:])[:MAX_FLAGS]
+
+
+def _first(pattern: re.Pattern[str], text: str, start: int, end: int) -> Sequence[re.Match[str]]:
+    found = (match for match in pattern.finditer(text, start, end) if match.end() > match.start())
+    return list(islice(found, MAX_FLAGS))
+
 
 SCRIPTS = {
     "han and kana": "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff",

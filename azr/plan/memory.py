@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from azr.config import KEYS_PER_TOKEN, LOGPROB_CHUNK, REDUCE_BUCKET, WEIGHT_BUCKET_BYTES, Config, TrainConfig
-from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload
-from azr.plan.shapes import ModelShape
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec, ModelShape, Workload
 
 LIVE_PARAMETERS = 1_000_000_000
 """Gathered parameter elements that ZeRO-3 keeps for reuse, and largest piece of an optimizer step: its defaults."""

@@ -24,10 +24,9 @@ from dataclasses import dataclass, replace
 
 from azr.config import Config
 from azr.errors import UserError
-from azr.plan.inputs import Assumptions, ClusterSpec
+from azr.plan.inputs import Assumptions, ClusterSpec, ModelShape
 from azr.plan.planner import Plan, make_plan
 from azr.plan.seconds import Seconds, StepTimes, seconds_of
-from azr.plan.shapes import ModelShape
 
 PLAYING = "play and push"
 """Phase that overlaps the trainers'."""
@@ -64,13 +63,13 @@ class NodeStep:
 
 
 def over_nodes(
-    config: Config, shape: ModelShape, node: ClusterSpec, counts: Sequence[int], assumed: Assumptions, *, goals: bool
+    config: Config, shape: ModelShape, node: ClusterSpec, counts: Sequence[int], assumed: Assumptions
 ) -> list[NodeStep]:
-    """A step on each of the counts of nodes such as `node`, at the rates that were measured or, with `goals`, aimed at.
+    """A step on each of the counts of nodes such as `node`.
 
     Raises UserError where the GPUs of so many nodes are no multiple of those that the config asks for.
     """
-    return [_step(grown(config, node, count), shape, node, count, assumed, goals) for count in counts]
+    return [_step(grown(config, node, count), shape, node, count, assumed) for count in counts]
 
 
 def grown(config: Config, node: ClusterSpec, count: int) -> Config:
@@ -92,11 +91,9 @@ def grown(config: Config, node: ClusterSpec, count: int) -> Config:
     )
 
 
-def _step(
-    config: Config, shape: ModelShape, node: ClusterSpec, count: int, assumed: Assumptions, goals: bool
-) -> NodeStep:
+def _step(config: Config, shape: ModelShape, node: ClusterSpec, count: int, assumed: Assumptions) -> NodeStep:
     plan = make_plan(config, shape, replace(node, nodes=count), assumed)
-    phases = dict(plan.goal_bounds if goals else plan.bounds)
+    phases = dict(plan.bounds)
     play, every = phases["play"], config.checkpoint.every
     writing = StepTimes(config=config, load=plan.load, nodes=plan.nodes, assumed=assumed).checkpoint(plan.roles)
     beside: dict[str, float] = {}
@@ -111,10 +108,9 @@ def _step(
     return NodeStep(nodes=count, plan=plan, phases=phases, play=play, beside=beside)
 
 
-def nodes_text(steps: Sequence[NodeStep], *, goals: bool) -> str:
+def nodes_text(steps: Sequence[NodeStep]) -> str:
     """A table with a column per count of nodes: seconds of each phase and what it waits for; then the verdict."""
     config = steps[0].plan.config
-    rates = "at the rates aimed at, which nothing has shown yet" if goals else "at measured rates"
     partial = " and rollout.partial" * config.rollout.partial
     per_gpu = f"{steps[0].plan.load.trained / config.num_gpus:g} trained trajectories per GPU"
     rows = [
@@ -132,7 +128,7 @@ def nodes_text(steps: Sequence[NodeStep], *, goals: bool) -> str:
         (f"  times that of {steps[0].nodes} node(s)", [f"{step.seconds / steps[0].seconds:.2f}" for step in steps]),
         ("fits", ["no" if step.plan.problems else "yes" for step in steps]),
     ]
-    head = f"a step over nodes, {rates}; rollout.staleness {config.rollout.staleness}{partial}, {per_gpu}:"
+    head = f"a step over nodes, at measured rates; rollout.staleness {config.rollout.staleness}{partial}, {per_gpu}:"
     lines = (f"  {label:<24}" + "".join(f"{cell:>29}" for cell in cells) for label, cells in rows)
     return "\n".join([head, *lines, verdict(steps)])
 

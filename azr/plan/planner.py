@@ -10,7 +10,7 @@ from typing import Literal
 from azr.config import TRRPP, Config
 from azr.errors import UserError
 from azr.hardware import CPU_KV_CACHE_BYTES, compute_type
-from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload, as_configured, with_goals
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec, ModelShape, Workload, as_configured, shape_of
 from azr.plan.memory import (
     ALLOCATOR_CACHE,
     RECOMPUTED,
@@ -25,7 +25,6 @@ from azr.plan.memory import (
     training,
 )
 from azr.plan.seconds import Seconds, StepTimes, seconds_of
-from azr.plan.shapes import ModelShape, shape_of
 
 _SHARES = tuple(share / 100 for share in range(90, 5, -5))
 """Values of rollout.gpu_memory_utilization that are tried."""
@@ -48,8 +47,6 @@ class Plan:
     """By phase: what takes how many bytes on the fullest GPU."""
     bounds: dict[str, Seconds]
     """By phase, at the assumed rates: what it waits for."""
-    goal_bounds: dict[str, Seconds]
-    """The same at the rates that are aimed at, see `azr.plan.inputs.with_goals`."""
     usable: float
     """Bytes of a GPU that the run may take."""
     host: dict[str, float]
@@ -59,11 +56,6 @@ class Plan:
     def seconds(self) -> dict[str, float]:
         """By phase, at the assumed rates."""
         return {phase: seconds_of(bound) for phase, bound in self.bounds.items()}
-
-    @property
-    def goal_seconds(self) -> dict[str, float]:
-        """By phase, at the rates that are aimed at."""
-        return {phase: seconds_of(bound) for phase, bound in self.goal_bounds.items()}
 
     @property
     def peak(self) -> float:
@@ -101,11 +93,8 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
     """The plan for networks of this shape."""
     load, roles = Workload.of(config, assumed), model_roles(config, shape)
     engine = EngineMemory.of(config, shape, nodes, assumed)
-    measured = as_configured(assumed, config)
-    times, goal_times = (
-        StepTimes(config=config, load=load, nodes=nodes, assumed=rates, direct_push=config.cluster.push != "host")
-        for rates in (measured, with_goals(measured, config))
-    )
+    direct_push, rates = config.cluster.push != "host", as_configured(assumed, config)
+    times = StepTimes(config=config, load=load, nodes=nodes, assumed=rates, direct_push=direct_push)
     return Plan(
         config=config,
         nodes=nodes,
@@ -114,7 +103,6 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
         engine=engine,
         memory=phases(config, roles, engine, load, nodes, assumed),
         bounds=times.by_phase(roles, engine),
-        goal_bounds=goal_times.by_phase(roles, engine),
         usable=(nodes.gpu_memory_gib - assumed.reserved_gib) * GIB,
         host=host_memory(config, roles, nodes, assumed),
     )
@@ -423,11 +411,9 @@ def _seconds(plan: Plan) -> Iterator[str]:
     steps, total = plan.config.run.steps, sum(plan.seconds.values())
     yield _row("expected seconds", [*plan.seconds, "step"])
     yield _row("at measured rates", [f"{seconds:.3g}" for seconds in (*plan.seconds.values(), total)])
-    goals = plan.goal_seconds
-    yield _row("at the goals, not measured", [f"{seconds:.3g}" for seconds in (*goals.values(), sum(goals.values()))])
     kernels = "plain" if plan.config.train.kernels == "plain" else "fused"
     push = "through hosts" if plan.config.cluster.push == "host" else "between GPUs"
-    yield f"  measured: one H100 and 1.5B with {kernels} kernels and a push {push}; goals: what these are to reach"
+    yield f"  measured: one H100 and 1.5B with {kernels} kernels and a push {push}"
     hours = total * steps / 3600
     length = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     yield f"  {steps} steps: about {length} at measured rates, seeding and evaluation not counted"

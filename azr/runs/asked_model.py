@@ -12,7 +12,7 @@ from azr.errors import UserError, did_you_mean
 from azr.prompts.chat_template import choose_template
 from azr.prompts.codec import PromptCodec, load_tokenizer
 from azr.runs.model_export import check_model, find_source, kept_export
-from azr.runs.model_folder import check_tokenizer_files, context_length, model_folder
+from azr.runs.model_folder import context_length, model_folder, tokenizer_errors
 from azr.runs.run_dir import PromptForm
 from azr.tasks.prompts import CompactFormat
 
@@ -59,14 +59,8 @@ def open_model(place: str, step: int | None = None, template: str = TRAIN) -> As
         hint = did_you_mean(template, CHOICES)
         raise UserError(f"The template {template!r} is neither {', '.join(CHOICES)} nor a file{hint}")
     folder, found, config, form = _find(place, step)
-    check_tokenizer_files(place, folder, named="MODEL")
-    try:
+    with tokenizer_errors(place, folder, named="MODEL"):
         codec = _codec(folder, template, config, form)
-    except UserError:
-        raise
-    except (OSError, ValueError) as error:
-        why = str(error).splitlines()[0]
-        raise UserError(f"{place} holds no tokenizer that can be loaded ({why}): give a whole model folder.") from error
     return AskedModel(
         place=place,
         folder=folder,

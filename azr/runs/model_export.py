@@ -19,12 +19,10 @@ from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
 
 from azr.errors import UserError
-from azr.runs import think_tokens
-from azr.runs.checkpoint_store import CorruptCheckpoint, step_of
-from azr.runs.former_keys import add_former_keys
+from azr.runs.checkpoint_store import CorruptCheckpoint, RunState, step_of
+from azr.runs.exported_files import add_former_keys, remove_think_tokens
 from azr.runs.metrics import EVAL, has_eval
 from azr.runs.model_folder import check_model, hub_errors, model_folder, read_object, write_object
-from azr.runs.resume import RunState
 from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.train.adapter_files import (
     ADAPTER_CONFIG,
@@ -70,10 +68,7 @@ def find_source(place: Path, step: int | None) -> Source:
         if step is not None:
             raise UserError(f"{place} is one model and has no steps: leave out --step.")
         return Source(place, None, None)
-    run = RunDirectory(place)
-    if not run.config.is_file():
-        raise UserError(f"{place} is neither a run nor a model: name a run directory, such as orz_ckpt/first.")
-    folders = _policies(run)
+    run, folders = RunDirectory(place), _policies(place)
     chosen = max(folders) if step is None else step
     if chosen not in folders:
         *before, last = map(str, sorted(folders))
@@ -88,14 +83,14 @@ def find_source(place: Path, step: int | None) -> Source:
 
 def saved_steps(place: Path) -> list[int]:
     """Return the steps of which a run has saved the policy, rising. Raises UserError when it has none, or is no run."""
+    return sorted(_policies(place))
+
+
+def _policies(place: Path) -> dict[int, Path]:
+    """The folders of a run's policies by step. Raises UserError when there is none."""
     run = RunDirectory(place)
     if not run.config.is_file():
-        raise UserError(f"{place} is no run and has no steps: name a run directory, such as orz_ckpt/first.")
-    return sorted(_policies(run))
-
-
-def _policies(run: RunDirectory) -> dict[int, Path]:
-    """The folders of a run's policies by step. Raises UserError when there is none."""
+        raise UserError(f"{place} is no run: name a run directory, such as orz_ckpt/first.")
     policies = run.checkpoints.glob("*/policy")
     folders = {step: path for path in policies if (step := step_of(path.parent)) >= 0}
     if not folders:
@@ -104,10 +99,11 @@ def _policies(run: RunDirectory) -> dict[int, Path]:
 
 
 def export(
-    source: Source, out: Path, *, remove_think_tokens: bool, merged: bool = True, base: str | None = None
+    source: Source, out: Path, *, spell_think_tags: bool = False, merged: bool = True, base: str | None = None
 ) -> int:
     """Make ``out`` a folder that transformers and vLLM load; it is complete or it is not there. Returns its bytes.
 
+    ``spell_think_tags``: make them plain text for the tokenizer.
     Adapters are ``merged`` into the weights of ``base``, by default the model that the run began with; otherwise the
     folder is one of adapters, as peft and vLLM load them beside that model. Raises UserError when the source is not
     complete or the base another one, ``out`` is taken, or it cannot be written.
@@ -133,8 +129,8 @@ def export(
             if source.has_adapters and merged:
                 found, named = (str(source.base), "model.path of the run") if base is None else (base, "--base")
                 merge_adapters(source.folder, found, staging, named)
-            if remove_think_tokens:
-                think_tokens.remove(staging)
+            if spell_think_tags:
+                remove_think_tokens(staging)
             _describe(source, staging, merged=merged)
             add_former_keys(staging)
             nbytes = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
@@ -153,7 +149,7 @@ def kept_export(source: Source) -> Path:
     assert source.run is not None and source.step is not None, "other models need no export"
     out = source.run.exported(source.step)
     if not out.is_dir():
-        export(source, out, remove_think_tokens=False)
+        export(source, out)
     elif max(path.stat().st_mtime for path in source.folder.iterdir()) > out.stat().st_mtime:
         raise UserError(f"{out} is older than {source.folder}: remove the former, and it is made anew.")
     return out

@@ -21,7 +21,7 @@ _SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 """A tokenizer is in one of these."""
 
-ADVICE = "take another step, or a fresh copy of the model"
+ADVICE = "take a fresh copy of the model, or another step"
 """Remedy for a damaged file of a model."""
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -94,17 +94,6 @@ def hub_errors(sentence: str) -> Iterator[None]:
         raise UserError(f"{sentence}: {why}.") from error
 
 
-def config_json(folder: Path) -> dict[str, Any]:
-    """Return the content of the model's config.json. Raises UserError when that is no JSON object."""
-    try:
-        tree = json.loads((folder / "config.json").read_text())
-    except ValueError as error:
-        raise UserError(f"{folder / 'config.json'} is not JSON ({error}): give a whole Hugging Face folder.") from error
-    if not isinstance(tree, dict):
-        raise UserError(f"{folder / 'config.json'} holds no JSON object: give a whole Hugging Face model folder.")
-    return tree
-
-
 def context_length(folder: Path) -> int | None:
     """Most tokens that the model reads; None when its config does not tell."""
     return _text_setting(folder, "max_position_embeddings")
@@ -116,7 +105,7 @@ def attention_heads(folder: Path) -> int | None:
 
 
 def _text_setting(folder: Path, name: str) -> int | None:
-    tree = config_json(folder)
+    tree = read_object(folder / "config.json")
     of_text = tree.get("text_config")
     value = (of_text if isinstance(of_text, dict) else tree).get(name)
     return value if isinstance(value, int) else None
@@ -131,13 +120,23 @@ def check_tokenizer_files(path: str, folder: Path, named: str = "model.path") ->
             f"{named} {path!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give a whole Hugging "
             "Face model folder."
         )
-    settings = folder / "tokenizer_config.json"
+    if (folder / "tokenizer_config.json").is_file():
+        read_object(folder / "tokenizer_config.json")
+
+
+@contextmanager
+def tokenizer_errors(path: str, folder: Path, named: str = "model.path") -> Iterator[None]:
+    """Check the tokenizer's files, and raise UserError if the block cannot load them."""
+    check_tokenizer_files(path, folder, named)
     try:
-        sound = not settings.is_file() or isinstance(json.loads(settings.read_text(encoding="utf-8")), dict)
-    except ValueError:
-        sound = False
-    if not sound:
-        raise UserError(f"{settings} holds no JSON object: take a fresh copy of the model.")
+        yield
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{named} {path!r} holds no tokenizer that can be loaded ({str(error).splitlines()[0]}); give a whole "
+            "Hugging Face model folder."
+        ) from error
 
 
 def check_model(folder: Path) -> None:

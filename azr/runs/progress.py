@@ -82,19 +82,12 @@ class Progress:
         phase.declared = phase.declared if total is None else total
         return phase
 
-    def enter(self, name: str) -> None:
-        """One more thing is in a phase; without a declared total, what entered is the total."""
-        self.phase(name).entered += 1
-
-    def advance(self, name: str, n: int = 1) -> None:
-        self.phase(name).done += n
-
     @contextmanager
     def busy(self, name: str) -> Iterator[None]:
-        """One thing is in a phase until the context is left."""
-        self.enter(name)
+        """One thing is in a phase until the context is left. Without a declared total, those that entered are it."""
+        self.phase(name).entered += 1
         yield
-        self.advance(name)
+        self.phase(name).done += 1
 
     def step_begun(self) -> None:
         """Begin a step: earlier work, such as starting engines and seeding, does not count."""

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Self
 
 from azr.config import Config
-from azr.own_data import code_version
 from azr.records import Sample, Task
 from azr.runs.checkpoint_store import CheckpointStore
 from azr.runs.metrics import (
     EVAL,
     Metrics,
+    PhaseClock,
+    StepTiming,
     check_finite,
     eval_shares,
     has_eval,
@@ -31,9 +32,7 @@ from azr.runs.metrics import (
 from azr.runs.progress import Progress
 from azr.runs.run_dir import RunDirectory, logging_to, run_path
 from azr.runs.sample_file import Decode, JsonLines, LogOffsets, read_metrics, write_samples
-from azr.runs.timing import PhaseClock, StepTiming
 from azr.runs.trackers import Trackers, is_due, sample_tables
-from azr.runs.trackers.base import TrackedRun
 
 MOST_WAITING = 2
 """Pieces of work that are under way or wait, each with a step's responses in memory."""
@@ -61,8 +60,7 @@ class RunLogger:
         self._beside = BackgroundWriter()
         self._logging = ExitStack()
         self._logging.enter_context(logging_to(self.run.log))
-        tracked = TrackedRun(path=run.path, config=config, version=code_version())
-        self._trackers = Trackers(tracked, history, progress.log)
+        self._trackers = Trackers(run.path, config, history, progress.log)
         self._steps: list[Metrics] = []
         self._evals: list[Metrics] = []
         for step, metrics in history:

@@ -1,4 +1,5 @@
-"""Signals that ask a run to stop: the first one where nothing is lost, the second one at once."""
+"""What ends a run before its last step: signals that ask it to stop, the first where nothing is lost, the second at
+once; and the alarm that most responses of a role are malformed, since a model cannot learn what is never graded."""
 
 from __future__ import annotations
 
@@ -7,13 +8,26 @@ import logging
 import os
 import signal
 import stat
-from collections.abc import Callable, Coroutine, Iterator
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
+
+from azr.errors import RunEnded
+from azr.records import FinishReason, Reason, Role, Sample
+from azr.runs.metrics import malformed_share, sampled
+from azr.runs.sample_file import Decode
 
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """SIGHUP: the terminal was closed."""
+ALARMING_SHARE = 0.8
+"""More malformed responses of a role than this share are an alarm."""
+MAX_ROUNDS = 3
+"""Alarming rounds of one role in a row that end a run."""
+SHOWN_CHARS = 200
+"""Of a response's beginning, and of its end."""
 log = logging.getLogger(__name__)
 
 
@@ -91,3 +105,69 @@ def _leave_terminal() -> None:
         if stat.S_ISCHR(os.fstat(stream).st_mode):
             os.dup2(nowhere, stream)
     os.close(nowhere)
+
+
+class MalformedAlarm:
+    """Watches every round: one of seeding, or the play of a training step."""
+
+    def __init__(self, decode: Decode, log: Callable[[str], None], *, stop: bool) -> None:
+        """``log`` gets a line per alarm; ``stop``: whether `raise_if_over` ever ends the run."""
+        self._decode, self._log, self._stop = decode, log, stop
+        self._in_a_row: Counter[Role] = Counter()
+
+    def observe(self, name: str, samples: Sequence[Sample], texts: Path | None = None) -> None:
+        """Log every role most of whose responses were malformed in the round of this name.
+
+        ``texts``: the file that holds the round's responses, where there is one. A role that was not sampled in this
+        round keeps its count of rounds.
+        """
+        for role in Role:
+            share = malformed_share(samples, role)
+            if share is None:
+                continue
+            if share <= ALARMING_SHARE:
+                self._in_a_row[role] = 0
+                continue
+            self._in_a_row[role] += 1
+            self._log(self._sentence(name, role, sampled(samples, role), texts))
+
+    def watch(self, name: str, samples: Sequence[Sample], texts: Path | None = None) -> None:
+        """Observe a round that leaves nothing to be saved, and raise as `raise_if_over`."""
+        self.observe(name, samples, texts)
+        self.raise_if_over()
+
+    def raise_if_over(self) -> None:
+        """Raises RunEnded after the last of so many alarming rounds in a row that no other will help."""
+        for role, rounds in self._in_a_row.items():
+            if self._stop and rounds >= MAX_ROUNDS:
+                raise RunEnded(
+                    f"Over {ALARMING_SHARE:.0%} of the {role} responses were malformed or cut off in {rounds} rounds "
+                    "in a row, so the run ends here: compare the printed responses with what azr prompts RECIPE shows "
+                    "that is asked, mind rollout.max_response_tokens where they are cut off, or switch "
+                    "run.stop_when_malformed off."
+                )
+
+    def _sentence(self, name: str, role: Role, responses: Sequence[Sample], texts: Path | None) -> str:
+        malformed = [each for each in responses if each.is_malformed]
+        reasons = Counter(_reason(each) for each in malformed)
+        counts = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in reasons.most_common())
+        example = shortened(self._decode(malformed[0].completion.response_ids))
+        where = f"; all texts are in {texts}" if texts is not None else ""
+        return (
+            f"ALARM: {len(malformed)} of {len(responses)} {role} responses of {name} were malformed or cut off "
+            f"({counts}); one of them reads {example}{where}; what is asked is shown by azr prompts RECIPE"
+        )
+
+
+def _reason(malformed: Sample) -> str:
+    if malformed.finish_reason is FinishReason.LENGTH:
+        return Reason.CUT_OFF
+    return (malformed.judgement.reason if malformed.judgement is not None else "") or "of no recorded reason"
+
+
+def shortened(text: str) -> str:
+    """A text on one line, quoted, with its middle left out where it is long."""
+    left_out = len(text) - 2 * SHOWN_CHARS
+    if left_out <= 0:
+        return repr(text)
+    return f"{text[:SHOWN_CHARS]!r} [{left_out} characters] {text[-SHOWN_CHARS:]!r}"

@@ -8,7 +8,7 @@ import pytest
 
 from azr.algorithms.architectures import CHECKED, REFUSED, check_architecture
 from azr.errors import UserError
-from azr.plan.shapes import _FAMILIES
+from azr.plan.inputs import _FAMILIES
 from tests.tiny_models import VARIANTS, tiny_config
 
 ROOT = Path(__file__).parents[2]

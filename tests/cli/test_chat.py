@@ -9,12 +9,17 @@ import re
 import select
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from azr.cli.conversation import AnswerPrinter
+from azr.cli.conversation import AnswerOptions, AnswerPrinter, Conversation
 from azr.cli.main import dispatch
+from azr.records import FinishReason
+from azr.rollout.streaming import Piece
+from azr.runs.asked_model import open_model
 from tests import chat_tokenizers
 from tests.tiny_models import save_tiny
 
@@ -61,26 +66,27 @@ def test_raw_prompts_have_no_template_and_no_history(monkeypatch, capsys):
     assert first == second and first.startswith("<|output|>'")
 
 
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        (["nowhere"], "There is no model or run 'nowhere'"),
-        ([BASE], "has the compact format and cannot chat: use --raw"),
-        ([BASE, "--raw", "--step", "3"], "is one model and has no steps"),
-        (["MODEL", "--template", "tokeniser"], "did you mean tokenizer?"),
-        (["MODEL", "--temprature", "0"], "There is no option --temprature; did you mean --temperature?"),
-        (["MODEL", "--temperature", "-1"], "must be a number above 0, not '-1'"),
-        (["MODEL", "--context", "9000"], "--context is 9000, but MODEL reads 8192 tokens: lower it"),
-        (["MODEL", "--gpu-memory-utilization", "1.5"], "must be a number above 0 and below 1"),
-    ],
-    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else None,
-)
-def test_a_mistake_is_one_sentence(argv: list[object], said: str, model: Path, monkeypatch, capsys):
-    argv = [model if word == "MODEL" else word for word in argv]
-    assert chat(monkeypatch, argv, ["Hi"]) == 2
-    written = capsys.readouterr()
-    assert written.err.startswith("error: ") and written.err.count("\n") == 1 and not written.out
-    assert said.replace("MODEL", str(model)) in written.err
+async def test_an_answer_is_printed_as_it_comes_without_the_token_that_ends_it(model: Path):
+    codec, asked = open_model(str(model)).codec, []
+
+    class Engine:
+        async def stream(self, ids: list[int], **how: object) -> AsyncIterator[Piece]:
+            asked.append((ids, how))
+            *most, last = codec.encode("four ü")
+            for token in most:
+                yield Piece((token,), None)
+            yield Piece((last, codec.stops.token_ids[0]), FinishReason.STOP)
+
+    options = AnswerOptions(raw=False, max_response_tokens=20, context=512, temperature=0.5, seed=7)
+    conversation: Any = Conversation(codec, Engine(), options)  # type: ignore[arg-type]
+    ids, opened = conversation.prompt("2 + 2?")
+    for seed in (7, 8):
+        printer = AnswerPrinter(out := io.StringIO(), terminal=False, thinking=bool(opened))
+        assert await conversation.answer(ids, printer) is FinishReason.STOP
+        assert printer.text == out.getvalue() == "four ü"
+        assert asked.pop() == (ids, {"max_tokens": 20, "temperature": 0.5, "seed": seed})
+    await conversation.answer([1] * 500, printer)
+    assert asked.pop()[1]["max_tokens"] == 12
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -81,19 +82,10 @@ def at(tree: Any, path: str) -> list[Any]:
 
 
 def test_knobs_reach_the_run_and_sandboxes_are_one_of_two(capsys):
-    knobs = [
-        "--run.steps",
-        "7",
-        "--run.name",
-        "My run",
-        "--run.deterministic",
-        "--selfplay.kinds",
-        "deduction",
-        "induction",
-    ]
-    script = printed(capsys, "slurm", "azr_coder7b_ppo", "--gpus", "4", "--gpu-memory", "96", *knobs)
+    knobs = "--run.steps 7 --run.name 'My run' --run.deterministic --selfplay.kinds deduction induction"
+    script = printed(capsys, "slurm", "azr_coder7b_ppo", "--gpus", "4", "--gpu-memory", "96", *shlex.split(knobs))
     assert directives(script)["nodes"] == "2" and directives(script)["job-name"] == "my-run"
-    said = "--run.steps 7 --run.name 'My run' --run.deterministic true --selfplay.kinds deduction induction --cluster."
+    said = "--run.steps 7 --run.name 'My run' --run.deterministic true --selfplay.kinds deduction,induction --cluster."
     assert said in script and "compgen -G 'orz_ckpt/My run/checkpoints/step_*'" in script
     inside, docker = (printed(capsys, "kuberay", "azr_coder7b_ppo", *more) for more in ([], ["--docker-socket"]))
     assert "Unconfined" in inside and "fsGroup: 1000" in inside and "docker.sock" not in inside

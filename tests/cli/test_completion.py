@@ -71,8 +71,3 @@ def test_other_shells_can_read_theirs(shell: str, tmp_path: Path, capsys: pytest
     if shutil.which(shell):
         (tmp_path / "azr").write_text(text)
         subprocess.run([shell, "-n", str(tmp_path / "azr")], check=True)
-
-
-def test_another_shell_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(["completion", "tcsh"]) == 2
-    assert "invalid choice: 'tcsh'" in capsys.readouterr().err

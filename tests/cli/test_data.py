@@ -59,33 +59,6 @@ def test_what_suites_hold_is_left_out_and_said(source, suites, tmp_path, capsys)
     assert [row.question.id for row in read_rows(out)] == ["1"]
 
 
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        ([], "the following arguments are required: SOURCE, SRC, OUT"),
-        (["prepair", "gsm8k", "SRC", "OUT"], "azr data does one thing, azr data prepare SOURCE SRC OUT [options]"),
-        (["prepare", "gsm8", "SRC", "OUT"], "There is no source 'gsm8'; did you mean gsm8k?"),
-        (["prepare", "gsm8k", "SRC", "OUT", "--agains", "x"], "There is no option --agains; did you mean --against?"),
-        (["prepare", "gsm8k", "gone.jsonl", "OUT"], "There is no file gone.jsonl"),
-        (["prepare", "gsm8k", "README.md", "OUT"], "README.md is of no known form: its name must end with .parquet"),
-        (["prepare", "gsm8k", "SRC", "rows.csv"], "rows.csv is of no known form: its name must end with .jsonl, "),
-        (["prepare", "gsm8k", "SRC", "gone/rows.jsonl"], "There is no folder gone to write rows.jsonl into"),
-        (["prepare", "gsm8k", "SRC", "SRC", "--overwrite"], "is the file that is to be prepared"),
-        (["prepare", "gsm8k", "SRC", "OUT", "--system", "drop"], "--system means nothing for gsm8k"),
-        (["prepare", "luffy", "SRC", "OUT", "--asked", "input"], "--asked means nothing for luffy"),
-        (["prepare", "luffy", "SRC", "OUT", "--system", "remove"], "invalid choice: 'remove'"),
-        (["prepare", "luffy", "SRC", "OUT"], "row 1: it lacks 'data_source'; a row of luffy is data_source, "),
-        (["prepare", "gsm8k", "SRC", "OUT", "--against", "gone"], "There is no folder gone: give the one"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_nothing_is_written(argv, said, source, tmp_path, capsys):
-    places = {"SRC": str(source), "OUT": str(tmp_path / "rows.jsonl")}
-    assert dispatch(["data", *(places.get(word, word) for word in argv)]) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.startswith("error: ") and error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == [source]
-
-
 def test_a_broken_line_is_named_and_the_old_file_stays(source, tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
     out.write_text("mine")

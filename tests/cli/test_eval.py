@@ -15,16 +15,15 @@ from pathlib import Path
 import pytest
 
 from azr.cli.main import dispatch
-from azr.config import Config, ModelConfig, RunConfig
 from azr.evaluation.answer_file import read_answers
 from azr.records import Stops
-from azr.runs.run_dir import PromptForm, RunDirectory
+from azr.runs.run_dir import PromptForm
 from azr.tasks.base import Verdict
 from tests import chat_tokenizers
 from tests.evaluation.grading import needs
 from tests.evaluation.written import answers_to, write_evaluation
 from tests.executor.public_data import file
-from tests.tiny_models import save_tiny
+from tests.tiny_models import save_run, save_tiny
 
 ROOT = Path(__file__).parent.parent.parent
 BASE = ROOT / "data" / "azr_14m_base"
@@ -53,11 +52,8 @@ def test_a_model_is_evaluated_and_everything_is_on_the_record(first: tuple[Path,
     out, printed = first
     tree = json.loads((out / "results.json").read_text())
     assert tree["format"] == 1 and tree["protocol"]["suites"]["cruxeval-o"]["of"] == 800
-    assert set(tree["protocol"]["suites"]["exam"]["sha256"]) == {
-        "deduction.jsonl",
-        "abduction.jsonl",
-        "induction.jsonl",
-    }
+    kinds = {f"{kind}.jsonl" for kind in ("deduction", "abduction", "induction")}
+    assert set(tree["protocol"]["suites"]["exam"]["sha256"]) == kinds
     assert tree["protocol"]["samples"] == 8 and len(tree["protocol"]["model"]) == 64
     assert tree["protocol"]["stops"]["token_ids"] and tree["prompts"]["exam"].startswith("<|solve|><|deduction|>")
     assert {"azr", "torch", "python"} <= tree["versions"].keys() and tree["device"] and tree["seconds"] > 0
@@ -136,13 +132,8 @@ def test_ctrl_c_keeps_what_was_answered(tmp_path: Path):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory with the policies of two steps, random ones that are asked in words."""
-    root = tmp_path_factory.mktemp("run")
-    config = Config(run=RunConfig(name="run", root=str(root)), model=ModelConfig(path=str(root / "base")))
-    run = RunDirectory.create(config)
-    for step in (2, 4):
-        save_tiny(run.checkpoints / f"step_{step:06d}" / "policy", "qwen2", chat_tokenizers.chatml())
-    PromptForm("Q: {{ messages[0]['content'] }} A:", Stops(("</answer>",), (256,))).write(run.prompt_form)
-    return run.path
+    form = PromptForm("Q: {{ messages[0]['content'] }} A:", Stops(("</answer>",), (256,)))
+    return save_run(tmp_path_factory.mktemp("run"), 2, 4, form=form).path
 
 
 @pytest.mark.long
@@ -182,43 +173,6 @@ def test_suites_are_listed(capsys: pytest.CaptureFixture[str]):
     printed = capsys.readouterr().out
     assert re.search(r"\| cruxeval-o +\| found +\| \w{12} +\| MIT +\| +800 \|", printed)
     assert re.search(r"\| livecodebench +\| not found", printed) and "mmlu-pro: " in printed
-
-
-@pytest.mark.parametrize(
-    "options, said",
-    [
-        ([], "needs a model or a run"),
-        (["nowhere/at/all"], "There is no model or run"),
-        (["MODEL", "--suite", "exma"], "did you mean exam?"),
-        (["MODEL", "--suite", "gsm8k"], "give their folder by --data"),
-        (["MODEL", "--suite", "gsm8k", "--data", "docs"], "docs has no gsm8k.jsonl"),
-        (["MODEL", "--suite", "exam,"], "must be names with commas"),
-        (["MODEL", "--k", "8"], "needs samples"),
-        (["MODEL", "--samples", "4", "--k", "1,8"], "--k 8 needs as many samples, and --samples is 4"),
-        (["MODEL", "--max-response-tokens", "1000"], "exceeds the context of"),
-        (["MODEL", "--template", "tokenizer"], "leave out --template"),
-        (["MODEL", "--step", "3"], "leave out --step"),
-        (["MODEL", "--all-steps"], "is no run and has no steps"),
-        (["MODEL", "--all-steps", "--out", "x"], "leave --step and --out out"),
-        (["MODEL", "--train.policy-lr", "1"], "azr eval has no use for train.policy_lr"),
-        (["MODEL", "--rollout.temperature", "0.5"], "given by --temperature"),
-        (["MODEL", "--rollout.max-response-tokens", "9"], "given by --max-response-tokens"),
-        (["MODEL", "--out", "README.md"], "README.md is a file"),
-        (["MODEL", "--out", "README.md/x"], "README.md is a file"),
-        (["--modell", "x"], "There is no option --modell"),
-        (["compare", "docs", "data"], "There is no evaluation in docs"),
-        (["--list", "--data", "none"], "There is no folder none"),
-    ],
-)
-def test_mistakes_are_one_sentence(
-    options: list[str], said: str, tiny_model_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    argv = [str(tiny_model_path) if word == "MODEL" else word for word in options]
-    before = sorted((ROOT / "orz_ckpt").glob("eval/*"))
-    assert dispatch(["eval", *argv]) == 2
-    shown = capsys.readouterr().err
-    assert said in shown and shown.count("\n") == 1 and shown.startswith("error: ")
-    assert sorted((ROOT / "orz_ckpt").glob("eval/*")) == before
 
 
 def test_a_model_that_reads_too_little_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

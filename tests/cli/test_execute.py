@@ -48,12 +48,7 @@ def test_every_line_has_its_answer_in_its_place():
     assert list(double) == ["id", "status", "outputs", "deterministic", "static_check"]
     assert [output["value"] for output in double["outputs"]] == ["4", "'abab'", "[1, 1]"]
     assert all(set(output) == {"status", "value", "error", "wall_s"} for output in double["outputs"])
-    assert (double["id"], double["status"], double["deterministic"], double["static_check"]) == (
-        "double",
-        "ok",
-        True,
-        [],
-    )
+    assert [double[key] for key in ("id", "status", "deterministic", "static_check")] == ["double", "ok", True, []]
 
     assert (broken["id"], broken["status"], broken["outputs"], broken["line"]) == (None, "rejected", [], 2)
     assert divided["id"] == {"any": [1]} and divided["status"] == "raised"

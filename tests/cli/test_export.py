@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -22,20 +19,21 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from azr.cli.main import dispatch
 from azr.cluster.weight_sync import WeightSync
-from azr.config import Config, LoraConfig, ModelConfig, RolloutConfig, RunConfig
-from azr.errors import UserError
+from azr.config import Config, LoraConfig, ModelConfig, RolloutConfig
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Stops
+from azr.records import Completion, FinishReason
 from azr.rollout.engine import RolloutEngine
+from azr.runs.model_export import last_evaluation
 from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.tasks.registry import KINDS
 from azr.train.learner import score
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from tests import chat_tokenizers
-from tests.cli.test_main import HEAVY
+from tests.cli.test_main import assert_light
 from tests.cluster.receiving_engine import start_receiver
 from tests.hub_server import azr, open_hub
+from tests.tiny_models import save_run
 from tests.train.conftest import STEP_S, make_config, one_step, rollout_logprobs, update_policy
 
 ROOT = Path(__file__).parents[2]
@@ -45,10 +43,6 @@ IDS = torch.arange(200).reshape(2, 100)
 
 def export(*argv: object) -> int:
     return dispatch(["export", *map(str, argv)])
-
-
-def new_run(root: Path, base: Path) -> RunDirectory:
-    return RunDirectory.create(Config(run=RunConfig(name="run", root=str(root)), model=ModelConfig(path=str(base))))
 
 
 def save(base: Path, folder: Path, shift: float, shard_size: str = "5GB") -> None:
@@ -64,7 +58,7 @@ def save(base: Path, folder: Path, shift: float, shard_size: str = "5GB") -> Non
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> Path:
     """A run directory with the policies of steps 3 and 10; that of step 10 is in three files."""
-    run = new_run(tmp_path_factory.mktemp("saved"), tiny_model_path)
+    run = save_run(tmp_path_factory.mktemp("saved"), path=str(tiny_model_path))
     save(tiny_model_path, policy(run.path, 3), 0.01)
     save(tiny_model_path, policy(run.path, 10), 0.02, "400KB")
     (run.checkpoints / ".step_000012.draft").mkdir()
@@ -162,7 +156,7 @@ def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_
 def test_the_cards_front_matter_is_what_the_hub_reads(run: Path, tmp_path: Path, tiny_model_path: Path):
     base = shutil.copytree(tiny_model_path, tmp_path / "base")
     (base / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")
-    other = new_run(tmp_path / "other", base)
+    other = save_run(tmp_path / "other", path=str(base))
     shutil.copytree(policy(run, 3), policy(other.path, 3))
     shares = {
         "eval/exam/mean@2": 0.25,
@@ -179,6 +173,14 @@ def test_the_cards_front_matter_is_what_the_hub_reads(run: Path, tmp_path: Path,
     (result,) = card.data.eval_results
     assert (result.dataset_name, result.metric_type, result.metric_value) == ("exam", "mean@2", 0.25)
     assert "| exam/mean@2 | 0.250 [0.125, 0.500] |" in card.text and card.text.count("\n# A policy") == 1
+
+
+def test_a_line_of_metrics_that_is_being_written_is_not_in_the_card(tmp_path: Path):
+    metrics = tmp_path / "metrics.jsonl"
+    assert last_evaluation(metrics, 3) == (0, {})
+    metrics.write_text('{"step": 1, "eval/pass": 0.25}\n{"step": 2, "eval/pass": 0.5}\n{"step": 3, "eval/pa')
+    assert last_evaluation(metrics, 3) == (2, {"pass": 0.5})
+    assert last_evaluation(metrics, 1) == (1, {"pass": 0.25})
 
 
 def test_an_export_is_pushed_as_it_is(run: Path, tmp_path: Path):
@@ -208,30 +210,10 @@ def test_a_push_that_is_refused_leaves_the_folder_and_says_why(run: Path, tmp_pa
     assert gone.returncode == 2 and "Connection refused" in gone.stderr and not (tmp_path / "again").exists()
 
 
-def test_private_belongs_to_a_push_and_a_name_has_an_owner(run: Path, tmp_path: Path, capsys):
-    assert export(run, tmp_path / "out", "--private") == 2
-    assert "add --push-to-hub OWNER/NAME" in capsys.readouterr().err
-    assert export(run, tmp_path / "out", "--push-to-hub", "a/b/c") == 2
-    assert "a/b/c cannot be pushed to" in capsys.readouterr().err
-
-
-def test_a_run_that_goes_on_must_have_the_prompts_it_began_with(tmp_path: Path):
-    file = tmp_path / "prompts.json"
-    PromptForm("{{ messages }}", Stops(("</answer>",), (1,))).keep(file)
-    PromptForm("{{ messages }}", Stops(("</answer>",), (1,))).keep(file)
-    with pytest.raises(UserError, match="The chat template of this run has changed"):
-        PromptForm("{{ messages[0] }}", Stops(("</answer>",), (1,))).keep(file)
-    with pytest.raises(UserError, match="The list of end tokens of this run has changed"):
-        PromptForm("{{ messages }}", Stops(("</answer>",), (1, 2))).keep(file)
-    file.write_text("{")
-    with pytest.raises(UserError, match=r"prompts.json cannot be read .*: remove it"):
-        PromptForm("{{ messages }}", Stops()).keep(file)
-
-
 def test_a_tokenizer_gets_its_code_back_from_the_model_the_run_began_with(tmp_path: Path):
     base = tmp_path / "base"
     shutil.copytree(BASE, base)
-    run = new_run(tmp_path, base)
+    run = save_run(tmp_path, path=str(base))
     save(base, policy(run.path, 1), 0.0)
     assert not (policy(run.path, 1) / "compact_tokenizer.py").exists()
     assert export(run.path, tmp_path / "out") == 0
@@ -244,7 +226,7 @@ def test_a_tokenizer_gets_its_code_back_from_the_model_the_run_began_with(tmp_pa
 def test_a_missing_code_file_is_named(tmp_path: Path, capsys):
     base = tmp_path / "base"
     shutil.copytree(BASE, base)
-    run = new_run(tmp_path, base)
+    run = save_run(tmp_path, path=str(base))
     save(base, policy(run.path, 1), 0.0)
     (base / "compact_tokenizer.py").unlink()
     assert export(run.path, tmp_path / "out") == 2
@@ -261,15 +243,7 @@ def test_a_model_of_no_run_can_be_prepared_too(tmp_path: Path, capsys):
 
 
 def test_nothing_heavy_is_loaded(tmp_path: Path):
-    script = (
-        "import sys\n"
-        "from azr.cli.main import dispatch\n"
-        f"assert dispatch(['export', {str(BASE)!r}, {str(tmp_path / 'out')!r}]) == 0\n"
-        f"print([name for name in {HEAVY} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert_light(["export", str(BASE), str(tmp_path / "out")])
 
 
 def test_think_tokens_are_removed_on_request(run: Path, tmp_path: Path):
@@ -284,36 +258,8 @@ def test_think_tokens_are_removed_on_request(run: Path, tmp_path: Path):
     assert torch.equal(logits(tmp_path / "remove"), logits(policy(run, 3)))
 
 
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        (["nowhere", "out"], "nowhere is neither a run nor a model"),
-        (["run", "out", "--step", "7"], "run has no policy of step 7: there are steps 3 and 10."),
-        (["run/checkpoints/step_000003/policy", "out", "--step", "3"], "is one model and has no steps"),
-        (["run", "out", "--adapter"], "has whole weights and no adapters: leave out --adapter and --base."),
-        (["run", "out", "--base", "elsewhere"], "has whole weights and no adapters"),
-        (["run", "out", "--adapter", "--base", "elsewhere"], "has whole weights and no adapters"),
-        (["run", "out", "--adapter", "--merge"], "argument --merge: not allowed with argument --adapter"),
-        (["run"], "the following arguments are required: OUT"),
-        (["run", "out", "--steps", "3"], "There is no option --steps; did you mean --step?"),
-        (["run", "out", "--think-tokens", "drop"], "argument --think-tokens: invalid choice: 'drop'"),
-        (["run", "run"], "run is not empty: choose another folder"),
-        (["run", "run/config.yaml"], "run/config.yaml is a file"),
-        (["run", "run/config.yaml/out"], "run/config.yaml/out was not written: "),
-        (["run", "run/checkpoints/step_000010/policy/out"], "lies inside run/checkpoints/step_000010/policy"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_a_mistake_is_one_sentence(run: Path, argv: list[str], said: str, capsys, monkeypatch):
-    monkeypatch.chdir(run.parent)
-    assert export(*argv) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and said in error and error.count("\n") == 1
-    assert sorted(os.listdir()) == ["run"]
-
-
 def test_a_run_without_a_policy_says_so(tmp_path: Path, tiny_model_path: Path, capsys):
-    run = new_run(tmp_path, tiny_model_path)
+    run = save_run(tmp_path, path=str(tiny_model_path))
     assert export(run.path, tmp_path / "out") == 2
     assert "checkpoints holds no policy yet" in capsys.readouterr().err
 
@@ -405,7 +351,7 @@ async def trained(request, ray_cluster: None, tiny_model_path: Path) -> AsyncIte
 @pytest.mark.long
 async def test_trainer_transformers_and_vllm_agree(trained: WorkerGroup, tmp_path: Path, tiny_model_path: Path):
     config = make_config(tiny_model_path)
-    run = new_run(tmp_path, tiny_model_path)
+    run = save_run(tmp_path, path=str(tiny_model_path))
     await trained.call("save_hf", str(policy(run.path, 1)), timeout_s=STEP_S)
     assert export(run.path, tmp_path / "out") == 0
     assert not list((tmp_path / "out").glob("*adapter*"))
@@ -441,7 +387,7 @@ async def test_adapters_go_alone_or_into_their_own_base(
     trained: WorkerGroup, tmp_path: Path, tiny_model_path: Path, capsys
 ):
     """Merged weights are to the bit what engines are sent; a base with one other weight is refused."""
-    run = new_run(tmp_path, tiny_model_path)
+    run = save_run(tmp_path, path=str(tiny_model_path))
     await trained.call("save_hf", str(policy(run.path, 1)), timeout_s=STEP_S)
     assert export(run.path, tmp_path / "alone", "--adapter") == 0
     model = AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32)

@@ -155,7 +155,8 @@ def test_every_recipe_is_listed_with_what_it_takes(capsys):
     of_coder = lines["azr_coder7b_ppo"]
     assert of_coder["model"] == "Qwen/Qwen2.5-Coder-7B" and of_coder["gpus"] == 8
     assert 40 < of_coder["memory_gib"] < of_coder["gpu_memory_gib"] == 48 and of_coder["step_s"] > 10
-    assert lines["azr_coder1b5_lora"]["gpu_memory_gib"] == 24 and lines["azr_14b_ppo"]["gpu_memory_gib"] == 80
+    assert lines["azr_coder1b5_lora"]["gpu_memory_gib"] == lines["azr_qwen3_4b_lora"]["gpu_memory_gib"] == 24
+    assert lines["azr_14b_ppo"]["gpu_memory_gib"] == 80
     assert dispatch(["recipes"]) == 0
     table = capsys.readouterr().out
     assert (

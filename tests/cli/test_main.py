@@ -1,7 +1,6 @@
 """The ``azr`` command finds its subcommands, and loads only the one that was asked for."""
 
 import contextlib
-import importlib
 import re
 import subprocess
 import sys
@@ -15,25 +14,12 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("ray", "torch", "transformers", "vllm", "deepspeed")
 
 
-def azr(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "azr", *argv], capture_output=True, text=True, cwd=ROOT)
-
-
 @pytest.mark.parametrize("word", ["--help", "-h", "help"])
 def test_help_lists_every_command(word, capsys):
     assert dispatch([word]) == 0
     written = capsys.readouterr()
     assert all(f"azr {name}" in written.out for name in COMMANDS)
     assert not written.err
-
-
-def test_every_command_is_a_module_with_help():
-    for name in COMMANDS:
-        assert callable(importlib.import_module(f"azr.cli.{name.replace('-', '_')}").main)
-    done = azr("execute", "--help")
-    assert done.returncode == 0
-    options = ("--backend", "--wall", "--memory-mb", "--repeats", "--static-check", "--no-static-check", "--workers")
-    assert all(option in done.stdout for option in options)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -80,12 +66,12 @@ def test_light_commands_load_nothing_heavy(argv):
     assert_light(argv)
 
 
-def assert_light(argv):
+def assert_light(argv, *others):
     script = (
         "import sys\n"
         "from azr.cli.main import dispatch\n"
         f"assert dispatch({argv}) in (0, 1)\n"
-        f"print([name for name in {HEAVY} if name in sys.modules])"
+        f"print([name for name in {(*HEAVY, *others)} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -1,10 +1,18 @@
-"""What is typed wrongly is told in one sentence, with exit code 2."""
+"""What is typed wrongly is told in one sentence, with exit code 2, and nothing is written."""
+
+from __future__ import annotations
 
 import shlex
+import socket
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from azr.cli.main import dispatch
+from tests import chat_tokenizers
+from tests.explorer.made_runs import small_run
+from tests.tiny_models import save_run, save_tiny
 
 SENTENCES = [
     ("", "azr needs a command: run, recipes, execute, "),
@@ -77,14 +85,179 @@ SENTENCES = [
     ("run orz_ckpt/nosuch", "orz_ckpt/nosuch is not there"),
     ("run playground/nosuch.py", "There is no file playground/nosuch.py"),
     ("plan nosuch", "There is no recipe 'nosuch'. azr recipes lists all."),
+    ("chat nowhere", "There is no model or run 'nowhere'"),
+    ("chat {base}", "has the compact format and cannot chat: use --raw"),
+    ("chat {base} --raw --step 3", "is one model and has no steps"),
+    ("chat {chat} --template tokeniser", "did you mean tokenizer?"),
+    ("chat {chat} --temprature 0", "There is no option --temprature; did you mean --temperature?"),
+    ("chat {chat} --temperature -1", "must be a number above 0, not '-1'"),
+    ("chat {chat} --context 9000", "--context is 9000, but {chat} reads 8192 tokens: lower it"),
+    ("chat {chat} --gpu-memory-utilization 1.5", "must be a number above 0 and below 1"),
+    ("serve {run} --step 7", "has no policy of step 7: there are steps 3 and 10"),
+    ("serve {run} --template missing.jinja", "nor a file"),
+    ("serve {run} --port 70000", "must be a whole number from 1 to 65535"),
+    ("serve {run} --max-model-len 512", "There is no option --max-model-len"),
+    ("eval", "needs a model or a run"),
+    ("eval nowhere/at/all", "There is no model or run"),
+    ("eval {model} --suite exma", "did you mean exam?"),
+    ("eval {model} --suite gsm8k", "give their folder by --data"),
+    ("eval {model} --suite gsm8k --data docs", "docs has no gsm8k.jsonl"),
+    ("eval {model} --suite exam,", "must be names with commas"),
+    ("eval {model} --k 8", "needs samples"),
+    ("eval {model} --samples 4 --k 1,8", "--k 8 needs as many samples, and --samples is 4"),
+    ("eval {model} --max-response-tokens 1000", "exceeds the context of"),
+    ("eval {model} --template tokenizer", "leave out --template"),
+    ("eval {model} --step 3", "leave out --step"),
+    ("eval {model} --all-steps", "is no run: name a run directory"),
+    ("eval {model} --all-steps --out x", "leave --step and --out out"),
+    ("eval {model} --train.policy-lr 1", "azr eval has no use for train.policy_lr"),
+    ("eval {model} --rollout.temperature 0.5", "given by --temperature"),
+    ("eval {model} --rollout.max-response-tokens 9", "given by --max-response-tokens"),
+    ("eval {model} --out README.md", "README.md is a file"),
+    ("eval {model} --out README.md/x", "README.md is a file"),
+    ("eval --modell x", "There is no option --modell"),
+    ("eval compare docs data", "There is no evaluation in docs"),
+    ("eval --list --data none", "There is no folder none"),
+    ("data", "the following arguments are required: SOURCE, SRC, OUT"),
+    ("data prepair gsm8k {rows} {out}", "azr data does one thing, azr data prepare SOURCE SRC OUT [options]"),
+    ("data prepare gsm8 {rows} {out}", "There is no source 'gsm8'; did you mean gsm8k?"),
+    ("data prepare gsm8k {rows} {out} --agains x", "There is no option --agains; did you mean --against?"),
+    ("data prepare gsm8k gone.jsonl {out}", "There is no file gone.jsonl"),
+    ("data prepare gsm8k README.md {out}", "README.md is of no known form: its name must end with .parquet"),
+    ("data prepare gsm8k {rows} rows.csv", "rows.csv is of no known form: its name must end with .jsonl, "),
+    ("data prepare gsm8k {rows} gone/rows.jsonl", "There is no folder gone to write rows.jsonl into"),
+    ("data prepare gsm8k {rows} {rows} --overwrite", "is the file that is to be prepared"),
+    ("data prepare gsm8k {rows} {out} --system drop", "--system means nothing for gsm8k"),
+    ("data prepare luffy {rows} {out} --asked input", "--asked means nothing for luffy"),
+    ("data prepare luffy {rows} {out} --system remove", "invalid choice: 'remove'"),
+    ("data prepare luffy {rows} {out}.jsonl", "row 1: it lacks 'data_source'; a row of luffy is data_source, "),
+    ("data prepare gsm8k {rows} {out}.jsonl --against gone", "There is no folder gone: give the one"),
+    ("seeds", "the following arguments are required: --out"),
+    ("seeds --out {out}", "azr seeds needs a recipe, such as azr_coder7b_ppo, or files to --convert"),
+    ("seeds azr_7b_ppo --convert x --out {out}", "azr seeds needs a recipe"),
+    ("seeds azr_7b_pppo --out {out}", "There is no recipe 'azr_7b_pppo'; did you mean azr_7b_ppo?"),
+    ("seeds azr_14m_mini --out seeds.jsonl.gz", "seeds.jsonl.gz would not be packed"),
+    ("seeds azr_14m_mini --out README.md", "README.md exists already"),
+    ("seeds azr_14m_mini --out README.md/seeds", "README.md/seeds cannot be written"),
+    ("seeds azr_14m_mini --kinds error --out {out}", "--kinds is for --convert"),
+    ("seeds azr_14m_mini --selfplay.seed-task 3 --out {out}", "did you mean --selfplay.seed-tasks?"),
+    ("seeds azr_14m_mini --selfplay.seeds gone.jsonl --out {out}", "gone.jsonl cannot be read"),
+    ("seeds --convert README.md --out {out}", "README.md is no seed file of the authors' code (line 1: "),
+    ("seeds --convert README.md --run.steps 3 --out {out}", "and not run.steps"),
+    ("seeds --convert README.md --kinds errors --out {out}", "did you mean error?"),
+    ("seeds --convert README.md --kinds induction --out {out}", "no task of kind induction"),
+    ("export nowhere {out}", "nowhere is no run: name a run directory"),
+    ("export {run} {out} --step 7", "has no policy of step 7: there are steps 3 and 10."),
+    ("export {run}/checkpoints/step_000003/policy {out} --step 3", "is one model and has no steps"),
+    ("export {run} {out} --adapter", "has whole weights and no adapters: leave out --adapter and --base."),
+    ("export {run} {out} --base elsewhere", "has whole weights and no adapters"),
+    ("export {run} {out} --adapter --base elsewhere", "has whole weights and no adapters"),
+    ("export {run} {out} --adapter --merge", "argument --merge: not allowed with argument --adapter"),
+    ("export {run}", "the following arguments are required: OUT"),
+    ("export {run} {out} --steps 3", "There is no option --steps; did you mean --step?"),
+    ("export {run} {out} --think-tokens drop", "argument --think-tokens: invalid choice: 'drop'"),
+    ("export {run} {out} --private", "add --push-to-hub OWNER/NAME"),
+    ("export {run} {out} --push-to-hub a/b/c", "a/b/c cannot be pushed to"),
+    ("export {run} {run}", "run is not empty: choose another folder"),
+    ("export {run} {run}/config.yaml", "run/config.yaml is a file"),
+    ("export {run} {run}/config.yaml/out", "run/config.yaml/out was not written: "),
+    ("export {run} {run}/checkpoints/step_000010/policy/out", "lies inside {run}/checkpoints/step_000010/policy"),
+    ("show {small} --step 7", "has no rollouts of step 7: it has steps 1 to 2."),
+    (
+        "show {small} --task 000002-deduction-0009",
+        "no task '000002-deduction-0009'; did you mean 000002-deduction-0000?",
+    ),
+    ("show {small} --kind deductio", "has no kind 'deductio'; its kinds are deduction, induction."),
+    ("show {small} --verdict wrongg", "invalid choice: 'wrongg'"),
+    ("view {small} --out /proc/self/report.html", "/proc/self/report.html cannot be written"),
+    ("view {small} {small}", "A run is named twice"),
+    ("view {small}/rollouts", "There is no run in {small}/rollouts: name a run directory, such as orz_ckpt/NAME."),
+    ("view {small}/..", "There is no run in {small}/..: name a run directory, such as "),
+    ("view {small}/metrics.jsonl", "There is no run in"),
+    (
+        "view {small} --out {small}/none/report.html",
+        "There is no folder {small}/none: make it, or choose another --out.",
+    ),
+    ("view {small} --out {small}/tasks.jsonl", "{small}/tasks.jsonl is there already and no report"),
+    (
+        "view {small} --out {small}/rollouts",
+        "{small}/rollouts cannot be written (Is a directory): choose another --out.",
+    ),
+    ("view {small} --no-token --host 0.0.0.0 --port 0", "leave --no-token out"),
+    ("view {small} --host 192.0.2.1 --port 0", "Port 0 of 192.0.2.1 cannot be used"),
+    ("view {small} --port {taken}", "choose another --port or --host"),
+    ("new kinds a b", "argument kind: invalid choice: 'kinds'"),
+    ("new kind a", "azr new --help lists every option"),
+    ("new kind Least {out}", "A kind cannot be called 'Least': take small letters, digits and '_'"),
+    ("new kind class {out}", "A kind cannot be called 'class': take small letters"),
+    ("new kind deduction {out}", "There is a kind deduction already: take another name."),
+    ("new kind output {out}", "A kind cannot be called output, which prompts use for a part of a task"),
+    ("new kind numbers {out}", "A kind cannot be called numbers, which prompts use"),
+    ("new kind json {out}", "There is a module json already, which the package would hide"),
+    ("new kind least_first {small}", "small is there already and not an empty folder: name a new one."),
+    ("new kind least_first README.md", "README.md is there already and not an empty folder: name a new one."),
+    ("new kind least_first no/such/folder", "no/such is no folder, so folder cannot be written there."),
+    ("completion tcsh", "invalid choice: 'tcsh'"),
+    ("run {mini} --run.stepz 3", "There is no option --run.stepz; did you mean --run.steps?"),
+    ("run {mini} --steps 3", "There is no option --steps; did you mean --run.steps?"),
+    ("run {mini} --dry 3", "There is no option --dry; did you mean --dry-run?"),
+    ("run {mini} --algorithm.estimator gea", "algorithm.estimator is 'gea'; it must be one of trrpp, gae"),
+    (
+        "run {mini} --run.steps many",
+        "run.steps is 'many'; it must be a whole number of at least 1 and at most 1,000,000",
+    ),
+    ("run {mini} --run.steps 0", "run.steps is '0'; it must be a whole number of at least 1 and"),
+    (
+        "run {mini} --run.steps",
+        "--run.steps takes a whole number of at least 1 and at most 1,000,000,000, not nothing.",
+    ),
+    ("run {mini} --run.steps 3 4", "unrecognized arguments: 4"),
+    ("run {mini} --selfplay.kinds", "--selfplay.kinds takes a list of names, not nothing."),
+    ("run {mini} --run.no-deterministic true", "unrecognized arguments: true"),
+    ("run {mini} --run.no-steps", "There is no option --run.no-steps"),
+    ("run {mini} --no-run.deterministic", "did you mean --run.no-deterministic?"),
+    ("run {mini} --run.steps 1" + 26 * "0", "it must be a whole number of at least 1 and at most 1,000,000,000."),
+    ("run {mini} --run.seed " + str(2**64), "it must be a whole number of at least 0 and at most 4,294,967,295."),
+    ("run {mini} --rollout.engines 1000000", "it must be a whole number of at least 1 and at most 4,096."),
+    ("run {mini} --selfplay.kinds deduction magic", "There is no task kind 'magic'"),
+    ("run {mini} --resume --verify all", "--verify: invalid choice: 'all'"),
+    ("run {mini} --restart --resume", "--resume goes on with a run and --restart begins it again"),
     ("doctor --recipe nosuch", "There is no recipe 'nosuch'. azr recipes lists all."),
     ("run azr_14m_mini --eval.suites exam nosuch --dry-run", "There is no suite 'nosuch'. azr eval --list names all."),
 ]
 
 
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> Iterator[dict[str, object]]:
+    """A model that chats, a run with the policies of two steps, one to be explored, rows, and a port that is taken."""
+    here = tmp_path_factory.mktemp("mistakes")
+    chat = save_tiny(here / "chat", "qwen2", chat_tokenizers.chatml(), max_position_embeddings=8192)
+    run = save_run(here, 3, 10)
+    (here / "rows.jsonl").write_text('{"question": "How many legs has an ant?", "answer": "Three pairs.\\n#### 6"}\n')
+    small_run(here / "small")
+    dispatch(["show", str(here / "small")])  # makes its index
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        files = {
+            "chat": chat,
+            "run": run.path,
+            "small": here / "small",
+            "rows": here / "rows.jsonl",
+            "out": here / "out",
+        }
+        more = {"model": tiny_model_path, "base": "data/azr_14m_base", "mini": "azr_14m_three_kinds --dry-run"}
+        yield {**files, **more, "taken": taken.getsockname()[1], "here": here}
+
+
 @pytest.mark.parametrize("typed, said", SENTENCES, ids=lambda words: words[:60])
-def test_a_mistake_is_one_sentence(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(shlex.split(typed)) == 2
+def test_a_mistake_is_one_sentence_and_nothing_is_written(
+    typed: str, said: str, places: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def there() -> list[Path]:
+        return sorted([*Path(str(places["here"])).rglob("*"), *Path("orz_ckpt").glob("eval/*")])
+
+    before = there()
+    assert dispatch(shlex.split(typed.format(**places))) == 2
     written = capsys.readouterr()
-    assert written.err.startswith("error: ") and said in written.err and written.err.count("\n") == 1
+    assert written.err.startswith("error: ") and said.format(**places) in written.err and written.err.count("\n") == 1
     assert not written.out or typed.startswith("plan"), "a plan says what it was made for before it fails"
+    assert there() == before

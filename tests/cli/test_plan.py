@@ -19,7 +19,6 @@ from tests.e2e.three_kinds import config as mini
 from tests.recipes import recipes
 
 FLAGSHIP = ["plan", "azr_coder7b_ppo", "--gpus", "8", "--gpu-memory", "80"]
-RATES = ("at measured rates", "at the goals, not measured")
 SHIPPED = {
     "azr_coder3b_ppo": 2, "azr_qwen3_4b_ppo": 2, "azr_7b_ppo": 8, "azr_coder7b_ppo": 8, "azr_llama8b_ppo": 8,
     "azr_14b_ppo": 8, "azr_coder14b_ppo": 8, "azr_coder7b_rloo": 8,
@@ -45,8 +44,7 @@ def test_the_table_of_the_flagship(capsys):
     assert "384 trajectories of up to 14,240 tokens trained on" in text
     assert "in turns: 71.6 GiB while playing, 3.6 of them the trainers' processes; 38.3 while learning" in text
     assert "host memory, page-locked: 212 GiB per node (trainers while engines play 212)" in text
-    measured, goal = (next(line for line in text.splitlines() if line.startswith(row)) for row in RATES)
-    assert float(goal.split()[-1]) < float(measured.split()[-1])
+    assert "\nat measured rates " in text
     assert "fits on 1 node(s) of 8 GPU(s) with 80 GiB" in text
 
 
@@ -63,16 +61,13 @@ def test_overrides_of_the_config_and_of_the_assumptions(capsys):
     assert "does not fit" in capsys.readouterr().out
 
 
-def test_several_counts_of_nodes_add_a_table_at_measured_rates_and_one_of_goals(capsys):
+def test_several_counts_of_nodes_add_a_table(capsys):
     assert dispatch([*FLAGSHIP, "--nodes", "1,2,8,64"]) == 0
-    plan, measured, goals = capsys.readouterr().out.rsplit("\na step over nodes, ", 2)
+    plan, table = capsys.readouterr().out.rsplit("\na step over nodes, at measured rates", 1)
     assert plan.rstrip().endswith("GiB of a GPU are taken")
-    assert measured.startswith("at measured rates")
-    assert goals.startswith("at the rates aimed at, which nothing has shown")
-    for table in (measured, goals):
-        assert re.search(r"^  GPUs +8 +16 +64 +512$", table, re.MULTILINE)
-        assert re.search(r"^ +times that of 1 node\(s\) +1\.00 ", table, re.MULTILINE)
-        assert table.rstrip().splitlines()[-1].startswith("on 64 nodes a step takes ")
+    assert re.search(r"^  GPUs +8 +16 +64 +512$", table, re.MULTILINE)
+    assert re.search(r"^ +times that of 1 node\(s\) +1\.00 ", table, re.MULTILINE)
+    assert table.rstrip().splitlines()[-1].startswith("on 64 nodes a step takes ")
 
 
 def test_small_gpus_do_not_fit_and_a_knob_is_named(capsys):
@@ -113,12 +108,6 @@ def test_the_gpu_recipes_share_one_algorithm(capsys):
         assert config.algorithm == shared.full.algorithm or not name.endswith("_ppo")
 
 
-def test_the_recipe_on_the_estimates_samples_and_keeps_nothing_that_it_does_not_train_on():
-    config = recipes()["azr_coder7b_rloo"]
-    assert config.selfplay.train_on_estimates and not config.selfplay.solver_prompts
-    assert not config.algorithm.needs_critic and not config.algorithm.needs_reference
-
-
 CRITIC_FREE = ["--algorithm.estimator", "trrpp", "--algorithm.kl.coef", "0"]
 
 
@@ -139,13 +128,6 @@ def test_every_recipe_fits_on_the_gpus_it_is_for(name, flags, capsys):
 def test_debug_leaves_a_recipe_that_can_run_critic_free_too(name):
     for flags in ([], CRITIC_FREE):
         check(run.parse(base.tiny(recipes()[name]), flags).config)
-
-
-def test_debug_shrinks_the_batch_and_keeps_the_rest():
-    config = base.tiny(recipes()["azr_coder14b_ppo"])
-    check(config)
-    assert config.trajectories_by_step == (48,)
-    assert config.train == recipes()["azr_coder14b_ppo"].train
 
 
 @pytest.mark.parametrize("name", [name for name, gpus in SHIPPED.items() if gpus == 8])

@@ -58,34 +58,6 @@ def test_records_of_their_error_kind_and_several_files(tmp_path, capsys):
     assert (refused["file"], refused["reason"]) == (files[1], "duplicate")
 
 
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        ([], "the following arguments are required: --out"),
-        (["--out", "OUT"], "azr seeds needs a recipe, such as azr_coder7b_ppo, or files to --convert"),
-        (["azr_7b_ppo", "--convert", "x", "--out", "OUT"], "azr seeds needs a recipe"),
-        (["azr_7b_pppo", "--out", "OUT"], "There is no recipe 'azr_7b_pppo'; did you mean azr_7b_ppo?"),
-        (["base", "--out", "OUT"], "playground/base.py has no config, but what recipes share"),
-        (["azr_14m_mini", "--out", "seeds.jsonl.gz"], "seeds.jsonl.gz would not be packed"),
-        (["azr_14m_mini", "--out", "README.md"], "README.md exists already"),
-        (["azr_14m_mini", "--out", "README.md/seeds"], "README.md/seeds cannot be written"),
-        (["azr_14m_mini", "--kinds", "error", "--out", "OUT"], "--kinds is for --convert"),
-        (["azr_14m_mini", "--selfplay.seed-task", "3", "--out", "OUT"], "did you mean --selfplay.seed-tasks?"),
-        (["azr_14m_mini", "--selfplay.seeds", "gone.jsonl", "--out", "OUT"], "gone.jsonl cannot be read"),
-        (["--convert", "gone.jsonl", "--out", "OUT"], "gone.jsonl cannot be read"),
-        (["--convert", "README.md", "--out", "OUT"], "README.md is no seed file of the authors' code (line 1: "),
-        (["--convert", "README.md", "--run.steps", "3", "--out", "OUT"], "and not run.steps"),
-        (["--convert", "README.md", "--kinds", "errors", "--out", "OUT"], "did you mean error?"),
-        (["--convert", "README.md", "--kinds", "induction", "--out", "OUT"], "no task of kind induction"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_nothing_is_written(argv, said, capsys, tmp_path):
-    assert dispatch(["seeds", *(str(tmp_path / "seeds.jsonl") if word == "OUT" else word for word in argv)]) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.startswith("error: ") and error.count("\n") == 1
-    assert not any(tmp_path.iterdir())
-
-
 def test_a_file_of_which_nothing_passes_is_not_written(tmp_path, capsys):
     source, out = tmp_path / "authors.jsonl", tmp_path / "seeds.jsonl"
     source.write_text(json.dumps(RAISES))

@@ -19,13 +19,12 @@ from typing import Any
 import pytest
 
 from azr.cli.main import dispatch
-from azr.config import Config, ModelConfig, RunConfig
 from azr.records import Stops
 from azr.rollout.server import VARIABLE
 from azr.runs.asked_model import open_model
 from azr.runs.run_dir import PromptForm, RunDirectory
 from tests import chat_tokenizers
-from tests.tiny_models import save_tiny
+from tests.tiny_models import save_run, save_tiny
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "data" / "azr_14m_base"
@@ -36,12 +35,10 @@ STOPS = Stops(("}",), (256, 258))
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     """Its prompts are brackets; its model's folder asks for other sampling than training does."""
-    base = save_tiny(tmp_path / "base", "qwen2", chat_tokenizers.chatml())
-    run = RunDirectory.create(Config(run=RunConfig(name="run", root=str(tmp_path)), model=ModelConfig(path=str(base))))
-    policy = run.checkpoints / "step_000002" / "policy"
-    save_tiny(policy, "qwen2", chat_tokenizers.chatml())
-    (policy / "generation_config.json").write_text(json.dumps({"temperature": 0.01, "top_k": 1, "eos_token_id": 256}))
-    PromptForm(BRACKETS, STOPS).write(run.prompt_form)
+    save_tiny(tmp_path / "base", "qwen2", chat_tokenizers.chatml())
+    run = save_run(tmp_path, 2, form=PromptForm(BRACKETS, STOPS))
+    settings = run.checkpoints / "step_000002" / "policy" / "generation_config.json"
+    settings.write_text(json.dumps({"temperature": 0.01, "top_k": 1, "eos_token_id": 256}))
     return run
 
 
@@ -104,23 +101,6 @@ def test_tags_are_served_without_chat(monkeypatch, capsys):
     assert "--chat-template" not in command
     said = capsys.readouterr().out
     assert "it completes prompts, and cannot chat" in said and "/v1/completions" in said
-
-
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        (["nowhere"], "There is no model or run 'nowhere'"),
-        (["RUN", "--step", "3"], "has no policy of step 3: there is only step 2"),
-        (["RUN", "--template", "missing.jinja"], "nor a file"),
-        (["RUN", "--port", "70000"], "must be a whole number from 1 to 65535"),
-        (["RUN", "--max-model-len", "512"], "There is no option --max-model-len"),
-    ],
-)
-def test_a_mistake_is_one_sentence(run: RunDirectory, argv: list[str], said: str, capsys):
-    assert dispatch(["serve", *(str(run.path) if word == "RUN" else word for word in argv)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and said in error and error.count("\n") == 1
-    assert not (run.path / "exports").exists()
 
 
 @contextmanager

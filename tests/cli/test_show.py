@@ -1,8 +1,6 @@
 """`azr show` prints what the records hold."""
 
 import gzip
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 
 from azr.cli.main import dispatch
 from azr.records import Judgement
-from tests.cli.test_main import ROOT, assert_light
+from tests.cli.test_main import assert_light
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
 
 
@@ -89,31 +87,5 @@ def test_long_texts_are_shortened_unless_all_is_asked_for(tmp_path, capsys):
     assert "y" * 5000 in shown(capsys, str(run.path), "-n", "1", "--whole")
 
 
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        (["--step", "7"], "has no rollouts of step 7: it has steps 1 to 2."),
-        (
-            ["--task", "000002-deduction-0009"],
-            "has no task '000002-deduction-0009'; did you mean 000002-deduction-0000?",
-        ),
-        (["--kind", "deductio"], "has no kind 'deductio'; its kinds are deduction, induction."),
-        (["--verdict", "wrongg"], "invalid choice: 'wrongg'"),
-    ],
-)
-def test_mistakes_are_one_sentence(argv, said, run, capsys):
-    assert dispatch(["show", str(run.path), *argv]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_nothing_heavy_is_loaded(run):
-    assert_light(["show", str(run.path)])
-
-
-def test_the_page_templates_are_not_loaded(run):
-    code = (
-        f"import sys; from azr.cli.main import dispatch; dispatch(['show', {str(run.path)!r}]); import azr.cli.view; "
-    )
-    code += "print([name for name in ('jinja2', 'markupsafe', 'starlette') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+def test_nothing_heavy_is_loaded_and_no_templates_of_pages(run):
+    assert_light(["show", str(run.path)], "jinja2", "markupsafe", "starlette")

@@ -12,7 +12,7 @@ import pytest
 from azr.config import DataConfig
 from azr.datasets.rows import RowOrder, epoch_order, rows_taken
 from azr.records import NO_ROWS_TAKEN, RowsLeft
-from azr.runs.resume import FILE, INITIAL, RunState
+from azr.runs.checkpoint_store import INITIAL, STATE_FILE, RunState
 
 FILE_DIGEST = "digest"
 Taken = list[tuple[int, int]]
@@ -146,7 +146,7 @@ def test_rows_are_in_the_runs_state_and_an_older_one_has_none(tmp_path: Path) ->
     state = RunState(step=1, elapsed_s=2.5, offsets=INITIAL.offsets, rows=order.left_after(1))
     state.write(tmp_path)
     assert RunState.read(tmp_path)[0] == state and INITIAL.rows == NO_ROWS_TAKEN
-    tree = msgspec.json.decode((tmp_path / FILE).read_bytes())
+    tree = msgspec.json.decode((tmp_path / STATE_FILE).read_bytes())
     del tree["rows"]
-    (tmp_path / FILE).write_bytes(msgspec.json.encode(tree))
+    (tmp_path / STATE_FILE).write_bytes(msgspec.json.encode(tree))
     assert RunState.read(tmp_path)[0] == RunState(step=1, elapsed_s=2.5, offsets=INITIAL.offsets, rows=None)

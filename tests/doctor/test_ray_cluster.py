@@ -1,15 +1,16 @@
 """Ports of a Ray head, on real sockets, and what a cluster offers a recipe; that it is asked rightly, on a real one."""
 
+import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from azr.doctor import ray_cluster
-from azr.doctor.findings import Finding, Mark
+from azr.doctor import Finding, Mark, ray_cluster
 from azr.doctor.ray_cluster import Cluster, Node
 
 
@@ -50,20 +51,20 @@ def test_a_name_that_means_the_machine_itself_is_said_and_no_route_is_a_warning(
     assert ray_cluster._address("127.0.0.1", "127.0.1.1").mark is Mark.WARNING
 
 
-def process(proc, number, name, *command):
-    folder = proc / str(number)
-    folder.mkdir()
-    (folder / "comm").write_text(f"{name}\n")
-    (folder / "cmdline").write_bytes(b"\0".join(word.encode() for word in command))
-
-
 def test_heads_are_found_by_their_process(tmp_path):
-    process(tmp_path, 10, "gcs_server", "gcs_server", "--gcs_server_port=6379", "--metrics-agent-port=0")
-    process(tmp_path, 11, "gcs_server", "gcs_server", "--gcs_server_port=0")
-    process(tmp_path, 12, "python", "python", "--gcs_server_port=7000")
-    (tmp_path / "13").mkdir()
-    (tmp_path / "self").mkdir()
-    assert ray_cluster.ray_heads(tmp_path) == {6379}
+    shutil.copy("/bin/sleep", tmp_path / "gcs_server")
+    places = [(tmp_path / "gcs_server", port) for port in (6379, 0)] + [("/bin/sleep", 7000)]
+    script = 'exec -a "$0 --gcs_server_port=$1" "$0" 60'
+    started = [subprocess.Popen(["bash", "-c", script, str(place), str(port)]) for place, port in places]
+    try:
+        while not all("--gcs" in psutil.Process(each.pid).cmdline()[0] for each in started):
+            time.sleep(0.01)
+        heads = ray_cluster.ray_heads()
+        assert 6379 in heads and not heads & {0, 7000}
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
 
 
 def marks(clusters, free) -> list[tuple[Mark, str]]:

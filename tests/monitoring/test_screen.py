@@ -14,8 +14,7 @@ from azr.config import Config, SafetyConfig
 from azr.errors import RunEnded, UserError
 from azr.monitoring.monitor import Monitor, SafetyStop, flag_metrics
 from azr.monitoring.reader import Findings, Text, TextReader
-from azr.monitoring.screen import DEFAULT, MAX_FLAGS, Rule, Screen, patterns_of
-from azr.monitoring.texts import Measures
+from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Measures, Rule, Screen, patterns_of
 from azr.prepare import prepare
 from azr.records import Completion, FinishReason, Role, Sample
 

@@ -4,30 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from azr.config import GAE, TRRPP, AlgorithmConfig, ClusterConfig, Config, KLConfig, RolloutConfig, TrainConfig
-from azr.plan.inputs import GIB, Assumptions, ClusterSpec
+from azr.config import TRRPP, AlgorithmConfig, ClusterConfig, Config, RolloutConfig, TrainConfig
+from azr.plan.inputs import GIB, KNOWN, ClusterSpec
 from azr.plan.memory import ENGINE_GPU, NODE_COPIES, model_roles, states, training
-from azr.plan.planner import Plan, make_plan, suggest, text
-from azr.plan.shapes import KNOWN, ModelShape
+from azr.plan.planner import make_plan, suggest, text
 from playground.azr_coder7b_ppo import config as recipe
+from tests.plan.test_plan import ASSUMED, NODE, SEVEN, planned, seven
 
-ASSUMED = Assumptions()
-NODE = ClusterSpec(gpus=8, gpu_memory_gib=80)
-SEVEN = KNOWN["Qwen/Qwen2.5-7B"]
 LEARNING = ("score critic", "score reference", "train policy", "train critic")
-
-
-def seven(**train) -> Config:
-    given = {"data_parallel": 8, "offload_optimizer": True} | train
-    return Config(
-        algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.001)),
-        rollout=RolloutConfig(engines=given["data_parallel"], gpu_memory_utilization=0.85),
-        train=TrainConfig(**given),
-    )
-
-
-def planned(config: Config, shape: ModelShape = SEVEN, nodes: ClusterSpec = NODE) -> Plan:
-    return make_plan(config, shape, nodes, ASSUMED)
 
 
 def test_while_engines_play_only_the_trainers_processes_stay():
@@ -60,13 +44,6 @@ def test_policy_critic_and_reference_visit_the_gpu_one_after_the_other():
     assert "critic parameters" not in plan.memory["train policy"]
     apart = planned(replace(seven(data_parallel=4), cluster=ClusterConfig(colocate=False)))
     assert {f"{role} parameters" for role in roles} <= apart.memory["train policy"].keys()
-
-
-def test_a_push_finds_the_policys_parameters_and_no_others():
-    plan = planned(seven())
-    push = plan.memory["push"]
-    assert {"policy parameters", "engine weights"} <= push.keys()
-    assert not {"KV cache", "critic parameters", "policy gradients"} & push.keys()
 
 
 def test_what_leaves_the_gpu_is_in_host_memory():

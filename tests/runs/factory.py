@@ -1,9 +1,10 @@
-"""Samples made by hand."""
+"""Samples made by hand, a clock, and waiting."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from azr.records import VALID, Completion, FinishReason, Judgement, Role, Sample
 from azr.tasks.base import RejectReason
@@ -58,3 +59,23 @@ def sample(role: Role, kind: str = "deduction", *, reward: float | None = 1.0, *
         "judgement": None if verdict is None else Judgement(verdict=str(verdict)),
     }
     return Sample(role=role, kind=kind, reward=reward, **fields | change)  # type: ignore[arg-type]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def until(happened: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait for something that other threads bring about; a file that is not there yet counts as not happened."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if happened():
+                return
+        except FileNotFoundError:
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoTokenizer, Phi3Config
 
 from azr.algorithms.architectures import CHECKED
 from azr.cli.main import dispatch
-from azr.runs.former_keys import add_former_keys
+from azr.runs.exported_files import add_former_keys
 from azr.runs.model_folder import read_object, write_object
 from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer

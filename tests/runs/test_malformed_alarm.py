@@ -6,7 +6,7 @@ import pytest
 
 from azr.errors import RunEnded
 from azr.records import Completion, FinishReason, Judgement, Reason, Role, Sample
-from azr.runs.malformed_alarm import MalformedAlarm, shortened
+from azr.runs.stop_signal import MalformedAlarm, shortened
 from tests.runs.factory import sample
 
 LOOK = Path("run/rollouts/step_000003.jsonl.gz")

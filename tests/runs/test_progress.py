@@ -6,13 +6,13 @@ import logging
 import os
 import pty
 import time
-from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
 from azr.runs.metrics import Metrics
 from azr.runs.progress import LiveDisplay, PlainDisplay, Progress, duration, open_progress, share
+from tests.runs.factory import Clock, until
 
 METRICS: Metrics = {
     "deduction/proposer/funnel/proposed": 12,
@@ -22,20 +22,6 @@ METRICS: Metrics = {
     "abduction/solver/accuracy": 1.0,
     "policy/loss": -0.01234,
 }
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def started(clock: Clock, steps: int, **more: float) -> tuple[Progress, io.StringIO]:
@@ -58,21 +44,13 @@ def test_a_line_says_what_goes_on_how_far_it_is_and_what_is_left() -> None:
     clock.now = 60.0
     progress.step_done(1, {})
     progress.phase("propose", 36)
-    progress.advance("propose", 36)
-    for _ in range(5):
-        progress.enter("solve")
-    progress.advance("solve", 2)
+    progress.phase("propose").done += 36
+    progress.phase("solve").entered += 5
+    progress.phase("solve").done += 2
     clock.now = 70.0
     assert progress.line() == "step 2/24 · solve 2/5 · 10 s · about 8 min left"
-    progress.close()
-
-
-def test_after_the_last_step_a_run_is_ending() -> None:
-    clock = Clock()
-    progress, _ = started(clock, 1)
-    progress.step_begun()
-    progress.step_done(1, {})
-    clock.now = 3.0
+    progress.step_done(24, {})
+    clock.now = 73.0
     assert progress.line() == "ending · 3 s"
     progress.close()
 
@@ -81,7 +59,7 @@ def test_a_restarted_run_is_starting_again_and_explains_its_lines_no_more() -> N
     clock = Clock()
     progress, stream = started(clock, 9)
     progress.step_begun()
-    progress.enter("solve")
+    progress.phase("solve").entered += 1
     clock.now = 5.0
     progress.step_done(1, METRICS)
     progress.start(9, first_step=4)
@@ -135,17 +113,11 @@ def test_a_step_ends_in_one_summary_line_which_is_explained_before_the_first() -
     progress.close()
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(8.2, "8 s"), (89.0, "89 s"), (90.0, "2 min"), (5399.0, "1 h 30 min"), (11100.0, "3 h 05 min")],
-)
-def test_durations_read_well(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(("rate", "text"), [(0.0, ".00"), (0.414, ".41"), (0.994, ".99"), (0.996, "1.0"), (1.0, "1.0")])
-def test_shares_take_three_characters(rate: float, text: str) -> None:
-    assert share(rate) == text
+def test_durations_and_shares_read_well() -> None:
+    assert [duration(seconds) for seconds in (8.2, 89.0, 90.0, 5399.0, 11100.0)] == [
+        "8 s", "89 s", "2 min", "1 h 30 min", "3 h 05 min",
+    ]  # fmt: skip
+    assert [share(rate) for rate in (0.0, 0.414, 0.994, 0.996, 1.0)] == [".00", ".41", ".99", "1.0", "1.0"]
 
 
 def test_without_a_terminal_lines_follow_what_moves(caplog: pytest.LogCaptureFixture) -> None:
@@ -155,11 +127,10 @@ def test_without_a_terminal_lines_follow_what_moves(caplog: pytest.LogCaptureFix
     progress.start(2)
     progress.step_begun()
     progress.phase("propose", 3)
-    progress.advance("propose")
+    progress.phase("propose").done += 1
     until(lambda: "propose 1/3" in stream.getvalue())
-    progress.enter("solve")
-    progress.enter("solve")
-    progress.advance("solve")
+    progress.phase("solve").entered += 2
+    progress.phase("solve").done += 1
     until(lambda: "solve 1/2" in stream.getvalue())
     time.sleep(0.2)
     lines = stream.getvalue().splitlines()
@@ -207,7 +178,7 @@ def test_a_terminal_gets_a_live_table_and_keeps_what_is_logged() -> None:
             progress.start(24)
             progress.step_begun()
             progress.phase("propose", 36)
-            progress.advance("propose", 12)
+            progress.phase("propose").done += 12
             progress.log("[tag] stays")
             until(lambda: shows("[tag] stays", "step 1/24 · propose 12/36", "━━━"))
             progress.step_done(1, METRICS)

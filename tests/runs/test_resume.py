@@ -13,8 +13,16 @@ from safetensors.numpy import save as save_tensors
 from azr.config import GAE, AlgorithmConfig, Config, RunConfig, TrainConfig
 from azr.errors import UserError
 from azr.hashed_files import hash_file
-from azr.runs.checkpoint_store import CheckpointStore, step_of
-from azr.runs.resume import INITIAL, LATEST, RunState, config_changes, find_checkpoint, resolve_run
+from azr.runs.checkpoint_store import (
+    INITIAL,
+    LATEST,
+    CheckpointStore,
+    RunState,
+    config_changes,
+    find_checkpoint,
+    resolve_run,
+    step_of,
+)
 from azr.runs.run_dir import RunDirectory
 from azr.runs.sample_file import FileOffset, LogOffsets
 

@@ -9,7 +9,8 @@ import pytest
 from azr.config import Config, RunConfig
 from azr.config_tree import from_yaml
 from azr.errors import UserError
-from azr.runs.run_dir import RunDirectory, check_free, logging_to
+from azr.records import Stops
+from azr.runs.run_dir import PromptForm, RunDirectory, check_free, logging_to
 
 
 def config(root: Path, name: str = "first") -> Config:
@@ -89,3 +90,22 @@ def test_the_log_holds_what_is_logged_while_it_is_attached(tmp_path: Path) -> No
     logging.getLogger("azr.somewhere").info("after")
     (line,) = (tmp_path / "log.txt").read_text().splitlines()
     assert line.endswith("INFO azr.somewhere: during")
+
+
+def test_the_prompts_that_a_run_began_with_are_kept_and_must_stay(tmp_path: Path) -> None:
+    file, form = tmp_path / "prompts.json", PromptForm("{{ messages }}", Stops(("</answer>",), (1, 2)))
+    assert PromptForm.read(file) is None
+    for _ in range(2):
+        form.keep(file)
+    assert PromptForm.read(file) == form
+    for other, what in (
+        (replace(form, template="{{ x }}"), "chat template"),
+        (replace(form, stops=Stops()), "list of"),
+    ):
+        with pytest.raises(UserError, match=f"The {what}.* of this run has changed"):
+            other.keep(file)
+    assert PromptForm.read(file) == form
+    for content in ("", "[]", '{"template": null}', '{"template": 5, "stops": {"strings": ["a"], "token_ids": [1]}}'):
+        file.write_text(content)
+        with pytest.raises(UserError, match=r"prompts.json cannot be read .* remove it"):
+            form.keep(file)

@@ -104,16 +104,6 @@ async def test_texts_that_could_not_be_written_end_the_run(next_call: str, tmp_p
     assert not logger.run.rollouts(2).exists()
 
 
-async def test_texts_are_complete_when_the_logger_is_closed(tmp_path: Path) -> None:
-    logger = opened(config(tmp_path))
-    for number in (1, 2, 3, 4):
-        await logger.log_rollouts(number, [sample(Role.SOLVER)] * 200, decode)
-    logger.close()
-    for number in (1, 2, 3, 4):
-        with gzip.open(logger.run.rollouts(number), "rt") as file:
-            assert len(file.readlines()) == 200
-
-
 async def test_a_failure_that_nobody_asked_about_is_in_the_log(tmp_path: Path) -> None:
     logger = opened(config(tmp_path))
     logger.run.rollouts(1).with_name(".step_000001.jsonl.gz").mkdir()
@@ -128,7 +118,7 @@ from pathlib import Path
 from azr.records import PromptIds, Role
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
-from azr.runs.resume import RunState
+from azr.runs.checkpoint_store import RunState
 from tests.runs.factory import sample
 from tests.runs.test_run_logger import config
 

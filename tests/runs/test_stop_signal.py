@@ -12,24 +12,19 @@ import pytest
 from azr.runs.stop_signal import StopRequested, StopSignal
 
 
-class Log(list[str]):
-    def __call__(self, text: str) -> None:
-        self.append(text)
-
-
 async def test_work_is_done_without_a_signal():
     async def work() -> str:
         return "done"
 
     stop_signal = StopSignal()
-    with stop_signal.listening(Log()):
+    with stop_signal.listening(print):
         assert await stop_signal.cancel_on_stop(work()) == "done"
         stop_signal.raise_if_requested()
 
 
 @pytest.mark.parametrize("received", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_the_first_signal_gives_up_work_in_progress(received):
-    stop_signal, log, ended = StopSignal(), Log(), []
+    stop_signal, log, ended = StopSignal(), [], []
 
     async def work() -> None:
         try:
@@ -38,7 +33,7 @@ async def test_the_first_signal_gives_up_work_in_progress(received):
             await asyncio.sleep(0.01)
             ended.append(True)
 
-    with stop_signal.listening(log):
+    with stop_signal.listening(log.append):
         asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), received)
         with pytest.raises(StopRequested) as stopped:
             await stop_signal.cancel_on_stop(work())
@@ -50,7 +45,7 @@ async def test_the_first_signal_gives_up_work_in_progress(received):
 async def test_nohup_is_obeyed():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with StopSignal().listening(Log()) as _:
+        with StopSignal().listening(print) as _:
             os.kill(os.getpid(), signal.SIGHUP)
             await asyncio.sleep(0.05)
     finally:
@@ -65,7 +60,7 @@ async def test_a_failure_of_work_that_is_given_up_is_one_line(caplog):
             raise TimeoutError("the driver waited 30 s for a rank to end")
 
     stop_signal = StopSignal()
-    with stop_signal.listening(Log()):
+    with stop_signal.listening(print):
         asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
         with pytest.raises(StopRequested):
             await stop_signal.cancel_on_stop(work())
@@ -99,7 +94,7 @@ def test_a_closed_terminal_stops_as_a_signal_does():
 
 async def test_the_second_signal_cancels_whatever_goes_on():
     async def run() -> None:
-        with StopSignal().listening(Log()):
+        with StopSignal().listening(print):
             for delay in (0.05, 0.1):
                 asyncio.get_running_loop().call_later(delay, os.kill, os.getpid(), signal.SIGINT)
             await asyncio.sleep(60)

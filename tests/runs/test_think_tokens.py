@@ -11,8 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoTokenizer
 
 from azr.errors import UserError
-from azr.runs import think_tokens
-from azr.runs.think_tokens import TAGS
+from azr.runs.exported_files import TAGS, remove_think_tokens
 
 TEXT = "User: why?\nAssistant: <think>\nbecause 1 < 2\n</think>\n<answer>\n42\n</answer><|im_end|>"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -64,7 +63,7 @@ def qwen3_like(folder: Path, plain: list[str], where_else: dict[str, Any]) -> To
 def test_the_tags_are_spelled_and_all_else_keeps_its_id(plain: list[str], where_else: dict, tmp_path: Path):
     before = qwen3_like(tmp_path, plain, where_else)
     assert all(len(before.encode(tag).ids) == 1 for tag in TAGS)
-    think_tokens.remove(tmp_path)
+    remove_think_tokens(tmp_path)
 
     after, loaded = Tokenizer.from_file(str(tmp_path / "tokenizer.json")), AutoTokenizer.from_pretrained(tmp_path)
     for tag in TAGS:
@@ -82,7 +81,7 @@ def test_the_tags_are_spelled_and_all_else_keeps_its_id(plain: list[str], where_
 
 def test_no_file_brings_the_tags_back(tmp_path: Path):
     qwen3_like(tmp_path, LAST, {"additional_special_tokens": list(TAGS)})
-    think_tokens.remove(tmp_path)
+    remove_think_tokens(tmp_path)
     for path in tmp_path.glob("*.json"):
         assert not any(f'"{tag}"' in path.read_text() for tag in TAGS), path.name
 
@@ -90,4 +89,4 @@ def test_no_file_brings_the_tags_back(tmp_path: Path):
 def test_a_tokenizer_without_the_tags_is_refused(tmp_path: Path):
     qwen3_like(tmp_path, ["<tool_call>"], {})
     with pytest.raises(UserError, match="has no tokens <think> and </think>: leave out --think-tokens"):
-        think_tokens.remove(tmp_path)
+        remove_think_tokens(tmp_path)

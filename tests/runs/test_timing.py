@@ -1,18 +1,9 @@
 from __future__ import annotations
 
-import asyncio
-import time
-
 import pytest
 
-from azr.runs.timing import PhaseClock
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from azr.runs.metrics import PhaseClock
+from tests.runs.factory import Clock
 
 
 def test_overlapping_work_in_a_phase_counts_once() -> None:
@@ -72,23 +63,6 @@ def test_a_phase_that_fails_is_over() -> None:
         raise RuntimeError
     wall.now = 9.0
     assert clock.step_timing().seconds == {"solve": 1.0}
-
-
-async def test_coroutines_overlap_and_waiting_costs_no_cpu() -> None:
-    clock = PhaseClock()
-
-    async def work() -> None:
-        with clock.phase("solve"):
-            await asyncio.sleep(0.2)
-
-    await asyncio.gather(*(work() for _ in range(20)))
-    waited = clock.step_timing()
-    assert 0.19 < waited.seconds["solve"] <= waited.wall_s
-    assert waited.seconds["solve"] < 20 * 0.2 / 2
-    end = time.process_time() + 0.2
-    while time.process_time() < end:
-        pass
-    assert clock.step_timing().cpu_share > waited.cpu_share
 
 
 def test_learning_beside_play_is_told() -> None:

@@ -230,7 +230,7 @@ async def test_frozen_weights_may_be_held_in_four_bits(
     torch.testing.assert_close(await score(group, "reference_logprobs", batch, STEP_S), base, atol=1e-4, rtol=1e-4)
     await group.call("save_hf", str(tmp_path / "adapters"), timeout_s=STEP_S)
     source = Source(tmp_path / "adapters", None, Path(config.model.path))
-    export(source, tmp_path / "merged", remove_think_tokens=False)
+    export(source, tmp_path / "merged")
     assert "quantization_config" not in json.loads((tmp_path / "merged" / "config.json").read_text())
     merged = load_file(tmp_path / "merged" / "model.safetensors")
     assert merged.keys() == received.keys() and all(torch.equal(merged[name], received[name]) for name in merged)

@@ -10,13 +10,14 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from azr.config import Config, TrackingConfig
 from azr.errors import UserError
 from azr.records import Sample, Task
 from azr.registry import Registry
 from azr.runs.metrics import Metrics
-from azr.runs.trackers.base import NOTHING, Table, TrackedRun, Tracker, first_line
+from azr.runs.trackers.base import NOTHING, Table, Tracker, first_line
 from azr.runs.trackers.mlflow import MlflowTracker
 from azr.runs.trackers.prometheus import PrometheusTracker
 from azr.runs.trackers.tensorboard import TensorBoardTracker
@@ -70,9 +71,9 @@ Piece = tuple[int, Metrics | None, Mapping[str, Table]]
 class Trackers:
     """All trackers of a run."""
 
-    def __init__(self, run: TrackedRun, history: Sequence[tuple[int, Metrics]], say: Say) -> None:
+    def __init__(self, run: Path, config: Config, history: Sequence[tuple[int, Metrics]], say: Say) -> None:
         """``history``: the steps that the run has behind it; each tracker gets those it lacks. Does not wait."""
-        self._feeds = [Feed(TRACKERS[name](), name, run, history, say) for name in run.config.tracking.names]
+        self._feeds = [Feed(name, run, config, history, say) for name in config.tracking.names]
 
     def write(self, step: int, metrics: Metrics) -> None:
         for feed in self._feeds:
@@ -94,10 +95,8 @@ class Trackers:
 class Feed:
     """One tracker and what waits for it. Numbers that fail are tried again when the next piece comes, in order."""
 
-    def __init__(
-        self, tracker: Tracker, name: str, run: TrackedRun, history: Sequence[tuple[int, Metrics]], say: Say
-    ) -> None:
-        self._tracker, self._name, self._run, self._say = tracker, name, run, say
+    def __init__(self, name: str, run: Path, config: Config, history: Sequence[tuple[int, Metrics]], say: Say) -> None:
+        self._tracker, self._name, self._run, self._config, self._say = TRACKERS[name](), name, run, config, say
         self._waiting: deque[Piece] = deque((step, metrics, {}) for step, metrics in history)
         self._most = len(self._waiting) + MOST_WAITING
         self._history_end = history[-1][0] if history else NOTHING
@@ -160,7 +159,7 @@ class Feed:
 
     def _hand_over(self) -> None:
         if self._held is None:
-            self._held = self._tracker.open(self._run)
+            self._held = self._tracker.open(self._run, self._config)
             self._announce(self._held)
         while True:
             with self._changed:

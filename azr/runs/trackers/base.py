@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from azr.config import Config
 from azr.errors import UserError
@@ -21,17 +20,6 @@ if TYPE_CHECKING:
 
 NOTHING = -1
 """The step that a tracker holds before its first; step 0 is the evaluation before a run's first step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrackedRun:
-    """Facts of a run that a tracker gets before the first number."""
-
-    path: Path
-    """The run directory."""
-    config: Config
-    version: str
-    """Version of the code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +42,9 @@ class Tracker(ABC):
         """Before anything is started: raises UserError when the tracker could not begin. Leaves nothing behind."""
 
     @abstractmethod
-    def open(self, run: TrackedRun) -> int:
-        """Begins, or goes on where the run was tracked before. Returns the last step it holds, or `NOTHING`."""
+    def open(self, run: Path, config: Config) -> int:
+        """Begins, or goes on where the run in this folder was tracked before. Returns the last step it holds, or
+        `NOTHING`."""
 
     @abstractmethod
     def write(self, step: int, metrics: Metrics) -> None:
@@ -101,11 +90,6 @@ def need(module: str, tracker: str) -> None:
             f"tracking.to names {tracker}, whose library is not installed: run pip install -e '.[{tracker}]' in the "
             f"clone, or take {tracker} out."
         )
-
-
-def load(module: str) -> Any:
-    """An optional library, imported when it is used."""
-    return importlib.import_module(module)
 
 
 def bins(counts: list[int]) -> list[float]:

@@ -8,13 +8,16 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from azr.config import Config
 from azr.config_tree import leaves
 from azr.errors import UserError
-from azr.runs.trackers.base import Bookmark, Table, TrackedRun, Tracker, bins, first_line, load, need, without_password
+from azr.own_data import code_version
+from azr.runs.trackers.base import Bookmark, Table, Tracker, bins, first_line, need, without_password
 
 if TYPE_CHECKING:
     from azr.runs.metrics import Metrics
@@ -66,23 +69,21 @@ class MlflowTracker(Tracker):
                 "MLFLOW_TRACKING_URI and its credentials, or remove mlflow from tracking.to."
             ) from error
 
-    def open(self, run: TrackedRun) -> int:
+    def open(self, run: Path, config: Config) -> int:
         mlflow = _library()
-        self._uri = _uri(run.config)
-        self._mark = Bookmark(run.path, "mlflow")
+        self._uri = _uri(config)
+        self._mark = Bookmark(run, "mlflow")
         self._client = mlflow.MlflowClient(self._uri)
         if self._mark.id is None:
-            created = self._client.create_run(self._experiment(run.config), run_name=run.path.name)
+            created = self._client.create_run(self._experiment(config), run_name=run.name)
             self._mark.save(created.info.run_id, self._mark.step)
         else:
             self._client.update_run(self._mark.id, status="RUNNING")
         self._id = self._mark.id
-        self._client.set_tag(self._id, "azr_version", run.version)
+        self._client.set_tag(self._id, "azr_version", code_version())
         # A parameter is written once: a knob that a resumed run has changed keeps its first value.
         known = self._client.get_run(self._id).data.params
-        knobs = [
-            (name, str(value)[:PARAM_CHARACTERS]) for name, value in leaves(run.config).items() if name not in known
-        ]
+        knobs = [(name, str(value)[:PARAM_CHARACTERS]) for name, value in leaves(config).items() if name not in known]
         for some in _batches(knobs, MOST_PARAMS):
             self._client.log_batch(self._id, params=[mlflow.entities.Param(name, value) for name, value in some])
         return self._mark.step
@@ -158,7 +159,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 def _library() -> Any:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    mlflow = load("mlflow")
+    mlflow = import_module("mlflow")
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     return mlflow
 

@@ -7,11 +7,14 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from azr.config import Config
 from azr.errors import UserError
-from azr.runs.trackers.base import NOTHING, Table, TrackedRun, Tracker, bins, first_line, load, need
+from azr.own_data import code_version
+from azr.runs.trackers.base import NOTHING, Table, Tracker, bins, first_line, need
 from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
@@ -51,12 +54,12 @@ class PrometheusTracker(Tracker):
                 "another, or port 0 for any that is free."
             ) from error
 
-    def open(self, run: TrackedRun) -> int:
-        client = load("prometheus_client")
-        self._run = run
+    def open(self, run: Path, config: Config) -> int:
+        client = import_module("prometheus_client")
+        self._run = run.name
         registry = client.CollectorRegistry()
         registry.register(self)
-        host, port = _address(run.config)
+        host, port = _address(config)
         self._server, self._thread = client.start_http_server(port, addr=host, registry=registry)
         return NOTHING
 
@@ -78,9 +81,9 @@ class PrometheusTracker(Tracker):
 
     def collect(self) -> Iterator[Any]:
         """What the library asks for at every scrape."""
-        core = load("prometheus_client.core")
+        core = import_module("prometheus_client.core")
         info = core.GaugeMetricFamily("azr_run_info", "1, with the run's name and the version of its code")
-        info.add_sample("azr_run_info", {"run": self._run.path.name, "version": self._run.version}, 1.0)
+        info.add_sample("azr_run_info", {"run": self._run, "version": code_version()}, 1.0)
         steps = core.CounterMetricFamily("azr_steps", "Steps done", value=self._step)
         yield from (info, steps)
         if self._time:

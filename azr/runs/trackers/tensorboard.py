@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import yaml
 
 from azr.config import Config
 from azr.config_tree import to_tree
+from azr.own_data import code_version
 from azr.runs.run_dir import RunDirectory
-from azr.runs.trackers.base import NOTHING, Table, TrackedRun, Tracker, bins
+from azr.runs.trackers.base import NOTHING, Table, Tracker, bins
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -30,12 +32,12 @@ class TensorBoardTracker(Tracker):
     def check(cls, config: Config) -> None:
         """Its library is always there."""
 
-    def open(self, run: TrackedRun) -> int:
+    def open(self, run: Path, config: Config) -> int:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(RunDirectory(run.path).tensorboard))
-        config = yaml.safe_dump(to_tree(run.config), sort_keys=False)
-        self._writer.add_text("config", _preformatted(f"# azr {run.version}\n{config}"), 0)
+        self._writer = SummaryWriter(str(RunDirectory(run).tensorboard))
+        text = yaml.safe_dump(to_tree(config), sort_keys=False)
+        self._writer.add_text("config", _preformatted(f"# azr {code_version()}\n{text}"), 0)
         return NOTHING
 
     def write(self, step: int, metrics: Metrics) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from azr.config import Config
 from azr.config_tree import to_tree
 from azr.errors import UserError
-from azr.runs.trackers.base import Bookmark, Table, TrackedRun, Tracker, bins, first_line, load, need
+from azr.own_data import code_version
+from azr.runs.trackers.base import Bookmark, Table, Tracker, bins, first_line, need
 
 if TYPE_CHECKING:
     from azr.runs.metrics import Metrics
@@ -61,22 +64,22 @@ class WandbTracker(Tracker):
                 "use `wandb sync` later."
             )
 
-    def open(self, run: TrackedRun) -> int:
+    def open(self, run: Path, config: Config) -> int:
         wandb = _library()
-        self._mark = Bookmark(run.path, "wandb")
+        self._mark = Bookmark(run, "wandb")
         self._mark.save(self._mark.id or secrets.token_hex(4), self._mark.step)
         self._run = wandb.init(
-            project=run.config.tracking.project,
+            project=config.tracking.project,
             id=self._mark.id,
-            name=run.path.name,
-            dir=str(run.path.absolute()),
+            name=run.name,
+            dir=str(run.absolute()),
             resume="allow",
             reinit="create_new",
             settings=wandb.Settings(
                 **{key: value for key, value in SETTINGS.items() if _variable(key) not in os.environ}
             ),
         )
-        self._run.config.update(to_tree(run.config) | {"azr_version": run.version}, allow_val_change=True)
+        self._run.config.update(to_tree(config) | {"azr_version": code_version()}, allow_val_change=True)
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
         self._at = PLACES * self._mark.step + PLACES - 1
@@ -115,7 +118,7 @@ class WandbTracker(Tracker):
 def _library() -> Any:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     os.environ.setdefault("WANDB_SILENT", "true")
-    return load("wandb")
+    return import_module("wandb")
 
 
 def _variable(setting: str) -> str:

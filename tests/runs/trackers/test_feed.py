@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,10 +13,23 @@ import pytest
 
 from azr.config import Config
 from azr.errors import UserError
+from azr.records import Role
 from azr.runs.metrics import Metrics
-from azr.runs.trackers import MOST_WAITING, TRACKERS, Trackers, check_names
-from azr.runs.trackers.base import NOTHING, Bookmark, Table, TrackedRun, Tracker
-from tests.runs.trackers.factory import config
+from azr.runs.trackers import (
+    CHARACTERS,
+    MOST_WAITING,
+    ROLLOUT_COLUMNS,
+    TASKS,
+    TRACKERS,
+    Trackers,
+    check_names,
+    cut,
+    is_due,
+    sample_tables,
+)
+from azr.runs.trackers.base import NOTHING, Bookmark, Table, Tracker
+from tests.runs.factory import sample, until
+from tests.runs.trackers.factory import TASK, config
 
 
 class FolderTracker(Tracker):
@@ -29,9 +43,9 @@ class FolderTracker(Tracker):
     @classmethod
     def check(cls, config: Config) -> None: ...
 
-    def open(self, run: TrackedRun) -> int:
+    def open(self, run: Path, config: Config) -> int:
         self.place = self.folder  # a thread may outlive its test
-        self.mark = Bookmark(run.path, "folder")
+        self.mark = Bookmark(run, "folder")
         self.mark.save(self.mark.id or "id", self.mark.step)
         return self.mark.step
 
@@ -59,8 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opened(root: Path, said: list[str], history: list[tuple[int, Metrics]] | None = None) -> Trackers:
-    run = TrackedRun(path=root, config=config(root, "folder"), version="1")
-    return Trackers(run, history or [], said.append)
+    return Trackers(root, config(root, "folder"), history or [], said.append)
 
 
 def held(folder: Path) -> dict[str, str]:
@@ -90,7 +103,7 @@ def test_what_breaks_is_said_once_and_caught_up_with(tmp_path: Path, folder: Pat
     said: list[str] = []
     trackers = opened(tmp_path, said)
     trackers.write(1, {"loss": 1.0})
-    wait_for(lambda: (folder / "1").exists() and (tmp_path / "trackers" / "folder.json").exists())
+    until(lambda: (folder / "1").exists() and (tmp_path / "trackers" / "folder.json").exists())
     folder.rename(tmp_path / "gone")
     for step in (2, 3):
         trackers.write(step, {"loss": float(step)})
@@ -165,9 +178,32 @@ def test_names_may_be_joined_by_commas(tmp_path: Path) -> None:
     assert tracking.names == ("tensorboard", "wandb", "mlflow")
 
 
-def wait_for(condition: object, seconds: float = 5.0) -> None:
-    assert callable(condition)
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+def test_a_sample_is_the_best_and_the_worst_of_each_player_and_some_tasks() -> None:
+    samples = [sample(role, reward=reward) for role in Role for reward in (0.5, -1.0, 1.0, None)]
+    samples.append(sample(Role.SOLVER, "error", verdict="right"))
+    for each in samples:
+        each.prompt = each.response = "x" * 9000
+    kinds = ["deduction"] * 20 + ["induction"] * 20
+    tasks = [replace(TASK, id=str(number), kind=kind) for number, kind in enumerate(kinds)]
+    tables = sample_tables(3, samples, tasks)
+    rows = [dict(zip(ROLLOUT_COLUMNS, row, strict=True)) for row in tables["rollouts"].rows]
+    assert [(row["kind"], row["role"], row["reward"]) for row in rows] == [
+        ("deduction", "proposer", 1.0), ("deduction", "proposer", -1.0),
+        ("deduction", "solver", 1.0), ("deduction", "solver", -1.0), ("error", "solver", 1.0),
+    ]  # fmt: skip
+    assert [row["outcome"] for row in rows] == [None] * 4 + ["right"]
+    assert {row["step"] for row in rows} == {3} and all(len(str(row["prompt"])) < CHARACTERS + 50 for row in rows)
+    assert len(tables["tasks"].rows) == TASKS and {row[1] for row in tables["tasks"].rows} == {"deduction", "induction"}
+
+
+def test_a_step_without_anything_has_no_tables() -> None:
+    assert sample_tables(1, [], []) == {}
+
+
+def test_a_long_text_loses_its_middle() -> None:
+    assert cut("abcdef", 6) == "abcdef"
+    assert cut("abcdefg", 4) == "ab\n[… 3 characters …]\nfg"
+
+
+def test_samples_are_taken_at_the_beginning_and_then_now_and_then() -> None:
+    assert [step for step in range(0, 31) if is_due(step) and step] == [1, 10, 20, 30]

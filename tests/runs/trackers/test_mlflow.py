@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 import time
 from pathlib import Path
 
@@ -11,10 +10,11 @@ import pytest
 from mlflow import MlflowClient
 
 from azr.errors import UserError
+from azr.own_data import code_version
 from azr.runs.trackers import mlflow as module
-from azr.runs.trackers.base import NOTHING, TrackedRun
+from azr.runs.trackers.base import NOTHING
 from azr.runs.trackers.mlflow import MlflowTracker, metric_name
-from tests.runs.trackers.factory import METRICS, TABLES, Play, clean_environment, config, silent_server
+from tests.runs.trackers.factory import METRICS, TABLES, clean_environment, config, silent_server
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_a_run_is_kept_in_a_database_beside_the_run_directories(tmp_path: Path) 
     MlflowTracker.check(of)
     tracker, path = MlflowTracker(), tmp_path / "run"
     path.mkdir()
-    assert tracker.open(TrackedRun(path=path, config=of, version="1 (abc)")) == NOTHING
+    assert tracker.open(path, of) == NOTHING
     tracker.write(0, {"eval/exam/mean@2": 0.125})
     tracker.write(1, METRICS)
     tracker.write(2, {f"many/{number}": float(number) for number in range(2500)})
@@ -45,7 +45,7 @@ def test_a_run_is_kept_in_a_database_beside_the_run_directories(tmp_path: Path) 
     tracker.close(complete=True)
     client, id = told(tmp_path)
     run = client.get_run(id)
-    assert (run.info.run_name, run.info.status, run.data.tags["azr_version"]) == ("run", "FINISHED", "1 (abc)")
+    assert (run.info.run_name, run.info.status, run.data.tags["azr_version"]) == ("run", "FINISHED", code_version())
     assert run.data.params["run.steps"] == "9" and run.data.params["algorithm.estimator"] == "trrpp"
     assert run.data.params["selfplay.kinds"] == "('deduction', 'abduction', 'induction')"
     history = client.get_metric_history(id, "eval/exam/mean_at_2")
@@ -61,46 +61,12 @@ def test_a_run_is_kept_in_a_database_beside_the_run_directories(tmp_path: Path) 
 def test_a_piece_that_comes_again_is_there_once(tmp_path: Path) -> None:
     tracker, path = MlflowTracker(), tmp_path / "run"
     path.mkdir()
-    tracker.open(TrackedRun(path=path, config=config(tmp_path, "mlflow"), version="1"))
+    tracker.open(path, config(tmp_path, "mlflow"))
     for _ in range(2):
         tracker.write(1, METRICS)
         time.sleep(0.01)
     client, id = told(tmp_path)
     assert len(client.get_metric_history(id, "policy/loss")) == 1
-
-
-async def test_a_database_that_breaks_midway_is_said_once_and_caught_up_with(tmp_path: Path) -> None:
-    play = Play(config(tmp_path, "mlflow"))
-    await play.step(1, 1.0)
-    wait_for(lambda: '"step": 1' in (play.logger.run.path / "trackers" / "mlflow.json").read_text())
-    (tmp_path / "mlflow.db").rename(tmp_path / "away")
-    (tmp_path / "mlflow.db").mkdir()
-    for step in (2, 3):
-        await play.step(step, float(step))
-        time.sleep(0.2)
-    assert play.out.getvalue().count("MLflow failed and is tried again with each step") == 1
-    (tmp_path / "mlflow.db").rmdir()
-    (tmp_path / "away").rename(tmp_path / "mlflow.db")
-    await play.step(4, 4.0)
-    assert "MLflow has all steps again" in play.end()
-    client, id = told(tmp_path)
-    history = client.get_metric_history(id, "policy/loss")
-    assert sorted((each.step, each.value) for each in history) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
-
-
-async def test_a_server_that_hangs_holds_no_step_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("azr.runs.trackers.CLOSE_S", 0.5)
-    with silent_server() as address:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-        begun = time.monotonic()
-        play = Play(config(tmp_path, "mlflow"))
-        for step in (1, 2, 3):
-            await play.step(step, 1.0)
-        assert time.monotonic() - begun < 2.0
-        assert "MLflow did not answer within" in play.end()
-        assert time.monotonic() - begun < 4.0
-    # What still waits tries again with the environment of whichever test comes next, and is heard in its log.
-    wait_for(lambda: all(each.name != "tracker mlflow" for each in threading.enumerate()), 30.0)
 
 
 def test_a_server_that_does_not_answer_is_found_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,16 +88,3 @@ def test_names_keep_to_what_mlflow_allows() -> None:
     assert metric_name("eval/mbpp+/mean@2") == "eval/mbpp_plus/mean_at_2"
     assert metric_name("seconds/critic values") == "seconds/critic values"
     assert metric_name("é(1)") == "__1_"
-
-
-def wait_for(condition: object, seconds: float = 10.0) -> None:
-    assert callable(condition)
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            if condition():
-                return
-        except FileNotFoundError:
-            pass
-        assert time.monotonic() < until
-        time.sleep(0.01)

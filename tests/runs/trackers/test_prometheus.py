@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from azr.config import Config, TrackingConfig
 from azr.errors import UserError
+from azr.own_data import code_version
 from azr.runs.metrics import Metrics
-from azr.runs.trackers.base import TrackedRun
 from azr.runs.trackers.prometheus import PrometheusTracker, samples
 from tests.runs.trackers.factory import Play, config
 
@@ -43,7 +43,7 @@ def scrape(address: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 @pytest.fixture
 def tracker(tmp_path: Path) -> Iterator[PrometheusTracker]:
     tracker = PrometheusTracker()
-    tracker.open(TrackedRun(path=tmp_path / "first", config=at(tmp_path), version="1 (abc)"))
+    tracker.open(tmp_path / "first", at(tmp_path))
     yield tracker
     tracker.close(complete=True)
 
@@ -55,7 +55,7 @@ def test_the_last_step_is_served_as_gauges_with_labels(tracker: PrometheusTracke
     before = time.time()
     tracker.write(2, STEP)
     served = scrape(address)
-    assert served["azr_run_info"] == [({"run": "first", "version": "1 (abc)"}, 1.0)]
+    assert served["azr_run_info"] == [({"run": "first", "version": code_version()}, 1.0)]
     assert served["azr_steps_total"] == [({}, 2.0)] and "azr_gone_value" not in served
     assert before <= served["azr_last_step_timestamp_seconds"][0][1] <= time.time()
     assert served["azr_policy_loss"] == [({}, STEP["policy/loss"])]

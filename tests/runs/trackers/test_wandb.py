@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from azr.errors import UserError
-from azr.runs.trackers.base import NOTHING, TrackedRun
+from azr.own_data import code_version
+from azr.runs.trackers.base import NOTHING
 from azr.runs.trackers.wandb import WandbTracker
 from tests.runs.trackers.factory import METRICS, TABLES, clean_environment, config, silent_server
 from tests.runs.trackers.wandb_file import files, history, records
@@ -26,8 +27,8 @@ def test_an_offline_run_holds_numbers_histograms_tables_and_config(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     WandbTracker.check(config(tmp_path, "wandb"))
-    tracker, run = WandbTracker(), TrackedRun(path=tmp_path, config=config(tmp_path, "wandb"), version="1 (abc)")
-    assert tracker.open(run) == NOTHING
+    tracker = WandbTracker()
+    assert tracker.open(tmp_path, config(tmp_path, "wandb")) == NOTHING
     assert "wandb sync" in (tracker.where() or "")
     tracker.write(0, {"eval/exam/mean@2": 0.125})
     tracker.write(1, METRICS)
@@ -46,7 +47,7 @@ def test_an_offline_run_holds_numbers_histograms_tables_and_config(
     (table,) = file.parent.glob("files/media/table/samples/*.json")
     assert json.loads(table.read_text())["data"] == [[1, "def f(x): return '<b>'"]]
     told = {item.key: item.value_json for r in records(file) if r.HasField("config") for item in r.config.update}
-    assert json.loads(told["azr_version"]) == "1 (abc)" and json.loads(told["run"])["steps"] == 9
+    assert json.loads(told["azr_version"]) == code_version() and json.loads(told["run"])["steps"] == 9
     # What nobody asked for is not there: host, command line, commit, packages.
     for record in records(file):
         assert not record.HasField("environment") and not record.HasField("output_raw")
@@ -55,10 +56,9 @@ def test_an_offline_run_holds_numbers_histograms_tables_and_config(
 
 def test_a_resumed_run_goes_on_under_the_same_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    run = TrackedRun(path=tmp_path, config=config(tmp_path, "wandb"), version="1")
     for held, step in ((NOTHING, 1), (1, 2)):
         tracker = WandbTracker()
-        assert tracker.open(run) == held
+        assert tracker.open(tmp_path, config(tmp_path, "wandb")) == held
         tracker.write_tables(step, TABLES)
         tracker.write(step, {"policy/loss": float(step)})
         tracker.write_tables(step, TABLES)

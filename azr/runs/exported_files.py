@@ -1,8 +1,11 @@
-"""Makes the tags <think> and </think> plain text for a tokenizer that has them as tokens of their own.
+"""Edits to the tokenizer and the config of an exported model, in place.
 
-Qwen3's base models have both tokens without ever having been trained on them, so a policy that is asked for these tags
-starts from two random embeddings. Written letter by letter they are ordinary text, as for any other base model; the
-authors of AZR (arXiv 2505.03335) prepared Qwen3-4B-Base in this way.
+Qwen3's base models have the tags <think> and </think> as tokens without ever having been trained on them, so a policy
+that is asked for these tags starts from two random embeddings. Written letter by letter they are ordinary text, as for
+any other base model; the authors of AZR (arXiv 2505.03335) prepared Qwen3-4B-Base in this way.
+
+Transformers 5 writes other keys than transformers 4 and its kin read. Who knows only the former keys takes defaults for
+the rest without a word: a rope theta of 10,000, unscaled positions, float32.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from azr.runs.model_folder import read_object, read_tokenizer, write_object
 TAGS = ("<think>", "</think>")
 
 
-def remove(folder: Path) -> None:
-    """Edit the tokenizer in place. Every other token keeps its id, and the embeddings keep their size. Raises UserError
+def remove_think_tokens(folder: Path) -> None:
+    """Make the tags plain text. Every other token keeps its id, and the embeddings keep their size. Raises UserError
     when the tokenizer has no such tokens, or has them in a way that cannot be undone."""
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -83,3 +86,39 @@ def _check(before: Tokenizer, after: Tokenizer) -> None:
     for token, token_id in before.get_vocab().items():
         if token not in TAGS and after.token_to_id(token) != token_id:
             raise UserError(f"Without its think tokens the tokenizer would move {token}: leave out --think-tokens.")
+
+
+def add_former_keys(folder: Path) -> None:
+    """Add the former keys to config.json and tokenizer_config.json; all new ones stay."""
+    if (folder / "config.json").is_file():
+        config = read_object(folder / "config.json")
+        write_object(folder / "config.json", config | _former_config(config))
+    settings = read_object(folder / "tokenizer_config.json")
+    if settings.get("tokenizer_class") == "TokenizersBackend":
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # the same class in both versions
+    # Version 4 wants names for these tokens, and reads a list of them here.
+    if isinstance(settings.get("extra_special_tokens"), list):
+        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+    write_object(folder / "tokenizer_config.json", settings)
+
+
+def _former_config(config: dict[str, Any]) -> dict[str, Any]:
+    former = {"torch_dtype": config["dtype"]} if config.get("dtype") else {}
+    rope = config.get("rope_parameters") or {}
+    local = rope.get("sliding_attention") or {}
+    if "rope_theta" in local:
+        former["rope_local_base_freq"] = local["rope_theta"]
+    return former | _former_rope(rope.get("full_attention") or rope)
+
+
+def _former_rope(rope: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of rotary positions that stood apart: base and share of a head, then how they are scaled."""
+    former: dict[str, Any] = {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
+    scaling = {key: value for key, value in rope.items() if key not in former}
+    kind = scaling.pop("rope_type", "default")
+    if kind == "longrope":  # Phi-3's config takes exactly three keys, and the length beside them.
+        length = {key: scaling.pop(key) for key in ("original_max_position_embeddings",) if key in scaling}
+        return former | length | {"rope_scaling": {"type": kind, **scaling}}
+    if kind != "default":
+        former["rope_scaling"] = {"rope_type": kind, "type": kind, **scaling}
+    return former
