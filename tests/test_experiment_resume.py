@@ -50,7 +50,7 @@ class Engine:
             self.kill()
         proposes = CODEC.decode(prompt_ids).startswith("<|propose|>")
         text = proposal(f"a + {next(self._bodies)}") if proposes else "<|output|>3<|end|>"
-        await asyncio.sleep(0.15 if number % 7 == 0 else 0.002)
+        await asyncio.sleep(0.5 if number % 7 == 0 else 0.002)
         answers = [completion(prompt_ids, text) for _ in range(n)]
         return [replace(each, weight_versions=np.int32(self.version)) for each in answers]
 
