@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.queries import TaskFilter
-from azr.explorer.server import Watcher, make_app
+from azr.explorer.server import make_app
 from azr.records import Completion, FinishReason, Judgement, Role, Sample, Task
 from azr.runs.sample_file import JsonLines, write_samples
 
@@ -118,9 +118,7 @@ def measure(path: Path) -> None:
         nbytes = index.path.stat().st_size
     print(f"{'indexing, once':<44}{time.perf_counter() - started:8.2f} s, {nbytes / 1e6:.0f} MB of index")
     started = time.perf_counter()
-    watcher = Watcher([path])
-    watcher._look(path)
-    client = TestClient(make_app([path], watcher))
+    client = TestClient(make_app([path]))
     assert client.get("/0/").status_code == 200
     _tell("opened once indexed, the first page included", time.perf_counter() - started, OPEN_S)
     with closing(RunIndex(path)) as index:
@@ -133,7 +131,7 @@ def measure(path: Path) -> None:
         "tasks with 'return'": "tasks?text=return", "tasks with 'x0_'": "tasks?text=x0_",
         "most complex": "tasks?order=most+complex&kind=induction&rate_to=0.5",
         "a step": f"step?step={last // 2}", "a step by mismatch": f"step?step={last}&order=mismatch&role=solver",
-        "a task": f"task?id={task.id}", "a response": f"response?step={last}&line=100", "lengths": "lengths",
+        "a task": f"task?id={task['id']}", "a response": f"response?step={last}&line=100", "lengths": "lengths",
         "lineage": "lineage", "lineage of a task": f"lineage?id={shown}",
     }.items():  # fmt: skip
         times = []

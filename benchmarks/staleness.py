@@ -1,6 +1,7 @@
 """Does playing ahead of learning pay where response lengths have a long tail: whole runs, step by step and ahead.
 
     python -m benchmarks.staleness [--modes sync ahead partial] [--steps 8] [--rounds 1] [--json OUT.json]
+    python -m benchmarks.staleness --importance none token_cap token_mask sequence_mask [--ages 1 2] [--steps 8]
 
 Real engine, trainer, sandbox and driver on the CPU, engines apart. Lengths are forced: every response gets a number of
 tokens from a lognormal distribution (``--median``, ``--sigma``, cut to 16 to 640 tokens) by its seed, the same one in
@@ -10,6 +11,9 @@ with one thread each, as if each had hardware of its own.
 
 Each run is a process of its own; modes alternate over the rounds. A line holds the tokens trained on per second, from
 the end of the first step to the end of the last but one, so that it counts as many rounds of play as of learning.
+
+With ``--importance`` the question is another: what the choices of `algorithm.importance` do to samples of weights that
+are one or two steps old. Each choice and age is a run of `playground.azr_14m_learn` in small, at its own lengths.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,9 +43,14 @@ from azr.config import (
     CheckpointConfig,
     ClusterConfig,
     Config,
+    NoImportance,
     RolloutConfig,
     RunConfig,
     SelfPlayConfig,
+    SequenceCap,
+    SequenceMask,
+    TokenCap,
+    TokenMask,
     TrainConfig,
 )
 from azr.prepare import check, prepare
@@ -61,9 +70,11 @@ MODES: dict[str, dict[str, Any]] = {
     "ahead": {"staleness": 1},
     "partial": {"staleness": 2, "partial": True},
 }
-"""Knobs of `rollout` that differ."""
+"""Options of `rollout` that differ."""
 SHORTEST, LONGEST = 16, 640
 """Tokens of a response."""
+
+IMPORTANCE = (NoImportance, TokenCap, TokenMask, SequenceCap, SequenceMask)
 
 Generate = Callable[..., Coroutine[Any, Any, list[Completion]]]
 
@@ -159,8 +170,7 @@ def play(root: Path, mode: str, steps: int, median: float, sigma: float) -> None
 
 def rate(run: Path) -> dict[str, float]:
     """Of a run's directory: what it trained on per second between its first step's end and its last but one's."""
-    lines = [json.loads(line) for line in RunDirectory(run).metrics.read_text().splitlines()]
-    steps = [line for line in lines if line["step"] > 1][:-1]
+    steps = [line for line in _metrics(run) if line["step"] > 1][:-1]
     seconds = sum(step["seconds/step"] for step in steps)
     learning = [step["seconds/train policy"] for step in steps]
     return {
@@ -175,9 +185,62 @@ def rate(run: Path) -> dict[str, float]:
     }
 
 
+def _metrics(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in RunDirectory(run).metrics.read_text().splitlines()]
+
+
+def learn(root: Path, importance: str, age: int, steps: int, prompts: int) -> Path:
+    """Train on samples of weights ``age`` steps old, in a process of its own; return the run's directory."""
+    name, exam = f"{importance}_{age}", 8 * prompts
+    command = [sys.executable, "-m", "playground.azr_14m_learn", "--run.root", str(root), "--run.name", name]
+    command += ["--cluster.no-colocate", "--rollout.staleness", str(age), "--algorithm.importance", importance]
+    command += ["--train.policy-lr", "1e-4", "--train.warmup-steps", "1", "--train.decay-steps", str(max(1, steps - 1))]
+    command += ["--selfplay.proposer-prompts", str(prompts), "--selfplay.repeated-tasks", str(prompts // 2)]
+    command += ["--selfplay.seed-tasks", "16", "--run.steps", str(steps), "--checkpoint.every", "0"]
+    command += ["--eval.every", str(steps), "--eval.limit", str(exam)]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    return root / name
+
+
+def learned(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    """Return the cells of a run's row: ratios over the steps with old samples, rewards of the last third, the exam."""
+    steps = [line for line in lines if line["step"] > 0]
+    old = [step for step in steps if step.get("staleness/mean", 0) > 0]
+
+    def mean(name: str, of: Sequence[Mapping[str, float]]) -> str:
+        return f"{statistics.fmean(step[name] for step in of):.4g}" if of else "-"
+
+    exams = [line["eval/exam/mean@4"] for line in lines if "eval/exam/mean@4" in line]
+    return {
+        "age": mean("staleness/mean", old),
+        "tokens cut or masked": mean("policy/importance_cut", old),
+        "mean weight": mean("policy/importance_weight", old),
+        "mismatch, nats": mean("policy/mismatch_mean", old),
+        "largest mismatch": f"{max((step['policy/mismatch_max'] for step in old), default=math.nan):.3g}",
+        "gradient norm": mean("policy/grad_norm", old),
+        "solved at the end": mean("deduction/solver/accuracy", steps[-math.ceil(len(steps) / 3) :]),
+        "exam": " to ".join(f"{share:.1%}" for share in exams),
+    }
+
+
+def compare_importance(options: argparse.Namespace, root: Path) -> None:
+    """Print a table of every choice of `algorithm.importance` at every age, row by row."""
+    for age in options.ages:
+        for number, importance in enumerate(options.importance):
+            run = learn(root, importance, age, options.steps, options.prompts)
+            row = {"importance": importance} | learned(_metrics(run))
+            if age == options.ages[0] and number == 0:
+                print(f"| {' | '.join(row)} |\n|{'---|' * len(row)}")
+            print(f"| {' | '.join(row.values())} |", flush=True)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints every run and, for every mode, the median of its rates over those of the first mode."""
     options = _parser().parse_args(argv)
+    if options.importance:
+        with tempfile.TemporaryDirectory() as folder:
+            compare_importance(options, Path(options.keep or folder))
+        return 0
     if options.play is not None:
         play(Path(options.play), options.modes[0], options.steps, options.median, options.sigma)
         return 0
@@ -208,6 +271,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--median", type=float, default=64.0, help="tokens of the median response")
     parser.add_argument("--sigma", type=float, default=1.0, help="of the lengths' logarithm")
+    parser.add_argument("--importance", nargs="+", choices=[each.name for each in IMPORTANCE], default=[])
+    parser.add_argument("--ages", nargs="+", type=int, default=[1, 2], help="of the weights that sample, in steps")
+    parser.add_argument("--prompts", type=int, default=32, help="proposals of a step, with --importance")
     parser.add_argument("--json", type=Path, help="writes every run's numbers there")
     parser.add_argument("--keep", type=Path, help="keeps the run directories there")
     parser.add_argument("--play", metavar="ROOT", help=argparse.SUPPRESS)

@@ -89,7 +89,7 @@ def _check_step(index: RunIndex, step: int | None) -> None:
 def _print_task(index: RunIndex, id: str) -> None:
     known = queries.find_task(index, id)
     if known is not None:
-        _print(terminal.task(index, *known))
+        _print(terminal.task(index, known))
         return
     rows, total = queries.find_samples(index, SampleFilter(problem_id=id, limit=20))
     if not rows:

@@ -69,15 +69,15 @@ def _write_report(runs: Sequence[Path], out: Path) -> int:
 def _serve(runs: Sequence[Path], host: str, port: int, with_token: bool) -> int:
     import uvicorn
 
-    from azr.explorer.server import Watcher, make_app
+    from azr.explorer.server import make_app
 
     listener = _listener(host, port)
-    with listener, Watcher(runs) as watcher:
+    with listener:
         is_local = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
         if not (is_local or with_token):
             raise UserError(f"At {host} others than this machine's users could read the run: leave --no-token out.")
         token = secrets.token_urlsafe(24) if with_token else ""
-        app = make_app(runs, watcher, token=token, hosts=LOOPBACK if is_local else ())
+        app = make_app(runs, token=token, hosts=LOOPBACK if is_local else ())
         address = listener.getsockname()
         name = socket.gethostname() if ipaddress.ip_address(address[0]).is_unspecified else address[0]
         shown = f"[{name}]" if ":" in name else name

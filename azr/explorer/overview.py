@@ -14,9 +14,8 @@ from typing import Any
 from markupsafe import Markup
 
 from azr.explorer import queries
-from azr.explorer.charts import Series, chart
 from azr.explorer.queries import TaskFilter
-from azr.explorer.site import Links, ShownRun, number, render
+from azr.explorer.site import Links, Series, ShownRun, chart, number, render
 from azr.records import Reason, Role
 from azr.tasks.base import RejectReason
 

@@ -8,12 +8,10 @@ from typing import Any, get_args
 from markupsafe import Markup
 
 from azr.explorer import queries
-from azr.explorer.charts import Series, TaskNode, chart, lineage_chart
-from azr.explorer.index import RunIndex
-from azr.explorer.index_file import SampleRow
+from azr.explorer.index import RunIndex, SampleRow
 from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
-from azr.explorer.site import BadAddress, Links, choice, decimal, render, whole
+from azr.explorer.site import BadAddress, Links, Series, TaskNode, chart, choice, decimal, lineage_chart, render, whole
 from azr.records import Reason, Role, Sample, Used
 
 LIMIT = 50
@@ -57,11 +55,9 @@ def task(index: RunIndex, links: Links, values: Values) -> Markup:
         raise BadAddress(f"There is no task {id!r} in this run.")
     stored = None
     if known is not None:
-        below, num_below = queries.children(index, id)
-        stored = {
-            "row": known[0], "texts": known[1], "has_step": known[0].step in queries.steps(index),
-            "children": [child for child, *_ in below], "total": num_below,
-        }  # fmt: skip
+        below, total_below = queries.children(index, id)
+        has_step = known["step"] in queries.steps(index)
+        stored = {"task": known, "has_step": has_step, "children": below, "total": total_below}
     attempts = [row for row in rows if row.sample.role == Role.SOLVER]
     return render(
         "task", links=links, id=id,
@@ -76,7 +72,7 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
     """A step: its verdicts, its hardest tasks, and its samples."""
     there = queries.steps(index)
     if not there:
-        return render("empty", title="", sentence="No step has been recorded yet.")
+        return render("empty", title="Steps", sentence="No step has been recorded yet.")
     at = whole(values, "step")
     at = there[-1] if at is None else at
     if at not in there:
@@ -138,13 +134,13 @@ def lineage(index: RunIndex, links: Links, values: Values) -> Markup:
     edges: list[tuple[str, str]] = []
     above = [id]
     for column in (-1, -2):
-        stored = [(child, known[0]) for child in above if (known := queries.find_task(index, child)) is not None]
-        pairs = [(parent, child) for child, row in stored for parent in row.parent_ids]
+        stored = [task for child in above if (task := queries.find_task(index, child)) is not None]
+        pairs = [(parent, task["id"]) for task in stored for parent in task["parents"]]
         edges += pairs
         above = _place(columns, (parent for parent, _ in pairs), column)
     below = [id]
     for column in (1, 2):
-        pairs = [(parent, child) for parent in below for child, *_ in queries.children(index, parent, MAX_BESIDE)[0]]
+        pairs = [(parent, child) for parent in below for child in queries.children(index, parent, MAX_BESIDE)[0]]
         edges += pairs
         below = _place(columns, (child for _, child in pairs), column)
     rates, shades = queries.solve_rates(index, list(columns)), {0.0: "hard", 1.0: "easy"}

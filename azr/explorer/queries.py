@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from azr.explorer.index import RunIndex
-from azr.explorer.index_file import SampleRow, kept, made
+from azr.explorer.index import RunIndex, SampleRow, kept, made
 from azr.explorer.record_files import Problem, read_records
 from azr.records import VALID, Sample
 from azr.runs.sample_file import read_sample
@@ -58,35 +55,6 @@ ORIGINS = {"sampled": "", "prefix": "goes on from a trace", "trace": "another mo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRow:
-    """A task that entered the buffer, without its texts."""
-
-    id: str
-    kind: str
-    step: int
-    solve_rate: float | None
-    lines: int
-    nodes: int | None
-    """Of the syntax tree."""
-    parents: str
-    """A JSON list of ids."""
-    head: str
-    """The program's beginning."""
-
-    @property
-    def parent_ids(self) -> list[str]:
-        return list(json.loads(self.parents))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskTexts:
-    program: str
-    message: str
-    inputs: list[str]
-    outputs: list[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
     """Which tasks; what is None or empty matches all."""
 
@@ -125,8 +93,8 @@ class SampleFilter:
     limit: int = 50
 
 
-def find_tasks(index: RunIndex, wanted: TaskFilter) -> tuple[list[TaskRow], int]:
-    """Tasks in the asked order, and how many there are in all."""
+def find_tasks(index: RunIndex, wanted: TaskFilter) -> tuple[list[sqlite3.Row], int]:
+    """Return tasks in the asked order, with the beginning of their programs as ``head``, and how many match."""
     where, values = _given({
         "kind = ?": wanted.kind,
         "step >= ?": wanted.step_from, "step <= ?": wanted.step_to,
@@ -148,11 +116,7 @@ def find_tasks(index: RunIndex, wanted: TaskFilter) -> tuple[list[TaskRow], int]
         f"ORDER BY {order}",
         *values, wanted.limit, wanted.offset,
     )  # fmt: skip
-    return [_task(row) for row in rows], total
-
-
-def _task(row: sqlite3.Row) -> TaskRow:
-    return TaskRow(**{field.name: row[field.name] for field in fields(TaskRow)})
+    return rows, total
 
 
 def _given(conditions: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
@@ -167,13 +131,11 @@ def _counted(index: RunIndex, table: str, where: Sequence[str], values: Sequence
     return conditions, int(index.select(f"SELECT count(*) FROM {table} {conditions}", *values)[0][0])
 
 
-def find_task(index: RunIndex, id: str) -> tuple[TaskRow, TaskTexts] | None:
-    """A task with its texts; None when there is none of this id."""
-    query = "SELECT t.*, x.record, '' AS head FROM tasks t JOIN task_records x ON x.n = t.n WHERE id = ?"
-    rows = index.select(query, id)
-    if not rows:
-        return None
-    return _task(rows[0]), msgspec.convert(json.loads(rows[0]["record"]), TaskTexts)
+def find_task(index: RunIndex, id: str) -> dict[str, Any] | None:
+    """Return a task of the table with the ids of its parents and its texts; None when there is none of this id."""
+    for row in index.select("SELECT t.*, x.record FROM tasks t JOIN task_records x ON x.n = t.n WHERE id = ?", id):
+        return {**row, **json.loads(row["record"]), "parents": json.loads(row["parents"])}
+    return None
 
 
 def neighbours(index: RunIndex, id: str) -> list[tuple[str, str]]:
@@ -182,14 +144,11 @@ def neighbours(index: RunIndex, id: str) -> list[tuple[str, str]]:
     return [(name, row[0]) for name, by in (("previous", -1), ("next", 1)) for row in index.select(query, id, by)]
 
 
-def children(index: RunIndex, id: str, limit: int = 100) -> tuple[list[tuple[str, str, int, float | None]], int]:
-    """Id, kind, step and solve rate of tasks whose proposer was shown this one, and how many there are."""
+def children(index: RunIndex, id: str, limit: int = 100) -> tuple[list[str], int]:
+    """Return tasks whose proposer was shown this one, and how many there are."""
     (total,) = index.select("SELECT count(*) FROM children WHERE parent = ?", id)[0]
-    rows = index.select(
-        "SELECT t.id, t.kind, t.step, t.solve_rate FROM children c JOIN tasks t ON t.id = c.child "
-        "WHERE c.parent = ? ORDER BY t.n LIMIT ?", id, limit,
-    )  # fmt: skip
-    return [tuple(row) for row in rows], int(total)
+    query = "SELECT t.id FROM children c JOIN tasks t ON t.id = c.child WHERE c.parent = ? ORDER BY t.n LIMIT ?"
+    return [row[0] for row in index.select(query, id, limit)], int(total)
 
 
 def most_children(index: RunIndex, limit: int) -> list[tuple[str, str, int, float | None, int]]:

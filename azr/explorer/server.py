@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from importlib import resources
 from pathlib import Path
 
@@ -35,8 +34,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "icon.svg": "image/svg+xml"}
-REFRESH_S = 2.0
-"""Between two looks at the files of runs that may grow."""
+READING_S = 2.0
+"""Time that an answer takes at most to read what is new in a run's files."""
 Values = Mapping[str, str]
 BODIES: dict[str, Callable[[RunIndex, Links, Values], Markup]] = {
     "tasks": pages.tasks,
@@ -59,53 +58,26 @@ def static(name: str) -> bytes:
     return resources.files("azr.explorer").joinpath("static", name).read_bytes()
 
 
-class Watcher:
-    """Keeps the indexes of runs up to date in a thread of its own; a context manager."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.reading: dict[Path, str] = {}
-        """How far the index of a run is that is not up to date."""
-        self._paths = paths
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="explorer index", daemon=True)
-
-    def __enter__(self) -> Watcher:
-        for path in self._paths:  # so that the first page of a small run is whole
-            self._look(path)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.is_set():
-            if all([self._look(path) for path in self._paths]):
-                self._over.wait(REFRESH_S)
-
-    def _look(self, path: Path) -> bool:
-        """Reads on for a second; whether there is nothing more to read for now."""
-        try:
-            with closing(RunIndex(path)) as index:
-                is_whole = index.refresh(seconds=1.0)
-        except (OSError, sqlite3.Error) as error:  # such as an index that was deleted meanwhile, or a full disk
-            self.reading[path] = f"The index could not be brought up to date: {error}."
-            return True
-        if is_whole:
-            self.reading.pop(path, None)
-        else:
-            self.reading[path] = "The index is being made: older steps are here already, newer ones follow."
-        return is_whole
-
-
 def names_of(paths: Sequence[Path]) -> list[str]:
     """What runs are called: the last part of their path, or all of it where that is not enough."""
     short = [path.resolve().name for path in paths]
     return [str(path) if short.count(name) > 1 else name for path, name in zip(paths, short, strict=True)]
 
 
-def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts: Sequence[str] = ()) -> Starlette:
+@contextmanager
+def shown_run(path: Path, name: str) -> Iterator[ShownRun]:
+    """Open a run, and bring its index up to date or say why it is not."""
+    with closing(RunIndex(path)) as index:
+        reading = ""
+        try:
+            if not index.refresh(seconds=READING_S):
+                reading = "The index is being made: older steps are here already, newer ones follow."
+        except (OSError, sqlite3.Error) as error:  # such as a full disk
+            reading = f"The index could not be brought up to date: {error}."
+        yield ShownRun(name, index, reading)
+
+
+def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = ()) -> Starlette:
     """The application.
 
     ``token``: every address begins with it; without it, nothing is there. A cookie would be sent to every port of this
@@ -117,10 +89,7 @@ def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts:
 
     def page(number: int, name: str, values: Values) -> Response:
         with ExitStack() as opened:
-            runs = []
-            for path, run_name in zip(paths, names, strict=True):
-                index = opened.enter_context(closing(RunIndex(path)))
-                runs.append(ShownRun(run_name, index, watcher.reading.get(path, "")))
+            runs = [opened.enter_context(shown_run(*each)) for each in zip(paths, names, strict=True)]
             run, links = runs[number], Links(f"{root}/{number}")
             status = 200
             try:
@@ -129,7 +98,7 @@ def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts:
                 else:
                     body = BODIES[name](run.index, links, values) if name else _first(runs, number, links, values)
             except BadAddress as mistake:
-                body, status = render("empty", title="", sentence=str(mistake)), 404
+                body, status = render("empty", title="Not found", sentence=str(mistake)), 404
             pages = {"": "evaluations"} if run.index.is_evaluation else PAGES
             html = render(
                 "frame", title=pages.get(name, name), body=body, run=run, runs=runs, pages=pages, page=name, root=root,
@@ -138,8 +107,8 @@ def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts:
         return Response(encoded(html), status, media_type="text/html; charset=utf-8")
 
     def changes(number: int) -> Response:
-        with closing(RunIndex(paths[number])) as index:
-            return PlainTextResponse(ShownRun(names[number], index, watcher.reading.get(paths[number], "")).seen)
+        with shown_run(paths[number], names[number]) as run:
+            return PlainTextResponse(run.seen)
 
     async def answer(request: Request) -> Response:
         response = await run_in_threadpool(route, request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,7 +15,7 @@ from azr.explorer import evaluations, pages, queries
 from azr.explorer.evaluations import Key
 from azr.explorer.index import RunIndex
 from azr.explorer.overview import lengths, overview
-from azr.explorer.queries import SampleFilter, TaskFilter, TaskRow
+from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.server import names_of, static
 from azr.explorer.site import Links, ShownRun, encoded, render
 
@@ -53,7 +54,7 @@ def report(paths: Sequence[Path], tell: Callable[[str], None]) -> bytes:
             index = opened.enter_context(closing(RunIndex(path)))
             index.refresh(tell)
             runs.append(ShownRun(name, index))
-        parts = [part for number in range(len(runs)) for part in _run(runs, number)]
+        parts = [(name, _lowered(part)) for number in range(len(runs)) for name, part in _run(runs, number)]
         style, script = static("explorer.css").decode(), static("explorer.js").decode()
         policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'"
         html = render(
@@ -61,6 +62,11 @@ def report(paths: Sequence[Path], tell: Callable[[str], None]) -> bytes:
             style=Markup(style), script=Markup(script),
         )  # fmt: skip
         return encoded(html)
+
+
+def _lowered(page: str) -> Markup:
+    """Return a page as a part of the file, each of its headings one level lower."""
+    return Markup(re.sub(r"(</?h)(\d)", lambda tag: f"{tag[1]}{int(tag[2]) + 1}", page))
 
 
 def is_report(path: Path) -> bool:
@@ -77,9 +83,9 @@ def _run(runs: Sequence[ShownRun], number: int) -> list[tuple[str, Markup]]:
     """Return the parts of the file on one run with their names in the table of contents."""
     run = runs[number]
     index, steps = run.index, queries.steps(run.index)
-    tasks = _tasks(index, steps)
+    tasks = _hardest(index, steps)
     evaluated = evaluations.reported_questions(runs, number)
-    links = Anchors(number, [row.id for row in tasks], evaluated[1] if evaluated is not None else ())
+    links = Anchors(number, tasks, evaluated[1] if evaluated is not None else ())
     answered = [] if evaluated is None else [(f"evaluations of {run.name}", evaluations.reported(*evaluated, links))]
     parts = [("", render("notes", sentences=run.notes))]
     if index.is_evaluation:
@@ -96,15 +102,13 @@ def _run(runs: Sequence[ShownRun], number: int) -> list[tuple[str, Markup]]:
         if rows:
             parts.append(("refused", render("refused", links=links, step=steps[-1], rows=rows, total=total)))
     parts.append(("lineage", pages.lineage(index, links, {})))
-    shown = [(row.id, pages.task(index, links, {"id": row.id})) for row in tasks]
+    shown = [(id, pages.task(index, links, {"id": id})) for id in tasks]
     hardest = render("reported_tasks", links=links, name=run.name, tasks=shown)
     return [*parts, ("hardest tasks", hardest), *answered]
 
 
-def _tasks(index: RunIndex, steps: Sequence[int]) -> list[TaskRow]:
-    last: list[TaskRow] = []
-    if steps:
-        of_last = TaskFilter(step_from=steps[-1], step_to=steps[-1], order="hardest", limit=MAX_TASKS // 2)
-        last, _ = queries.find_tasks(index, of_last)
-    hardest, _ = queries.find_tasks(index, TaskFilter(order="hardest", limit=MAX_TASKS))
-    return [*{row.id: row for row in [*last, *hardest]}.values()][:MAX_TASKS]
+def _hardest(index: RunIndex, steps: Sequence[int]) -> list[str]:
+    last = steps[-1] if steps else 0
+    of_last = TaskFilter(step_from=last, step_to=last, order="hardest", limit=MAX_TASKS // 2)
+    rows = queries.find_tasks(index, of_last)[0] + queries.find_tasks(index, TaskFilter(order="hardest"))[0]
+    return [*dict.fromkeys(row["id"] for row in rows)][:MAX_TASKS]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from azr.explorer import queries
-from azr.explorer.index import RunIndex
-from azr.explorer.index_file import SampleRow
-from azr.explorer.queries import AROUND, ORIGINS, SampleFilter, TaskFilter, TaskRow, TaskTexts
+from azr.explorer.index import RunIndex, SampleRow
+from azr.explorer.queries import AROUND, ORIGINS, SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.records import FinishReason, Role, Sample
 
@@ -34,7 +34,8 @@ def overview(index: RunIndex) -> Iterator[str]:
     )
     if hardest:
         yield f"\nhardest tasks of step {steps[-1]}; --task ID shows one"
-        yield from (f"  {each.id:<28} solve rate {number(each.solve_rate)}, {each.lines} lines" for each in hardest)
+        for row in hardest:
+            yield f"  {row['id']:<28} solve rate {number(row['solve_rate'])}, {row['lines']} lines"
 
 
 def rollout(index: RunIndex, row: SampleRow, *, whole: bool) -> Iterator[str]:
@@ -74,17 +75,19 @@ def headline(sample: Sample) -> str:
     return _line(" · ".join(parts), 600)
 
 
-def task(index: RunIndex, row: TaskRow, texts: TaskTexts) -> Iterator[str]:
-    """One task with its attempts, proposer and children."""
-    yield f"{row.id} · {row.kind} · step {row.step} · solve rate {number(row.solve_rate)} · {row.lines} lines"
+def task(index: RunIndex, task: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a task of `queries.find_task`, with its attempts, proposer and children."""
+    yield "{id} · {kind} · step {step} · solve rate {rate} · {lines} lines".format(
+        **task, rate=number(task["solve_rate"])
+    )
     yield "program:"
-    yield _indented(texts.program)
-    for given, returned in zip(texts.inputs, texts.outputs, strict=False):
+    yield _indented(task["program"])
+    for given, returned in zip(task["inputs"], task["outputs"], strict=False):
         yield f"  f({given}) -> {returned}"
-    if texts.message:
-        yield f"message: {texts.message}"
-    yield f"references: {', '.join(row.parent_ids) or 'none'}"
-    attempts, total = queries.find_samples(index, SampleFilter(problem_id=row.id, order="step", limit=MAX_ATTEMPTS))
+    if task["message"]:
+        yield f"message: {task['message']}"
+    yield f"references: {', '.join(task['parents']) or 'none'}"
+    attempts, total = queries.find_samples(index, SampleFilter(problem_id=task["id"], limit=MAX_ATTEMPTS))
     yield f"\nproposal and attempts{f', the newest {MAX_ATTEMPTS} of {total}' if total > MAX_ATTEMPTS else ''}:"
     for attempt in (each.sample for each in attempts):
         yield f"  {headline(attempt)}"
@@ -94,12 +97,11 @@ def task(index: RunIndex, row: TaskRow, texts: TaskTexts) -> Iterator[str]:
             yield from (f"      {label}: {_line(text)}" for label, text in attempt.judgement.answer or ())
         if attempt.judgement.detail:
             yield f"      why: {_line(attempt.judgement.detail)}"
-    for id, count, rate in queries.derived_attempts(index, row.id):
+    for id, count, rate in queries.derived_attempts(index, task["id"]):
         yield f"derived task {id}: {count} attempts, {number(rate)} right"
-    below, total = queries.children(index, row.id, 20)
+    below, total = queries.children(index, task["id"], 20)
     if total:
-        names = ", ".join(id for id, *_ in below)
-        yield f"children ({total}): {names}{' …' if total > len(below) else ''}"
+        yield f"children ({total}): {', '.join(below)}{' …' if total > len(below) else ''}"
 
 
 def number(value: float | None) -> str:

@@ -77,6 +77,8 @@ SENTENCES = [
     ("run orz_ckpt/nosuch", "orz_ckpt/nosuch is not there"),
     ("run playground/nosuch.py", "There is no file playground/nosuch.py"),
     ("plan nosuch", "There is no recipe 'nosuch'. azr recipes lists all."),
+    ("doctor --recipe nosuch", "There is no recipe 'nosuch'. azr recipes lists all."),
+    ("run azr_14m_mini --eval.suites exam nosuch --dry-run", "There is no suite 'nosuch'. azr eval --list names all."),
 ]
 
 

@@ -53,6 +53,8 @@ def test_the_report_is_one_file_with_nothing_from_elsewhere(run, tmp_path, capsy
     assert not [each for each in page.attributes if each[1] in ("src", "style") or each[1].startswith("on")]
     places = {value for _, name, value in page.attributes if name == "id"}
     assert page.links and all(link.startswith("#") and link[1:] in places for link in page.links)
+    assert page.tags.count("h1") == 1
+    assert [page.text.count(f"\nTask {id}") for id in ("000001-deduction-0001", "seed-induction")] == [1, 1]
     contents = [link for link in page.links if link.startswith("#part-")]
     assert contents == [f"#part-{place}" for place in range(1, 7)], "all parts but the notes"
     (policy,) = (value for tag, name, value in page.attributes if tag == "meta" and "default-src" in str(value))

@@ -74,34 +74,6 @@ def test_what_a_model_wrote_stays_text(page, address) -> None:
     assert page.input_value("input[name=text]") == "\"'&"
 
 
-def test_the_hardest_task_of_a_step_is_three_clicks_away_with_why_its_solvers_failed(page, address) -> None:
-    page.goto(address)
-    page.get_by_role("link", name="step 1", exact=True).click()
-    page.locator("h2:has-text('Hardest new tasks') + div a").first.click()
-    assert page.locator("h1").inner_text() == "Task 000001-deduction-0001"
-    why = page.locator("h2:has-text('Attempts') + p + div td .text")
-    assert why.all_inner_texts() == [f"f(1) returned {HOSTILE}, not 2"] * 4
-    page.get_by_role("link", name="step 1 #8").click()
-    assert page.locator("h1").inner_text() == "Response 8 of step 1"
-
-
-def test_forms_filter_as_the_files_say(page, address) -> None:
-    page.goto(f"{address}/0/step?step=1")
-    page.select_option("select[name=verdict]", "refused")
-    page.click("form button")
-    rows = page.locator("h2:has-text('Trajectories') ~ div tbody tr").all_inner_texts()
-    assert [[cell.strip() for cell in row.split("\t")[4:6]] for row in rows] == [
-        ["not_allowed", "line 3: imports random"], ["malformed", "cut off"],
-    ]  # fmt: skip
-    page.goto(f"{address}/0/tasks")
-    page.fill("input[name=rate_to]", "0.5")
-    page.fill("input[name=step_from]", "1")
-    page.select_option("select[name=order]", "hardest")
-    page.click("form button")
-    ids = page.locator("tbody tr td:first-child").all_inner_texts()
-    assert ids == ["000001-deduction-0001", "000002-deduction-0000"]
-
-
 def places(mark: Any) -> list[list[float]]:
     return [[float(each) for each in place.split(",")] for place in mark.get_attribute("points").split()]
 
@@ -166,39 +138,15 @@ def test_the_page_of_a_growing_run_grows_by_itself(page, tmp_path: Path) -> None
         page.goto("about:blank")
 
 
-def test_flagged_responses_stand_with_the_text_around_and_hostile_text_stays_text(page, tmp_path: Path) -> None:
-    run = MadeRun(tmp_path / "run")
-    text = f"first {HOSTILE} then I outsmart them </mark><b>all</b>"
-    at = text.index("outsmart")
-    superior, both = [("superiority", at, at + 8)], [("sandbox", 0, 9), ("superiority", 6, 9)]
-    run.step(1, [answer("t0", text="plain")])
-    run.step(2, [
-        answer("t1", text="nothing"), answer("t1", text=text, flags=superior),
-        answer("t2", text="break out", flags=both),
-    ])  # fmt: skip
-    with serving(str(run.path)) as address:
-        page.goto(address)
-        page.click("nav >> text=flags")
-        assert page.locator("tbody tr").count() == 2
-        found = page.locator("td p", has_text="outsmart")
-        assert found.inner_text().startswith("superiority ") and "</mark><b>all</b>" in found.inner_text()
-        assert found.locator("mark").inner_text() == "outsmart" and page.locator("b", has_text="all").count() == 0
-        page.select_option("select[name=rule]", "sandbox")
-        page.click("form button")
-        assert page.locator("tbody tr").count() == 1
-        page.click("tbody a >> nth=0")
-        assert "flagged: sandbox, superiority" in page.inner_text("main")
-
-
 def test_a_report_opens_without_a_server(page, run: MadeRun, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     assert dispatch(["view", str(run.path), "--out", str(out)]) == 0
     page.goto(out.as_uri())
     assert page.title() == "run" and page.locator("script").count() == 1
-    page.locator("h2:has-text('Hardest new tasks') + div a").first.click()
+    page.locator("h3:has-text('Hardest new tasks') + div a").first.click()
     assert page.evaluate("location.hash") == "#task-0-0"
     assert page.get_by_text(f"f(1) returned {HOSTILE}, not 2").count() >= 4
-    page.locator("h1:has-text('Evaluations') ~ div a:has-text('q2')").click()
+    page.locator("h2:has-text('Evaluations') ~ div a:has-text('q2')").click()
     assert page.evaluate("location.hash") == "#question-0-1"
     said = page.locator("#question-0-1 .sides section").all_inner_texts()
     assert [text.split("\n")[1].strip() for text in said] == ["greedy, 7 tokens right", "greedy, 7 tokens malformed"]

@@ -10,8 +10,7 @@ from typing import Literal
 import pytest
 from markupsafe import Markup
 
-from azr.explorer.charts import MAX_POINTS, Series, chart
-from azr.explorer.site import encoded, highlighted, render
+from azr.explorer.site import MAX_POINTS, Series, chart, encoded, highlighted, render
 
 
 def drawn(title: str, *series: Series, shape: Literal["line", "area"] = "line") -> tuple[dict, list[str]]:

@@ -14,9 +14,9 @@ import pytest
 
 from azr.errors import UserError
 from azr.explorer import queries, record_files
-from azr.explorer.index import RunIndex
-from azr.explorer.index_file import MAX_KEPT, NAME
+from azr.explorer.index import MAX_KEPT, NAME, RunIndex
 from azr.explorer.queries import SampleFilter, TaskFilter
+from azr.explorer.record_files import Problem
 from azr.records import Judgement, Reason
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
 
@@ -28,7 +28,7 @@ def opened(run: MadeRun) -> RunIndex:
 
 
 def ids(index: RunIndex, **wanted: object) -> list[str]:
-    return [each.id for each in queries.find_tasks(index, TaskFilter(**wanted))[0]]  # type: ignore[arg-type]
+    return [each["id"] for each in queries.find_tasks(index, TaskFilter(**wanted))[0]]  # type: ignore[arg-type]
 
 
 def count(index: RunIndex, **wanted: object) -> int:
@@ -85,7 +85,10 @@ def test_texts_of_a_record_are_read_from_its_place(run: MadeRun) -> None:
     assert (record.prompt, record.response) == (HOSTILE, f"<think>{HOSTILE}</think>")
     assert queries.find_sample(index, row.sample.step, row.line) == row
     below, total = queries.children(index, "seed-deduction")
-    assert total == 2 and below[0] == ("000001-deduction-0000", "deduction", 1, 0.75)
+    assert total == 2 and below[0] == "000001-deduction-0000"
+    run.step(1, [answer("other", text="x" * 5000)])
+    with pytest.raises(Problem, match="has changed since it was indexed"):
+        queries.read_texts(index, row)
 
 
 def test_records_beyond_the_first_gzip_member_are_read_too(tmp_path: Path) -> None:
@@ -105,7 +108,7 @@ def test_what_grows_is_read_once_and_half_a_line_when_it_is_whole(run: MadeRun) 
         file.write('{"id": "half", "kind": "ded')
     run.step(3, [proposal("000003-deduction-0000")], deduction__solver__accuracy=0.75)
     (run.path / "rollouts" / ".step_000004.jsonl.gz").write_bytes(b"a draft")
-    assert index.refresh() and index.changes > changes
+    assert index.refresh() and index.changes != changes
     assert count(index) == 17 and queries.steps(index) == [1, 2, 3] and len(queries.metrics(index)) == 3
     assert ids(index, text="half") == [] and queries.problems(index) == []
 
@@ -244,8 +247,7 @@ def test_half_a_surrogate_pair_is_shown_as_its_escape(tmp_path: Path) -> None:
     odd = task("odd", body="return '\ud800'", outputs=("'\ud800ü'",))
     run.step(1, [answer("odd", detail="returned '\ud800'", text="\ud800 is it")], [odd])
     index = opened(run)
-    _, texts = queries.find_task(index, "odd")  # type: ignore[misc]
-    assert texts.outputs == ["'\\ud800ü'"]
+    assert queries.find_task(index, "odd")["outputs"] == ["'\\ud800ü'"]  # type: ignore[index]
     (attempt,), _ = queries.find_samples(index, SampleFilter())
     judgement = attempt.sample.judgement
     assert judgement is not None and judgement.detail == "returned '\\ud800'"
@@ -312,4 +314,4 @@ def test_a_bomb_of_gzip_is_a_problem_of_its_file(tmp_path, monkeypatch):
     monkeypatch.setattr(record_files, "_MOST_TEXT", 10**5)
     (tmp_path / "step_000001.jsonl.gz").write_bytes(gzip.compress(b"{}\n") + gzip.compress(b"x" * 10**6))
     *_, problem = record_files.read_lines(tmp_path / "step_000001.jsonl.gz")
-    assert isinstance(problem, record_files.Problem) and "unpacks to over" in str(problem)
+    assert isinstance(problem, Problem) and "unpacks to over" in str(problem)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from azr.explorer.index import RunIndex
-from azr.explorer.index_file import NAME
-from azr.explorer.server import BODIES, COMPARING, Watcher, make_app, names_of
+from azr.explorer import server
+from azr.explorer.index import NAME
+from azr.explorer.server import BODIES, COMPARING, make_app, names_of
 from azr.explorer.single_file import report
 from azr.records import Judgement, Reason
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, azr_eval, eval_answer, proposal, small_run, task
@@ -48,10 +48,7 @@ def run(tmp_path: Path) -> MadeRun:
 
 def client(*runs: MadeRun | Path, token: str = "", hosts: tuple[str, ...] = ()) -> TestClient:
     paths = [run if isinstance(run, Path) else run.path for run in runs]
-    watcher = Watcher(paths)
-    for path in paths:
-        watcher._look(path)
-    return TestClient(make_app(paths, watcher, token=token, hosts=hosts), raise_server_exceptions=True)
+    return TestClient(make_app(paths, token=token, hosts=hosts), raise_server_exceptions=True)
 
 
 def page(of: TestClient, path: str, status: int = 200) -> Page:
@@ -72,15 +69,22 @@ def crawl(of: TestClient, start: str = "/0/") -> dict[str, Page]:
     return seen
 
 
-def test_every_link_leads_somewhere_and_nothing_in_a_run_becomes_markup(run: MadeRun) -> None:
-    pages = crawl(client(run))
+def safe_pages(of: TestClient) -> dict[str, Page]:
+    """All pages; none has markup from a run, or a link to elsewhere."""
+    pages = crawl(of)
     assert {re.split(r"[/?]", path)[2] for path in pages} == {"", *BODIES, *COMPARING}
     for path, found in pages.items():
-        assert found.tags.count("script") == 1, path
+        assert found.tags.count("script") == found.tags.count("h1") == 1, path
         assert not [each for each in found.attributes if each[1].startswith("on") or each[1] == "style"], path
         for tag, name, value in found.attributes:
             if name in ("href", "src", "action"):
                 assert str(value).startswith(("/0/", "/static/")), (path, tag, value)
+        assert not RAW.search(of.get(path).text), path
+    return pages
+
+
+def test_every_link_leads_somewhere_and_nothing_in_a_run_becomes_markup(run: MadeRun) -> None:
+    pages = safe_pages(client(run))
     hostile = pages["/0/task?id=000001-deduction-0001"]
     assert hostile.text.count(HOSTILE) >= 6, "in program, prompt, thinking, answers and reasons"
     assert pages["/0/response?step=1&line=1"].text.count(HOSTILE) == 4, "in prompt, tokens, response and answer"
@@ -114,14 +118,7 @@ def evil_run(path: Path) -> MadeRun:
 
 
 def test_no_field_of_a_strangers_run_becomes_markup_or_steers_a_reader(tmp_path: Path) -> None:
-    of = client(evil_run(tmp_path / "run"))
-    pages = crawl(of)
-    assert {re.split(r"[/?]", path)[2] for path in pages} == {"", *BODIES, *COMPARING}
-    for path, found in pages.items():
-        assert found.tags.count("script") == 1, path
-        assert not [each for each in found.attributes if each[1].startswith("on") or each[1] == "style"], path
-        assert all(str(v).startswith(("/0/", "/static/")) for _, name, v in found.attributes if name in ("href", "src"))
-        assert not RAW.search(of.get(path).text), path
+    safe_pages(client(evil_run(tmp_path / "run")))
     html = report([tmp_path / "run"], print).decode()
     assert Page(html).tags.count("script") == 1 and HOSTILE in Page(html).text and not RAW.search(html)
 
@@ -227,12 +224,6 @@ def test_what_is_wrong_with_the_files_is_on_every_page(run: MadeRun) -> None:
     of = client(run)
     for path in ("/0/", "/0/tasks", "/0/lengths"):
         assert "step_000001.jsonl.gz: it is cut short" in page(of, path).text
-
-
-def test_a_record_that_changed_since_it_was_indexed_is_said_to(run: MadeRun) -> None:
-    of = client(run)
-    run.step(1, [answer("other", text="x" * 5000)])
-    assert "has changed since it was indexed" in page(of, "/0/response?step=1&line=9").text
 
 
 def test_two_runs_share_their_curves_and_keep_their_tasks(run: MadeRun, tmp_path: Path) -> None:
@@ -443,34 +434,41 @@ def test_an_empty_run_has_every_page(tmp_path: Path) -> None:
         page(of, f"/0/{name}")
 
 
-def test_the_watcher_reads_what_grows_and_survives_the_loss_of_its_index(run: MadeRun) -> None:
-    watcher = Watcher([run.path])
-    of = TestClient(make_app([run.path], watcher))
-    with watcher:
-        assert "000002-deduction-0000" in of.get("/0/tasks").text
-        before = of.get("/0/changes").text
-        run.step(3, [proposal("000003-deduction-0000")], [task("000003-deduction-0000", step=3)])
-        wait_for(lambda: "000003-deduction-0000" in of.get("/0/tasks").text)
-        assert of.get("/0/changes").text != before
-        (run.path / NAME).unlink()
-        wait_for(lambda: "000003-deduction-0000" in of.get("/0/tasks").text)
+def test_a_page_reads_what_is_new_and_survives_the_loss_of_the_index(run: MadeRun, monkeypatch) -> None:
+    of = client(run)
+    before = [of.get("/0/changes").text for _ in range(2)]
+    run.step(3, [proposal("000003-deduction-0000")], [task("000003-deduction-0000", step=3)])
+    monkeypatch.setattr(server, "READING_S", -1.0)
+    assert "The index is being made" in of.get("/0/").text
+    monkeypatch.setattr(server, "READING_S", 20.0)
+    assert "000003-deduction-0000" in of.get("/0/tasks").text and "being made" not in of.get("/0/").text
+    assert before[0] == before[1] != of.get("/0/changes").text
+    (run.path / NAME).unlink()
+    assert "000003-deduction-0000" in of.get("/0/tasks").text
 
 
-def test_pages_say_that_an_index_is_being_made_until_all_is_read(run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    refresh, seconds = RunIndex.refresh, [-1.0]
-    monkeypatch.setattr(
-        RunIndex, "refresh", lambda index, seconds=None, given=seconds: refresh(index, seconds=given[0])
-    )
-    watcher = Watcher([run.path])
-    of = TestClient(make_app([run.path], watcher))
-    with watcher:
-        assert "The index is being made" in of.get("/0/").text
-        seconds[0] = 1.0
-        wait_for(lambda: "The index is being made" not in of.get("/0/").text)
+def test_flagged_responses_stand_with_the_text_around(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    text = f"first {HOSTILE} then I outsmart them </mark><b>all</b>"
+    at = text.index("outsmart")
+    both = [("sandbox", 0, 9), ("superiority", 6, 9)]
+    run.step(1, [answer("t0", text="plain")])
+    run.step(2, [
+        answer("t1", text="nothing"), answer("t1", text=text, flags=[("superiority", at, at + 8)]),
+        answer("t2", text="break out", flags=both),
+    ])  # fmt: skip
+    of = client(run)
+    found = page(of, "/0/flags")
+    assert "1 to 2 of 2" in found.text and f"superiority {text}" in found.text
+    assert found.tags.count("mark") == 3 and "<mark>outsmart</mark>" in of.get("/0/flags").text
+    found = page(of, "/0/flags?rule=sandbox")
+    assert "1 to 1 of 1" in found.text
+    (link,) = [link for link in found.links if "/response?" in link]
+    assert "flagged: sandbox, superiority" in page(of, link).text
+    page(of, "/0/flags?rule=none", 404)
 
 
-def wait_for(happened) -> None:
-    until = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < until
-        time.sleep(0.1)
+def test_a_chart_is_a_table_without_its_script(run: MadeRun) -> None:
+    html = client(run).get("/0/").text
+    table = Page(re.search("solve rate of this step.*?<noscript>(.*?)</noscript>", html, re.DOTALL)[1])
+    assert re.findall(r"\S+", table.text) == ["stepdeduction", "125.0%", "250.0%"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from azr.records import Completion, FinishReason
 from azr.tasks.prompts import CompactFormat
-from benchmarks.staleness import CutCodec, draw_lengths, forced_lengths
+from benchmarks.staleness import CutCodec, draw_lengths, forced_lengths, learned
 from tests.conftest import byte_tokenizer
 
 CODEC = CutCodec(byte_tokenizer(), CompactFormat())
@@ -50,3 +50,17 @@ def test_a_response_counts_up_to_its_first_end_token() -> None:
     section = CODEC.parse_response(completion("<|output|>3<|end|>4<|end|>5"))
     assert section is not None and section == CODEC.parse_response(completion("<|output|>3<|end|>"))
     assert CODEC.parse_response(completion("<|output|>3")) is None
+
+
+def test_a_row_of_a_choice_of_importance_is_of_the_steps_whose_samples_are_old() -> None:
+    """The first step learns from samples of its own weights."""
+    same = dict.fromkeys(("policy/mismatch_mean", "policy/mismatch_max", "policy/grad_norm"), 0.5)
+    steps = [
+        same | {"step": step, "staleness/mean": min(step - 1, 2), "policy/importance_cut": cut,
+                "policy/importance_weight": 1 - cut, "deduction/solver/accuracy": step / 10}
+        for step, cut in ((1, 0.9), (2, 0.1), (3, 0.3))
+    ]  # fmt: skip
+    exams = [{"step": 0, "eval/exam/mean@4": 0.25}, steps[0], steps[1], steps[2] | {"eval/exam/mean@4": 0.5}]
+    row = learned(exams)
+    assert (row["age"], row["tokens cut or masked"], row["mean weight"]) == ("1.5", "0.2", "0.8")
+    assert (row["solved at the end"], row["exam"]) == ("0.3", "25.0% to 50.0%")

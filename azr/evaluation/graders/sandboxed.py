@@ -31,6 +31,8 @@ _MAX_INPUT = 2**24
 """Longest input of one test, bytes."""
 _MAX_CASES = 2**20
 """Most bytes of arguments of calls that share a process."""
+MAX_SHOWN = 100
+"""Characters of a value in a reason."""
 _SHARE = 0.5
 """Share of the time limit after which calls in one process stop; the rest get another process."""
 _UNSURE = (CallStatus.TIMEOUT, CallStatus.MEMORY, CallStatus.CRASHED, CallStatus.OUTPUT_TOO_LARGE)
@@ -261,6 +263,15 @@ class Ran:
     """Failure of the next call, such as ``ZeroDivisionError`` or ``timeout``; None if all returned."""
     lost: bool = False
     """The executor lost the call."""
+
+
+def shown(value: object) -> str:
+    """Return the beginning of a value as text, to say how an answer failed."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # such as a number of more digits than Python writes
+        return "a value too large to write"
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
 
 def case_text(arguments: Sequence[object]) -> str:
