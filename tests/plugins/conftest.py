@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,14 @@ def registries() -> Iterator[None]:
     for registry, content in zip(REGISTRIES, before, strict=True):
         registry.clear()
         registry.update(content)
+
+
+@pytest.fixture
+async def processes() -> AsyncIterator[None]:
+    """Of what a test loads, ended with it."""
+    yield
+    for functions in loading._loaded.values():
+        await functions.end()
 
 
 @pytest.fixture

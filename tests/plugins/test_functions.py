@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,7 @@ from azr import isolated
 from azr.algorithms.advantages import OWN_ESTIMATORS
 from azr.algorithms.batch import Batch
 from azr.config import IntrinsicRewardConfig, RewardConfig
-from azr.plugins import load_plugins, loading
+from azr.plugins import load_plugins
 from azr.records import Role, Sample
 from azr.selfplay.rewards import reward_proposal
 from azr.tasks.registry import KINDS
@@ -44,13 +44,11 @@ estimators = {
 
 
 @pytest.fixture
-async def bad(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+def bad(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, processes: None) -> str:
     monkeypatch.setattr(isolated, "TIME_LIMIT_S", 1.5)
     monkeypatch.setattr("azr.plugins.own.ESTIMATE_LIMIT_S", 9.0)  # torch is loaded in it
     load_plugins([name := plugin(BAD), "examples.medium"])
-    yield name
-    for functions in loading._loaded.values():
-        await functions.end()
+    return name
 
 
 async def pay(proposer: str = "learnability", *bonuses: str) -> dict[str, float] | None:

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,14 +27,6 @@ from azr.tasks.registry import KINDS, derived_tasks
 LIMITS = ProposalLimits(source_bytes=1000, induction_inputs=3, repeats=2)
 
 
-@pytest.fixture
-async def processes() -> AsyncIterator[None]:
-    """Of what a test loads, ended with it."""
-    yield
-    for functions in loading._loaded.values():
-        await functions.end()
-
-
 async def run_nothing(request: object) -> None:
     raise AssertionError("a kind without programs runs none")
 
@@ -50,18 +42,9 @@ async def test_the_example_kind_is_validated_graded_and_stored(processes: None) 
     task = await proposed("expressions", Section("output", "3 * (17 - 2) + 8"), references=[kind.seed()])
     assert (task.inputs, task.outputs, task.program) == (("2, 3, 8, 17",), ("53",), "")
     assert (task.id, task.step, task.parents) == ("p1", 7, ("seed-expressions",))
-    for refused in ("3 ** 9", "f(3) + 1", "7", "1 + 100", "1 + 2" * 50, "(1 + ", "__import__('os')"):
-        assert await proposed("expressions", Section("output", refused)) is RejectReason.MALFORMED, refused
-    verdicts = {
-        "8 + 3 * (17 - 2)": "right",
-        "17 * 3 + 2": "wrong",
-        "51 + 2": "wrong",
-        "53": "malformed",
-        "": "malformed",
-    }
-    for text, verdict in verdicts.items():
+    assert await proposed("expressions", Section("output", "3 ** 9")) is RejectReason.MALFORMED
+    for text, verdict in {"8 + 3 * (17 - 2)": "right", "51 + 2": "wrong", "53": "malformed"}.items():
         assert await kind.grade(task, (Section("output", text),), run_nothing) is Verdict(verdict)
-    assert await kind.grade(task, (Section("program", "1"),), run_nothing) is Verdict.MALFORMED
 
     buffer = TaskBuffer(["expressions", "deduction"])
     buffer.add(task)
