@@ -11,7 +11,7 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
 from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
-from azr.explorer.site import BadAddress, Links, Series, TaskNode, chart, choice, decimal, lineage_chart, render, whole
+from azr.explorer.site import BadAddress, Links, Series, chart, choice, decimal, lineage_chart, render, whole
 from azr.records import Reason, Role, Sample, Used
 
 LIMIT = 50
@@ -143,13 +143,9 @@ def lineage(index: RunIndex, links: Links, values: Values) -> Markup:
         pairs = [(parent, child) for parent in below for child in queries.children(index, parent, MAX_BESIDE)[0]]
         edges += pairs
         below = _place(columns, (child for _, child in pairs), column)
-    rates, shades = queries.solve_rates(index, list(columns)), {0.0: "hard", 1.0: "easy"}
-    nodes = []
-    for each, column in columns.items():
-        shade = shades.get(rate, "") if (rate := rates.get(each)) is not None else ""
-        nodes.append(TaskNode(each, column, links.to("task", id=each), shade))
     drawn = [pair for pair in dict.fromkeys(edges) if columns.get(pair[0], 9) < columns.get(pair[1], -9)]
-    return render("lineage", links=links, id=id, most=MAX_BESIDE, graph=lineage_chart(nodes, drawn))
+    graph = lineage_chart(columns, drawn, queries.solve_rates(index, list(columns)), links)
+    return render("lineage", links=links, id=id, most=MAX_BESIDE, graph=graph)
 
 
 def _place(columns: dict[str, int], ids: Iterable[str], column: int) -> list[str]:
