@@ -170,7 +170,7 @@ def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Val
     return render(
         "evaluations", links=links, sides=sides, suites=suites, suite=suite, changes=CHANGES, change=change,
         totals=_totals(sides, keys), keys=keys[offset : offset + LIMIT], asked={"change": change, "of": suite},
-        pages=links.paging("evaluations", values, offset, LIMIT, len(keys)),
+        pages=("evaluations", values, offset, LIMIT, len(keys)),
     )  # fmt: skip
 
 

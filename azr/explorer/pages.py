@@ -38,10 +38,10 @@ def tasks(index: RunIndex, links: Links, values: Values) -> Markup:
         text=values.get("text", ""), offset=whole(values, "offset") or 0, limit=LIMIT, **bounds,
     )  # fmt: skip
     rows, total = queries.find_tasks(index, wanted)
-    pages = links.paging("tasks", values, wanted.offset, LIMIT, total)
     return render(
-        "tasks", links=links, wanted=wanted, bounds=[*bounds], kinds=kinds, rows=rows, pages=pages,
-        orders=queries.TASK_ORDERS, sorts=("tasks", queries.TASK_COLUMNS, values, wanted.order),
+        "tasks", links=links, wanted=wanted, bounds=[*bounds], kinds=kinds, rows=rows,
+        pages=("tasks", values, wanted.offset, LIMIT, total), orders=queries.TASK_ORDERS,
+        sorts=("tasks", queries.TASK_COLUMNS, values, wanted.order),
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
         reasons=["", *sorted({reason for of_player in why.values() for reason in of_player})],
         given_up=queries.given_up(index, at), hardest=hardest, wanted=wanted, kinds=kinds,
         outcomes=sorted({name for of_player in counts.values() for name in of_player}), uses=uses,
-        rows=rows, pages=links.paging("step", {**values, "step": str(at)}, wanted.offset, LIMIT, total),
+        rows=rows, pages=("step", {**values, "step": str(at)}, wanted.offset, LIMIT, total),
         orders=queries.SAMPLE_ORDERS,
         sorts=("step", queries.SAMPLE_COLUMNS, {**values, "step": str(at)}, wanted.order),
     )  # fmt: skip
@@ -170,5 +170,5 @@ def flags(index: RunIndex, links: Links, values: Values) -> Markup:
         "flags", links=links, chart=chart("flagged responses", series, "responses", least=0.0),
         rules=[queries.ANY_RULE, *counts], rule=rule, step=at,
         rows=[(row, text if isinstance(text, str) else [*queries.flags_with_text(text)]) for row, text in texts],
-        pages=links.paging("flags", values, wanted.offset, MAX_FLAGGED, total),
+        pages=("flags", values, wanted.offset, MAX_FLAGGED, total),
     )  # fmt: skip

@@ -171,16 +171,6 @@ class Links:
         twin = _TWIN.fullmatch(detail)
         return detail if twin is None else Markup("duplicate of {}").format(self.task(twin[1]))
 
-    def paging(self, page: str, values: Mapping[str, str], offset: int, limit: int, total: int) -> Markup:
-        """Which rows are shown, with links to those before and after them."""
-        others = {name: value for name, value in values.items() if name != "offset"}
-        before, after = offset > 0, offset + limit < total
-        return render(
-            "paging", first=offset + 1 if total else 0, last=min(offset + limit, total), total=total,
-            previous=self.to(page, **others, offset=max(0, offset - limit)) if before and self.forms else None,
-            next=self.to(page, **others, offset=offset + limit) if after and self.forms else None,
-        )  # fmt: skip
-
 
 def whole(values: Mapping[str, str], name: str) -> int | None:
     """A whole number of an address; None where there is none. Raises `BadAddress`."""
