@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from statistics import median
 
 import numpy as np
+import pytest
 
+from azr.config_tree import from_yaml
 from azr.records import Completion, FinishReason
 from azr.tasks.prompts import CompactFormat
+from benchmarks import staleness
 from benchmarks.staleness import CutCodec, draw_lengths, forced_lengths, learned
 from tests.conftest import byte_tokenizer
 
@@ -64,3 +68,16 @@ def test_a_row_of_a_choice_of_importance_is_of_the_steps_whose_samples_are_old()
     row = learned(exams)
     assert (row["age"], row["tokens cut or masked"], row["mean weight"]) == ("1.5", "0.2", "0.8")
     assert (row["solved at the end"], row["exam"]) == ("0.3", "25.0% to 50.0%")
+
+
+@pytest.mark.parametrize("importance", [each.name for each in staleness.IMPORTANCE])
+def test_the_runs_of_the_choices_of_importance_are_sound(importance: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    commands: list[list[str]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(staleness.subprocess, "run", lambda command, **_: commands.append(command))
+        assert staleness.learn(tmp_path, importance, 2, 8, 32) == tmp_path / f"{importance}_2"
+    (command,) = commands
+    monkeypatch.setattr(staleness.prepare_, "contradictions", staleness.prepare_.contradictions)
+    assert staleness.main([*command[3:], "--dry-run"]) == 0
+    config = from_yaml(capsys.readouterr().out)
+    assert (config.algorithm.importance.name, config.steps_ahead) == (importance, 2)
