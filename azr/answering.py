@@ -145,9 +145,11 @@ def read_texts(sections: Sequence[Section] | None) -> tuple[tuple[str, str], ...
 
 @dataclass(slots=True)
 class RecordedRun:
-    """Runs programs, and remembers the last run and the executor's failures while one response is judged."""
+    """Runs programs while a response is judged; remembers what was read, the last run and the executor's failures."""
 
     executor: Executor
+    sections: Sequence[Section] | None = None
+    """Sections of the response; None if it is not in the asked format."""
     last: tuple[ExecutionRequest, ExecutionResult] | None = None
     failures: list[Exception] = field(default_factory=list)
     raised: bool = False
@@ -183,17 +185,11 @@ class RecordedRun:
             return otherwise
 
 
-def malformed_reason(
-    codec: PromptCodec,
-    completion: Completion,
-    sections: Sequence[Section] | None,
-    run: RecordedRun,
-    asked: Sequence[Section],
-) -> Reason:
+def malformed_reason(codec: PromptCodec, completion: Completion, run: RecordedRun, asked: Sequence[Section]) -> Reason:
     """Return why a proposal or an answer is malformed; ``asked``: sections of a well-formed one."""
     if run.raised:
         return Reason.GRADER_FAILED
-    return codec.unread_reason(completion) if sections is None else unreadable_reason(sections, asked)
+    return codec.unread_reason(completion) if run.sections is None else unreadable_reason(run.sections, asked)
 
 
 def task_problem(task: Task, group: str, codec: PromptCodec, executor: Executor) -> Problem:
@@ -201,21 +197,20 @@ def task_problem(task: Task, group: str, codec: PromptCodec, executor: Executor)
     kind = KINDS[task.kind]
 
     async def judge(completion: Completion) -> Judgement:
-        run, sections = RecordedRun(executor), None
+        run = RecordedRun(executor)
 
         async def grade() -> Verdict:
-            nonlocal sections
-            sections = codec.parse_response(completion, kind.labels)
-            return Verdict.MALFORMED if sections is None else await kind.grade(task, sections, run)
+            run.sections = codec.parse_response(completion, kind.labels)
+            return Verdict.MALFORMED if run.sections is None else await kind.grade(task, run.sections, run)
 
         verdict = await run.judge(task.id, grade(), Verdict.MALFORMED)
-        detail = explain_answer(verdict, task, completion, sections, run.last)
+        detail = explain_answer(verdict, task, completion, run.sections, run.last)
         reason = ""
         if verdict is Verdict.MALFORMED:
-            reason = malformed_reason(codec, completion, sections, run, kind.solution(task))
+            reason = malformed_reason(codec, completion, run, kind.solution(task))
         elif verdict is Verdict.UNGRADED:
             reason = run.ungraded_reason
-        return Judgement(verdict=verdict, detail=detail, answer=read_texts(sections), reason=reason)
+        return Judgement(verdict=verdict, detail=detail, answer=read_texts(run.sections), reason=reason)
 
     prompt_ids = codec.solver_prompt(kind, task)
     return Problem(id=task.id, kind=task.kind, group=group, prompt_ids=prompt_ids, judge=judge)

@@ -315,6 +315,6 @@ class TrainConfig:
     offload_optimizer: bool = False
     """Keep optimiser state in host memory."""
     profile_step: CountOrZero = 0
-    """Update of the policy since the start or resume of which the run's folder gets a trace (`profile_N.json.gz`, for
-    ui.perfetto.dev) and the log a table of matrix products, memory-bound work and idle time; 0 for none."""
+    """Step of whose policy update the run's folder gets a trace (`profile_N.json.gz`, for ui.perfetto.dev) and the log
+    a table of matrix products, memory-bound work and idle time; 0 for none."""
     lora: LoraConfig = field(default_factory=LoraConfig)

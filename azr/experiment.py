@@ -69,7 +69,7 @@ from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep, StepResult, sort_samples
-from azr.selfplay.seeding import Seeding
+from azr.selfplay.seeding import fill_buffer
 from azr.selfplay.seeds import SeedLine
 from azr.system import System
 from azr.train.learner import Learner
@@ -126,20 +126,20 @@ class SelfPlayExperiment:
 
     async def seed(self) -> None:
         logger, system = self.logger, self.system
-        await Seeding(
-            config=self.config,
-            seeds=self.seeds,
+        await fill_buffer(
+            self.buffer,
+            self.config,
+            self.seeds,
             codec=self.codec,
             engines=system.engines,
             executor=system.executor,
-            buffer=self.buffer,
             phase=logger.phase,
             store=logger.log_tasks,
             record=self._record_seeding,
             log=logger.progress.log,
             refused=logger.run.seeds_refused,
             watch=partial(self.alarm.watch, texts=logger.run.rollouts(0)),
-        ).run()
+        )
         await system.executor.stats_delta()
 
     async def _record_seeding(self, proposals: Sequence[Sample]) -> None:
@@ -208,7 +208,7 @@ class SelfPlayExperiment:
         async with task_group() as group:
             watching = group.create_task(self.monitor.watch(played.samples, tasks, played.stored))
             critic_only = step <= self.config.algorithm.critic_warmup_steps
-            learned = await self.learner.learn(trained, self.config.run.seed + step, critic_only=critic_only)
+            learned = await self.learner.learn(trained, step, critic_only=critic_only)
         return learned, watching.result()
 
     async def evaluate(self, step: int, is_last: bool = False) -> dict[str, float]:

@@ -18,12 +18,11 @@ from azr.cluster.placement import start_ray
 from azr.cluster.supervisor import root_cause
 from azr.concurrency import Phase
 from azr.datasets.choice import keep_identity
-from azr.datasets.order import RowOrder, rows_taken
 from azr.datasets.play import DataPlay
-from azr.datasets.rows import grader_names
+from azr.datasets.rows import RowOrder, grader_names, rows_taken
 from azr.errors import RunEnded, UserError
 from azr.evaluation.graders import open_graders
-from azr.evaluation.periodic import answer_executor
+from azr.evaluation.periodic import AnswerExecutor
 from azr.evaluation.report import gains
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
@@ -45,7 +44,7 @@ from azr.runs.stop_signal import StopRequested, StopSignal
 from azr.runs.timing import PhaseClock
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
-from azr.selfplay.seeding import Seeding
+from azr.selfplay.seeding import fill_buffer
 from azr.system import System, Trainers
 from azr.tasks.registry import KINDS
 from azr.train.learner import Learner
@@ -169,7 +168,7 @@ class Driver:
         digest = keep_identity(self._run.data, config.data.path)
         ids = [row.question.id for row in rows]
         order = RowOrder(ids, digest, config.run.seed, state.rows, rows_taken(config.data, state.step))
-        async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
+        async with open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders:
             yield DataPlay(config=config, codec=self._prepared.codec, rows=rows, graders=graders, order=order)
 
     @asynccontextmanager
@@ -290,20 +289,20 @@ async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
     async with _session(stop) as progress:
         progress.start(total_steps=0)
         async with _started(prepared, stop, progress.busy, with_trainers=False) as system:
-            seeding = Seeding(
-                config=config,
-                seeds=prepared.seeds,
+            seeding = fill_buffer(
+                _empty_buffer(prepared, config.selfplay.kinds),
+                config,
+                prepared.seeds,
                 codec=codec,
                 engines=system.engines,
                 executor=system.executor,
-                buffer=_empty_buffer(prepared, config.selfplay.kinds),
                 phase=progress.busy,
                 store=tasks.extend,
                 log=progress.log,
                 refused=refused,
                 watch=MalformedAlarm(codec.decode, progress.log, stop=config.run.stop_when_malformed).watch,
             )
-            await stop.cancel_on_stop(seeding.run())
+            await stop.cancel_on_stop(seeding)
     return tasks
 
 

@@ -25,8 +25,8 @@ from typing import Any
 
 from azr.config import ExecutorConfig
 from azr.evaluation.graders import make_grader
-from azr.evaluation.graders.calls import Calls
 from azr.evaluation.graders.plain_json import decode
+from azr.evaluation.graders.programs import Calls
 from azr.evaluation.graders.sandboxed import answer_pool, call_program, calls
 from azr.evaluation.question import Question
 from azr.evaluation.suites import SUITES

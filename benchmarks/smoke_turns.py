@@ -120,7 +120,7 @@ async def learn(
     trainers = system.trainers
     assert trainers is not None
     learner = Learner(config, trainers.policy, trainers.critic, trainers.reference, clock.phase)
-    learned = await learner.learn(trajectories, seed=1)
+    learned = await learner.learn(trajectories, step=1)
     seconds = clock.step_timing().seconds["train policy"]
     tokens = sum(t.completion.num_tokens for t in trajectories)
     results["update tokens/s"] = tokens / seconds

@@ -10,7 +10,7 @@ import playground
 from azr.cli.run import describe
 from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config, KLConfig, NoImportance
 from azr.config_tree import ESTIMATOR, from_yaml, knobs, leaves, override, to_tree
-from azr.datasets.prepare.sources import SOURCES
+from azr.datasets.sources import SOURCES
 from azr.errors import UserError
 from azr.prepare import check
 from tests.recipes import recipes

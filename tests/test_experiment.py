@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,12 +20,11 @@ from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
 from azr.config import Config, DataConfig, SafetyConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.order import RowOrder
 from azr.datasets.play import DataPlay
-from azr.datasets.rows import grader_names
+from azr.datasets.rows import RowOrder, grader_names
 from azr.errors import RunEnded
 from azr.evaluation.graders import open_graders
-from azr.evaluation.periodic import answer_executor
+from azr.evaluation.periodic import AnswerExecutor
 from azr.executor.pool import SandboxPool
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
@@ -56,18 +56,6 @@ class Engines(Script):
         return {"restarts": 0}
 
 
-class Trainers:
-    """Stands where the learner stands."""
-
-    def __init__(self, raise_if_diverged: Callable[[], None]) -> None:
-        self.raise_if_diverged = raise_if_diverged
-
-    async def learn(self, samples: list[Sample], seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
-        for sample in samples:
-            sample.advantage, sample.mismatch = 0.5, 0.01
-        return {"policy": {"loss": 0.0}}
-
-
 class Answering(datasets.Sampler):
     """Answers rows."""
 
@@ -75,14 +63,52 @@ class Answering(datasets.Sampler):
         return {"restarts": 0}
 
 
-async def trainers_turn(phase: Phase) -> None: ...
-
-
-async def engines_turn(version: int, phase: Phase) -> PushReport:
-    return PushReport(version=version, seconds=1.0, nbytes=1)
-
-
 def go_on() -> None: ...
+
+
+async def learn(samples: list[Sample], step: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
+    for sample in samples:
+        sample.advantage, sample.mismatch = 0.5, 0.01
+    return {"policy": {"loss": 0.0}}
+
+
+def experiment_of(
+    config: Config, engines: Any, execute: Any, logger: RunLogger, reader: TextReader, store: AsyncCheckpointer,
+    *, codec: PromptCodec = CODEC, data: DataPlay | None = None, buffer: TaskBuffer | None = None,
+    journal: Journal | None = None, rules: Sequence[str] = (), diverged: Callable[[], None] = go_on,
+    pushed: Callable[[int], None] = lambda version: None, learn: Any = learn,
+) -> SelfPlayExperiment:  # fmt: skip
+    """An experiment whose trainers are stand-ins; ``pushed`` is told the version of every push."""
+
+    async def trainers_turn(phase: Phase) -> None: ...
+
+    async def engines_turn(version: int, phase: Phase) -> PushReport:
+        pushed(version)
+        return PushReport(version=version, seconds=1.0, nbytes=1)
+
+    async def stats_delta() -> dict[str, float]:
+        return {}
+
+    turns = SimpleNamespace(memory={}, trainers_turn=trainers_turn, engines_turn=engines_turn)
+    executor = SimpleNamespace(execute=execute, stats_delta=stats_delta)
+    return SelfPlayExperiment(
+        config=config,
+        codec=codec,
+        seeds=None,
+        evaluation=SimpleNamespace(should_run=lambda *at: False),
+        data=data,
+        buffer=buffer or TaskBuffer(config.kinds),
+        system=SimpleNamespace(engines=engines, executor=executor, turns=turns),
+        learner=SimpleNamespace(learn=learn, raise_if_diverged=diverged),
+        logger=logger,
+        checkpointer=store,
+        journal=journal or Journal(engines),
+        stop_signal=StopSignal(),
+        alarm=MalformedAlarm(codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
+        monitor=Monitor(codec, reader, rules),
+        safety_stop=SafetyStop(config.safety.stop_at, "azr show"),
+        elapsed_s=lambda: 0.0,
+    )
 
 
 def play(
@@ -103,40 +129,17 @@ def play(
         patterns = patterns_of(config.safety)
         async with (
             SandboxPool(config.executor) as pool,
-            open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders,
+            open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders,
             TextReader(patterns) as reader,
         ):
-
-            async def stats_delta() -> dict[str, float]:
-                return {}
-
-            executor = SimpleNamespace(execute=pool.execute, stats_delta=stats_delta)
             data = None
             if rows:
                 data = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
             checkpointer = AsyncCheckpointer(CheckpointStore(logger.run.checkpoints, 2), 0, write, print, 0)
-            experiment = SelfPlayExperiment(
-                config=config,
-                codec=codec,
-                seeds=None,
-                evaluation=SimpleNamespace(should_run=lambda *at: False),
-                data=data,
-                buffer=TaskBuffer(config.kinds),
-                system=SimpleNamespace(
-                    engines=engines,
-                    executor=executor,
-                    turns=SimpleNamespace(memory={}, trainers_turn=trainers_turn, engines_turn=engines_turn),
-                ),
-                learner=Trainers(raise_if_diverged),
-                logger=logger,
-                checkpointer=checkpointer,
-                journal=Journal(engines),
-                stop_signal=StopSignal(),
-                alarm=MalformedAlarm(codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
-                monitor=Monitor(codec, reader, [rule.name for rule in Screen.read(patterns).rules]),
-                safety_stop=SafetyStop(config.safety.stop_at, "azr show"),
-                elapsed_s=lambda: 0.0,
-            )
+            experiment = experiment_of(
+                config, engines, pool.execute, logger, reader, checkpointer, codec=codec, data=data,
+                rules=[rule.name for rule in Screen.read(patterns).rules], diverged=raise_if_diverged,
+            )  # fmt: skip
             try:
                 await runtime.play(experiment)
             finally:
@@ -145,9 +148,7 @@ def play(
     asyncio.run(run())
 
 
-def test_seeding_with_a_model_that_ignores_the_form_ends_after_three_rounds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeding_with_a_model_that_ignores_the_form_ends_after_three_rounds(tmp_path, capsys) -> None:
     saved: list[int] = []
     with pytest.raises(RunEnded, match="Over 80% of the proposer responses"):
         play(small(tmp_path), Engines(["what <|end|>"] * 6, half_right), saved)
@@ -161,7 +162,7 @@ def test_seeding_with_a_model_that_ignores_the_form_ends_after_three_rounds(
 
 @pytest.mark.parametrize("stop", [True, False])
 def test_three_steps_of_a_role_that_is_not_even_trained_on_end_the_run_with_the_last_one_saved(
-    stop: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stop, tmp_path, capsys
 ) -> None:
     config = small(tmp_path, stop=stop)
     engines = Engines([proposal("a + 1"), proposal("a + 2"), *["<|program|>cut"] * 8], half_right)
@@ -217,9 +218,7 @@ def test_a_run_on_rows_alone_neither_seeds_nor_proposes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop_at", [None, 2])
-def test_flagged_responses_are_counted_recorded_and_end_a_run_that_asks_for_it(
-    stop_at: int | None, tmp_path: Path
-) -> None:
+def test_flagged_responses_are_counted_recorded_and_end_a_run_that_asks_for_it(stop_at, tmp_path) -> None:
     (tmp_path / "rules.toml").write_text("[[rule]]\nname = 'sums'\npatterns = ['a \\+ [0-9]']\n")
     safety = SafetyConfig(patterns=str(tmp_path / "rules.toml"), stop_at=stop_at)
     config = replace(small(tmp_path, stop=False), safety=safety)

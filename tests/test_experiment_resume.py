@@ -8,33 +8,26 @@ import itertools
 import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from azr import runtime
-from azr.cluster.weight_sync import PushReport
-from azr.concurrency import Phase
 from azr.config import Config
-from azr.experiment import SelfPlayExperiment
-from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import DEFAULT
 from azr.records import Completion, Sample
 from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, Staging
-from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import open_progress
 from azr.runs.resume import RunState, find_checkpoint
 from azr.runs.run_dir import RunDirectory, run_path
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import read_tasks
-from azr.runs.stop_signal import StopSignal
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
 from tests.selfplay.test_journal import Executor
 from tests.selfplay.test_play import CODEC, CONFIG, completion, proposal
+from tests.test_experiment import experiment_of
 
 STEPS, PROPOSALS = 5, 10
 
@@ -52,16 +45,7 @@ class Engine:
         self._bodies, self._numbers, self._kill_at = itertools.count(first_body), itertools.count(), kill_at
         self._config, self.version, self.kill = config, 0, lambda: None
 
-    async def generate(
-        self,
-        prompt_ids: list[int],
-        *,
-        n: int,
-        max_tokens: int,
-        temperature=None,
-        seed: int | None = None,
-        stop_strings=(),
-    ) -> list[Completion]:
+    async def generate(self, prompt_ids: list[int], *, n: int, **_: object) -> list[Completion]:
         number = next(self._numbers)
         if number == self._kill_at:
             self.kill()
@@ -82,20 +66,12 @@ def play(config: Config, engine: Engine) -> None:
     done = resume.state.step if resume else 0
     engine.version = done
 
-    async def learn(samples: list[Sample], seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
+    async def learn(samples: list[Sample], step: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
         await asyncio.sleep(0.05)
         return {}
 
-    learner = SimpleNamespace(learn=learn, raise_if_diverged=lambda: None)
-
-    async def trainers_turn(phase: Phase) -> None: ...
-
-    async def engines_turn(version: int, phase: Phase) -> PushReport:
+    def pushed(version: int) -> None:
         engine.version = version
-        return PushReport(version=version, seconds=1.0, nbytes=1)
-
-    async def stats_delta() -> dict[str, float]:
-        return {}
 
     async def run() -> None:
         main = asyncio.current_task()
@@ -117,29 +93,11 @@ def play(config: Config, engine: Engine) -> None:
             await asyncio.to_thread(write_journal, staging.folder, journal.copy(step))
 
         reader = TextReader(DEFAULT)
-        executor = SimpleNamespace(execute=Executor().execute, stats_delta=stats_delta)
-        experiment = SelfPlayExperiment(
-            config=config,
-            codec=CODEC,
-            seeds=None,
-            evaluation=SimpleNamespace(should_run=lambda *at: False),
-            data=None,
-            buffer=buffer,
-            system=SimpleNamespace(
-                engines=engine,
-                executor=executor,
-                turns=SimpleNamespace(memory={}, trainers_turn=trainers_turn, engines_turn=engines_turn),
-            ),
-            learner=learner,
-            logger=logger,
-            checkpointer=AsyncCheckpointer(store, 1, write, print, done),
-            journal=journal,
-            stop_signal=StopSignal(),
-            alarm=MalformedAlarm(CODEC.decode, print, stop=False),
-            monitor=Monitor(CODEC, reader, []),
-            safety_stop=SafetyStop(None, "azr show"),
-            elapsed_s=lambda: 0.0,
-        )
+        checkpointer = AsyncCheckpointer(store, 1, write, print, done)
+        experiment = experiment_of(
+            config, engine, Executor().execute, logger, reader, checkpointer, buffer=buffer, journal=journal,
+            pushed=pushed, learn=learn,
+        )  # fmt: skip
         try:
             async with reader:
                 await runtime.play(experiment)
@@ -151,9 +109,7 @@ def play(config: Config, engine: Engine) -> None:
 
 @pytest.mark.parametrize("refill", [1, 2])
 @pytest.mark.parametrize("colocate", [True, False])
-def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(
-    colocate: bool, refill: int, tmp_path: Path
-) -> None:
+def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(colocate, refill, tmp_path) -> None:
     """Also where half of a step's proposals are asked because no other became a learnable task."""
     config = replace(
         CONFIG,

@@ -80,9 +80,7 @@ async def call(functions: OwnFunctions, do: str, **message: Any) -> Any:
         ("memory", "raised MemoryError"),
     ],
 )
-async def test_trouble_costs_one_answer_and_is_said_once(
-    functions: OwnFunctions, do: str, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_trouble_costs_one_answer_and_is_said_once(functions, do, said, caplog) -> None:
     with caplog.at_level(logging.WARNING, isolated.__name__):
         for _ in range(2):
             with pytest.raises(Trouble, match=said):
@@ -115,9 +113,7 @@ async def test_it_may_ask_the_run_whose_time_does_not_count(functions: OwnFuncti
     assert await call(functions, "echo", what=1) == 1
 
 
-async def test_what_always_hangs_is_left_alone_for_a_while(
-    functions: OwnFunctions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_always_hangs_is_left_alone_for_a_while(functions, monkeypatch) -> None:
     monkeypatch.setattr(isolated, "TIME_LIMIT_S", 0.2)
     troubles = await asyncio.gather(*(call(functions, "hang") for _ in range(50)), return_exceptions=True)
     said = Counter(str(each) for each in troubles if isinstance(each, Trouble))

@@ -17,8 +17,6 @@ from azr.config import Config, RolloutConfig
 from azr.records import Stops
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.selfplay.journal import Journal, WorkItem
-from azr.tasks.prompts import PromptFacts
-from azr.tasks.registry import KINDS
 
 SOURCE = Path(__file__).parent.parent / "azr"
 
@@ -49,20 +47,9 @@ async def test_bug_3_every_sample_is_drawn_at_the_rollout_temperature():
     item = WorkItem(step=1, name="000001", kind="deduction", begins="propose")
     with pytest.raises(AssertionError, match="at the rollout temperature"):
         await Journal(engine).open(item).generate([1], n=8, max_tokens=5, temperature=0.0, seed=1)
+    await group_of(config, engine).generate([1], n=1, max_tokens=5, temperature=0.0)
+    assert engine.asked[-1]["temperature"] == 0.0, "as evaluations may"
     assert "temperature" not in (SOURCE / "datasets" / "play.py").read_text(), "nor can rows"
-
-
-async def test_evaluation_may_ask_at_a_temperature_of_its_own():
-    engine = Engine()
-    group = group_of(replace(Config(), rollout=RolloutConfig(temperature=0.7)), engine)
-    await group.generate([1], n=1, max_tokens=5, temperature=0.0)
-    assert [options["temperature"] for options in engine.asked] == [0.0]
-
-
-def test_each_kind_is_described_by_what_its_own_solver_must_find():
-    assert "predict the output" in KINDS["deduction"].proposer_instructions(PromptFacts()).task
-    assert "find an input" in KINDS["abduction"].proposer_instructions(PromptFacts()).task
-    assert "which exception" in KINDS["error"].proposer_instructions(PromptFacts()).task
 
 
 def test_nothing_but_the_registry_knows_kinds_by_name():

@@ -108,15 +108,8 @@ def test_a_model_answers_the_packaged_exam_and_plays_from_the_package(outside: P
     options = ["--suite", "exam", "--limit", "4", "--out", "evaluated", "--max-response-tokens", "32"]
     assert "exam" in call(outside, tmp_path, "azr", "eval", model, *options)
     sizes = [
-        "--run.steps",
-        "1",
-        "--eval.every",
-        "0",
-        "--selfplay.proposer-prompts",
-        "4",
-        "--selfplay.solver-prompts",
-        "4",
-    ]
+        "--run.steps", "1", "--eval.every", "0", "--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "4",
+    ]  # fmt: skip
     call(outside, tmp_path, "azr", "run", "azr_14m_mini", *sizes)
     assert (tmp_path / "orz_ckpt" / "azr_14m_mini" / "checkpoints" / "step_000001").is_dir()
 

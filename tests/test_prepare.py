@@ -62,10 +62,7 @@ def test_a_sound_config_passes(sound):
             r"neither auto, conversation, tokenizer nor a file; did you mean conversation\?",
         ),
         ({"model.prompt_format": "chat", "model.template": "no.jinja"}, "is 'no.jinja', which is neither"),
-        (
-            {"selfplay.kinds": ("deduction", "magic")},
-            "There is no task kind 'magic'. selfplay.kinds may hold",
-        ),
+        ({"selfplay.kinds": ("deduction", "magic")}, "There is no task kind 'magic'. selfplay.kinds may hold"),
         ({"selfplay.kinds": ("deduction", "deduction")}, "none twice"),
         (
             {"selfplay.proposer_prompts": 7, "selfplay.solver_prompts": 0, "algorithm.policy_mini_batches": 5},
@@ -77,10 +74,7 @@ def test_a_sound_config_passes(sound):
             {"selfplay.solver_prompts": 0, "ablation.new_tasks": False, "selfplay.train_on_estimates": False},
             "train on anything",
         ),
-        (
-            {"selfplay.derived_tasks": 1, "selfplay.train_on_estimates": False},
-            "switch selfplay.train_on_estimates on",
-        ),
+        ({"selfplay.derived_tasks": 1, "selfplay.train_on_estimates": False}, "switch selfplay.train_on_estimates on"),
         (
             {"selfplay.repeated_tasks": 1, "selfplay.train_on_estimates": False},
             "selfplay.repeated_tasks and selfplay.derived_tasks are played only to be trained on",
@@ -101,10 +95,7 @@ def test_a_sound_config_passes(sound):
             "cannot be deterministic: leave one of them out",
         ),
         ({"train.tokens_per_micro_batch": 100}, "cannot hold one trajectory"),
-        (
-            {"cluster.push": "ipc", "cluster.colocate": False},
-            "for engines on the trainers' GPUs, and cluster.colocate",
-        ),
+        ({"cluster.push": "ipc", "cluster.colocate": False}, "for engines on the trainers' GPUs, and cluster.colocate"),
         ({"cluster.push": "ipc", "train.device": "cpu"}, "cluster.push=ipc is for memory of GPUs, and this run is on"),
         ({"cluster.push": "ipc", "rollout.engines": 2}, "1 of the engines' GPUs have no rank of the policy"),
         ({"cluster.push": "nccl", "train.device": "cpu"}, "cluster.push=nccl is for GPUs, and this run is on CPUs"),
@@ -113,10 +104,7 @@ def test_a_sound_config_passes(sound):
         ({"reward.intrinsic.bonuses": ("haltsead:1",)}, "There is no bonus 'haltsead'; did you mean halstead?"),
         ({"reward.intrinsic.bonuses": ("halstead",)}, "'halstead'; it must be a name and a number above 0"),
         ({"reward.intrinsic.bonuses": ("halstead:nan",)}, "'halstead:nan'; it must be a name and a number above 0"),
-        (
-            {"reward.intrinsic.bonuses": ("halstead:0.5", "halstead:1")},
-            "names 'halstead' twice",
-        ),
+        ({"reward.intrinsic.bonuses": ("halstead:0.5", "halstead:1")}, "names 'halstead' twice"),
         ({"reward.overlong": "soft", "reward.overlong_buffer": 192}, "reward.overlong_buffer=192 .* lower it"),
         ({"train.device": "cpu", "train.kernels": "liger"}, "train.kernels is liger, but they need a GPU: take"),
         ({"train.device": "cpu", "train.attention": "flash_attn"}, "train.attention is flash_attn, which needs a GPU"),
@@ -174,8 +162,7 @@ def test_a_taken_run_directory_is_named_with_what_to_do(sound, tmp_path):
     (tmp_path / "runs" / sound.run.name).mkdir(parents=True)
     (tmp_path / "runs" / sound.run.name / "metrics.jsonl").touch()
     with pytest.raises(
-        UserError,
-        match=r"already holds a run: it has no checkpoint, so --resume begins it again; --restart",
+        UserError, match=r"already holds a run: it has no checkpoint, so --resume begins it again; --restart"
     ):
         prepare(sound)
     prepare(sound, RESUMED)
@@ -267,10 +254,7 @@ def test_a_broken_config_of_the_model_is_named(sound, tmp_path, text, said):
 @pytest.mark.parametrize(
     "targets, said",
     [
-        (
-            ("q_proj", "k_porj"),
-            r"has 'k_porj', but the model has no such linear layer; did you mean k_proj\? It has",
-        ),
+        (("q_proj", "k_porj"), r"has 'k_porj', but the model has no such linear layer; did you mean k_proj\? It has"),
         (("lm_head",), "has 'lm_head', but the model has no such linear layer; it has q_proj, k_proj"),
         ((), "has ''"),
         (("all-linear", "q_proj"), "all-linear stands for all"),

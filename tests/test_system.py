@@ -59,9 +59,7 @@ async def test_engines_wait_for_the_roles_whose_gpus_they_share(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("device, colocate", [("cpu", True), ("cuda", False)])
-async def test_elsewhere_everything_starts_at_once(
-    monkeypatch: pytest.MonkeyPatch, device: str, colocate: bool
-) -> None:
+async def test_elsewhere_everything_starts_at_once(monkeypatch, device, colocate) -> None:
     events = await order(monkeypatch, replace(CONFIG, cluster=ClusterConfig(colocate=colocate)), device)
     first_end = min(index for index, event in enumerate(events) if event.startswith("-"))
     assert {*events[:first_end]} == {*ROLES, "engines' actors", "start engines", "start executor"}

@@ -61,16 +61,6 @@ def test_equality_is_symmetric(a, b):
     assert equal(a, b) == equal(b, a)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.text(st.sampled_from("()[]{}'\"\\,:+-.0159eEjnaifxb# \n_\x00\ud800setcomplex"), max_size=30))
-def test_any_text_is_a_value_or_plain_data_error(text):
-    for read in (parse, parse_arguments):
-        try:
-            canonical(read(text))
-        except PlainDataError:
-            continue
-
-
 def thoroughly(read, text):
     """What is read without the short way for simple texts."""
     with patch.object(values, "_read_simple", return_value=None):
@@ -123,40 +113,18 @@ def test_the_short_way_agrees_on_its_edges(text):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("nan", math.nan),
-        ("-inf", -math.inf),
-        ("float('inf')", math.inf),
-        ("complex(inf, -nan)", complex(math.inf, math.nan)),
-        ("(1-2j)", 1 - 2j),
-        ("set()", set()),
-        ("frozenset({1, 2})", frozenset({1, 2})),
-        ("set([1, 1])", {1}),
-        ("1, 2", (1, 2)),
-        ("[1,\n 2, # two\n]", [1, 2]),
-        ("'it''s'", "its"),
-        ("'''a'b''c'''", "a'b''c"),
-        ('""', ""),
-        ("b'\\x00\\xff'", b"\x00\xff"),
-        ("'" + "1" * 5000 + "'", "1" * 5000),
-        ("0x" + "f" * 100, 16**100 - 1),
-        ("{1: {2: [3, (4,)]}}", {1: {2: [3, (4,)]}}),
-        ("1_000", 1000),
-        ("'a' \"b\"", "ab"),
-        ("'a' # 'b'\n'c'", "ac"),
-        ("1e999", math.inf),
-        ("-1e999", -math.inf),
-        ("9" * 400 + "j", complex(0, math.inf)),
-        ("{'a': 1, 'a': 2}", {"a": 2}),
-        ("{1: 'a', True: 'b', 1.0: 'c'}", {1: "c"}),
-        ("{nan, nan}", {math.nan}),
-        ("'\\ud800'", "\ud800"),
-        ("'\\N{BULLET}\\x41\\\n'", "\u2022A"),
-        ("b'\\x41\\'' b\"'\"", b"A''"),
-        ("'\ufeff\u2028'", "\ufeff\u2028"),
-        ("'" + "[" * 10_000 + "'", "[" * 10_000),
-        ("# (\n1 # )", 1),
+        ("nan", math.nan), ("-inf", -math.inf), ("float('inf')", math.inf),
+        ("complex(inf, -nan)", complex(math.inf, math.nan)), ("(1-2j)", 1 - 2j), ("set()", set()),
+        ("frozenset({1, 2})", frozenset({1, 2})), ("set([1, 1])", {1}), ("1, 2", (1, 2)), ("[1,\n 2, # two\n]", [1, 2]),
+        ("'it''s'", "its"), ("'''a'b''c'''", "a'b''c"), ('""', ""), ("b'\\x00\\xff'", b"\x00\xff"),
+        ("'" + "1" * 5000 + "'", "1" * 5000), ("0x" + "f" * 100, 16**100 - 1),
+        ("{1: {2: [3, (4,)]}}", {1: {2: [3, (4,)]}}), ("1_000", 1000), ("'a' \"b\"", "ab"), ("'a' # 'b'\n'c'", "ac"),
+        ("1e999", math.inf), ("-1e999", -math.inf), ("9" * 400 + "j", complex(0, math.inf)),
+        ("{'a': 1, 'a': 2}", {"a": 2}), ("{1: 'a', True: 'b', 1.0: 'c'}", {1: "c"}), ("{nan, nan}", {math.nan}),
+        ("'\\ud800'", "\ud800"), ("'\\N{BULLET}\\x41\\\n'", "\u2022A"), ("b'\\x41\\'' b\"'\"", b"A''"),
+        ("'\ufeff\u2028'", "\ufeff\u2028"), ("'" + "[" * 10_000 + "'", "[" * 10_000), ("# (\n1 # )", 1),
     ],
-)
+)  # fmt: skip
 def test_parse_reads(text, value):
     assert equal(parse(text), value)
 
@@ -164,95 +132,18 @@ def test_parse_reads(text, value):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "  # nothing",
-        "x",
-        "f(1)",
-        "1 + 1",
-        "1 or 2",
-        "1 < 2",
-        "'a' * 3",
-        "[1] + [2]",
-        "1 if 1 else 2",
-        "[i for i in (1, 2)]",
-        "lambda: 0",
-        "f'{1}'",
-        "...",
-        "*[1]",
-        "[*[1]]",
-        "{**{}}",
-        "{[]: 1}",
-        "{{}}",
-        "a=1",
-        "dict(a=1)",
-        "float('1')",
-        "complex('1')",
-        "set(frozenset())",
-        "__import__('os')",
-        "(1).real",
-        "'a'[0]",
-        "1)",
-        "(1",
-        "(1]",
-        "'open",
-        "1; 2",
-        "1\\\n",
-        "'\x00'",
-        "'\ud800'",
-        "-True",
-        "+'a'",
-        "1j-2j-3j",
-        "9**9**9",
-        "01",
-        "True and False",
-        "...",
-        "[...]",
-        "Ellipsis",
-        "{...: 1}",
-        "set({})",
-        "frozenset(1)",
-        "{{1}}",
-        "{frozenset({1}): [1], [1]: 1}",
-        "frozenset({[1]})",
-        "'a' b'b'",
-        "b'\u00e9'",
-        "f''",
-        "1\\\n+1",
-        "[1 \\\n]",
-        "\uff11",
-        "\u0661",
-        "\u212fnan",
-        "\uff4e\uff41\uff4e",
-        "\uff08 1 \uff09",
-        "[1\uff0c 2]",
-        "1\x002",
-        "1__0",
-        "1_",
-        "0_x1",
-        "1 if True else 2",
-        "1if True else 2",
-        "(x := 1)",
-        "not True",
-        "~1",
-        "1 .real",
-        "nan.real",
-        "float.fromhex('1')",
-        "float('9**9')",
-        "complex(1, 2)",
-        "complex('1+2j')",
-        "'%s' % 1",
-        "'a'.join([])",
-        "[1][0]",
-        "[1, *[2]]",
-        "print(1)",
-        "yield",
-        "await x",
-        "'\\ud800",
-        "'\\U00110000'",
-        "'\\N{no such name}'",
-        "'\\x4'",
+        "", "  # nothing", "x", "f(1)", "1 + 1", "1 or 2", "1 < 2", "'a' * 3", "[1] + [2]", "1 if 1 else 2",
+        "[i for i in (1, 2)]", "lambda: 0", "f'{1}'", "...", "*[1]", "[*[1]]", "{**{}}", "{[]: 1}", "{{}}", "a=1",
+        "dict(a=1)", "float('1')", "complex('1')", "set(frozenset())", "__import__('os')", "(1).real", "'a'[0]", "1)",
+        "(1", "(1]", "'open", "1; 2", "1\\\n", "'\x00'", "'\ud800'", "-True", "+'a'", "1j-2j-3j", "9**9**9", "01",
+        "True and False", "...", "[...]", "Ellipsis", "{...: 1}", "set({})", "frozenset(1)", "{{1}}",
+        "{frozenset({1}): [1], [1]: 1}", "frozenset({[1]})", "'a' b'b'", "b'\u00e9'", "f''", "1\\\n+1", "[1 \\\n]",
+        "\uff11", "\u0661", "\u212fnan", "\uff4e\uff41\uff4e", "\uff08 1 \uff09", "[1\uff0c 2]", "1\x002", "1__0", "1_",
+        "0_x1", "1 if True else 2", "1if True else 2", "(x := 1)", "not True", "~1", "1 .real", "nan.real",
+        "float.fromhex('1')", "float('9**9')", "complex(1, 2)", "complex('1+2j')", "'%s' % 1", "'a'.join([])", "[1][0]",
+        "[1, *[2]]", "print(1)", "yield", "await x", "'\\ud800", "'\\U00110000'", "'\\N{no such name}'", "'\\x4'",
     ],
-)
+)  # fmt: skip
 def test_parse_refuses_what_is_not_a_literal(text):
     with pytest.raises(PlainDataError):
         parse(text)
@@ -261,28 +152,16 @@ def test_parse_refuses_what_is_not_a_literal(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "[" * 10_000 + "]" * 10_000,
-        "-" * 10_000 + "1",
-        "1+" * 10_000 + "1",
-        "set(" * 300 + ")" * 300,
-        "9" * (values.MAX_DIGITS + 1),
-        "0x" + "f" * 3900,
-        "'" + "a" * values.MAX_BYTES + "'",
-        "'" + "é" * (values.MAX_BYTES // 2) + "'",
-        "[" + "1," * (3 * values.MAX_NODES) + "]",
-        "'" + "a" * 10_000_000 + "'",
-        "[" + "1," * 5_000_000 + "]",
-        "9" * 10_000_000,
-        "[" * 10_000,
+        "[" * 10_000 + "]" * 10_000, "-" * 10_000 + "1", "1+" * 10_000 + "1", "set(" * 300 + ")" * 300,
+        "9" * (values.MAX_DIGITS + 1), "0x" + "f" * 3900, "'" + "a" * values.MAX_BYTES + "'",
+        "'" + "é" * (values.MAX_BYTES // 2) + "'", "[" + "1," * (3 * values.MAX_NODES) + "]",
+        "'" + "a" * 10_000_000 + "'", "[" + "1," * 5_000_000 + "]", "9" * 10_000_000, "[" * 10_000,
         "{" + ", ".join(str(n * (2**61 - 1)) for n in range(5_000)) + "}",
-        "{" + ", ".join(f"({n}, {m}): 0" for n in range(1) for m in range(30_000)) + "}",
-        "0b" + "1" * 20_000,
-        "frozenset({" * 65 + "})" * 65,
-        "(" * 150 + "1 2" + ")" * 150,
-        "{0:" * 60 + "1 2" + "}" * 60,
+        "{" + ", ".join(f"({n}, {m}): 0" for n in range(1) for m in range(30_000)) + "}", "0b" + "1" * 20_000,
+        "frozenset({" * 65 + "})" * 65, "(" * 150 + "1 2" + ")" * 150, "{0:" * 60 + "1 2" + "}" * 60,
     ],
     ids=range(19),
-)
+)  # fmt: skip
 def test_bombs_are_refused(text):
     with pytest.raises(PlainDataError):
         parse(text)
@@ -420,15 +299,10 @@ def test_equality_is_pythons_with_nan_equal_to_itself():
         (nan, None),
         (complex(nan, 1), complex(nan, 2)),
         (complex(nan, 1.0), (nan, nan, 1.0)),
+        ({complex(1.0, nan)}, {(nan, 1.0, nan)}),
         ([1, 2], [2, 1]),
     ]:
         assert not equal(a, b)
-
-
-def test_a_text_is_never_read_as_another_texts_value():
-    """The AZR fallback evaluated the contents of strings, so that '5' accepted '5.0' and '2' accepted '1+1'."""
-    assert not equal(parse("'5'"), parse("'5.0'"))
-    assert not equal(parse("'2'"), parse("'1+1'"))
 
 
 PIECES = [
@@ -481,9 +355,3 @@ def test_fuzzing_finds_no_other_error_and_no_value_that_does_not_round_trip():
 def test_imports_nothing_beyond_the_standard_library():
     code = f"import runpy; runpy.run_path({values.__file__!r})"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
-
-
-def test_a_complex_number_with_nan_equals_no_tuple():
-    assert values.equal(complex(math.nan, 1.0), complex(math.nan, 1.0))
-    assert not values.equal(complex(math.nan, 1.0), (math.nan, math.nan, 1.0))
-    assert not values.equal({complex(1.0, math.nan)}, {(math.nan, 1.0, math.nan)})

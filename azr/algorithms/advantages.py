@@ -56,11 +56,7 @@ def weighting_of(algorithm: AlgorithmConfig) -> str:
 
 
 def loss_weights(
-    batch: Batch,
-    weighting: str,
-    mini_batches: Sequence[Sequence[int]],
-    kept: Sequence[Sequence[int]],
-    max_tokens: int,
+    batch: Batch, weighting: str, mini_batches: Sequence[Sequence[int]], kept: Sequence[Sequence[int]], max_tokens: int
 ) -> Tensor | None:
     """Factor of each token's loss, float32 (R); None for 1 throughout, which is ``weighting`` token.
 

@@ -25,13 +25,9 @@ class Checked:
 
 
 CHECKED: dict[str, Checked] = {
-    "qwen2": Checked(
-        "biases of query, key and value; tied and separate output head",
-        frozenset({"default", "yarn"}),
-    ),
+    "qwen2": Checked("biases of query, key and value; tied and separate output head", frozenset({"default", "yarn"})),
     "qwen3": Checked(
-        "a norm over each head's query and key; tied and separate output head",
-        frozenset({"default", "yarn"}),
+        "a norm over each head's query and key; tied and separate output head", frozenset({"default", "yarn"})
     ),
     "llama": Checked("tied and separate output head", frozenset({"default", "llama3"})),
     "mistral": Checked("with and without a sliding window in every layer; separate output head", windows=True),

@@ -81,46 +81,41 @@ def _bind(module: nn.Module, forward: Any) -> None:
     module.forward = MethodType(forward, module)
 
 
-def _norm(self: Any, hidden: Tensor) -> Tensor:
+def _norm(self: Any, hidden: Tensor) -> Any:
     """As in Llama: the root mean square is taken in float32, and the weight multiplies in the type of the input."""
     from liger_kernel.ops import LigerRMSNormFunction
 
-    out: Tensor = LigerRMSNormFunction.apply(hidden, self.weight, self.variance_epsilon, 0.0, "llama", False)
-    return out
+    return LigerRMSNormFunction.apply(hidden, self.weight, self.variance_epsilon, 0.0, "llama", False)
 
 
-def _gemma_norm(self: Any, hidden: Tensor) -> Tensor:
+def _gemma_norm(self: Any, hidden: Tensor) -> Any:
     """Wholly in float32, with the weight's distance from 1 as parameter.
 
     Not in place: the gradient of a norm after a sublayer is the residual stream's as well.
     """
     from liger_kernel.ops import LigerRMSNormFunction
 
-    out: Tensor = LigerRMSNormFunction.apply(hidden, self.weight, self.eps, 1.0, "gemma", False)
-    return out
+    return LigerRMSNormFunction.apply(hidden, self.weight, self.eps, 1.0, "gemma", False)
 
 
-def _swiglu(self: Any, hidden: Tensor) -> Tensor:
+def _swiglu(self: Any, hidden: Tensor) -> Any:
     from liger_kernel.ops import LigerSiLUMulFunction
 
-    out: Tensor = self.down_proj(LigerSiLUMulFunction.apply(self.gate_proj(hidden), self.up_proj(hidden)))
-    return out
+    return self.down_proj(LigerSiLUMulFunction.apply(self.gate_proj(hidden), self.up_proj(hidden)))
 
 
-def _geglu(self: Any, hidden: Tensor) -> Tensor:
+def _geglu(self: Any, hidden: Tensor) -> Any:
     """With the approximation of GELU by tanh."""
     from liger_kernel.ops import LigerGELUMulFunction
 
-    out: Tensor = self.down_proj(LigerGELUMulFunction.apply(self.gate_proj(hidden), self.up_proj(hidden)))
-    return out
+    return self.down_proj(LigerGELUMulFunction.apply(self.gate_proj(hidden), self.up_proj(hidden)))
 
 
-def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
     """Queries (1, H, T, D) and keys (1, K, T, D) turned by the angles of their positions, (1, T, D), in place."""
     from liger_kernel.ops import LigerRopeFunction
 
-    turned: tuple[Tensor, Tensor] = LigerRopeFunction.apply(q, k, cos, sin)
-    return turned
+    return LigerRopeFunction.apply(q, k, cos, sin)
 
 
 def _with_fused_rotary(forward: Any) -> FunctionType:

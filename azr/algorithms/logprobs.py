@@ -150,11 +150,9 @@ class _ChunkedLogprobs(torch.autograd.Function):
     def backward(ctx: Any, grad_logprobs_R: Tensor | None, grad_entropy_R: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden_RH, weight_VH, target_R, normaliser_R, entropy_R = ctx.saved_tensors
         ops, weight_HV = _chunk_ops(ctx.fused), _weight_for(hidden_RH, weight_VH)
-        grad_hidden_RH = torch.empty_like(hidden_RH)
-        grad_weight_VH: Tensor | None = None
-        for start in range(0, len(hidden_RH), ctx.chunk):
-            at = slice(start, start + ctx.chunk)
-            grad_CV = ops.grad_logits(
+
+        def grad_logits(at: slice) -> Tensor:
+            return ops.grad_logits(
                 _logits(hidden_RH[at], weight_HV, ctx.temperature, ctx.fused),
                 target_R[at],
                 normaliser_R[at],
@@ -164,17 +162,25 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 ctx.temperature,
                 hidden_RH.dtype,
             )
-            grad_hidden_RH[at] = grad_CV @ weight_VH
-            if ctx.needs_input_grad[1]:
-                grad_weight_VH = _add_product(grad_weight_VH, grad_CV, hidden_RH[at])
-        return grad_hidden_RH, _weight_gradient(ctx, grad_weight_VH, weight_VH), None, None, None, None, None
+
+        return *_gradients(ctx, hidden_RH, weight_VH, ctx.chunk, grad_logits), None, None, None, None, None
 
 
-def _weight_gradient(ctx: Any, grad_weight_VH: Tensor | None, weight_VH: Tensor) -> Tensor | None:
-    """Return the sum over all chunks in the weight's type: zeros of no chunks, None if the weight is not trained."""
+def _gradients(
+    ctx: Any, hidden_RH: Tensor, weight_VH: Tensor, chunk: int, grad_logits: Callable[[slice], Tensor]
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of hidden states and weight from those of each chunk's logits; None if the weight is not trained."""
+    grad_hidden_RH, grad_weight_VH = torch.empty_like(hidden_RH), None
+    for start in range(0, len(hidden_RH), chunk):
+        at = slice(start, start + chunk)
+        grad_CV = grad_logits(at)
+        grad_hidden_RH[at] = grad_CV @ weight_VH
+        if ctx.needs_input_grad[1]:
+            grad_weight_VH = _add_product(grad_weight_VH, grad_CV, hidden_RH[at])
+        del grad_CV  # before the next chunk's logits are made
     if not ctx.needs_input_grad[1]:
-        return None
-    return torch.zeros_like(weight_VH) if grad_weight_VH is None else grad_weight_VH.to(weight_VH.dtype)
+        return grad_hidden_RH, None
+    return grad_hidden_RH, torch.zeros_like(weight_VH) if grad_weight_VH is None else grad_weight_VH.to(weight_VH.dtype)
 
 
 TokenLoss = Callable[[Tensor, Tensor, slice], Tensor]
@@ -199,9 +205,9 @@ class _ChunkedLoss(torch.autograd.Function):
         sum_type = _sum_type(hidden_RH)
         loss = hidden_RH.new_zeros((), dtype=sum_type)
         logprobs_R, entropy_R = (hidden_RH.new_empty(len(hidden_RH), dtype=sum_type) for _ in range(2))
-        grad_hidden_RH, grad_weight_VH = torch.empty_like(hidden_RH), None
-        for start in range(0, len(hidden_RH), chunk):
-            at = slice(start, start + chunk)
+
+        def grad_logits(at: slice) -> Tensor:
+            nonlocal loss
             logits_CV = _logits(hidden_RH[at], weight_HV, temperature, fused)
             logprob_C, normaliser_C, entropy_C = ops.score_logits(logits_CV, target_R[at], temperature, True)
             assert entropy_C is not None
@@ -211,15 +217,12 @@ class _ChunkedLoss(torch.autograd.Function):
                 part = token_loss(*leaves, at)
                 of_logprob_C, of_entropy_C = torch.autograd.grad(part, leaves, allow_unused=True)
             loss += part.detach()
-            grad_CV = ops.grad_logits(
+            return ops.grad_logits(
                 logits_CV, target_R[at], normaliser_C, None if of_entropy_C is None else entropy_C,
                 of_logprob_C, of_entropy_C, temperature, hidden_RH.dtype,
             )  # fmt: skip
-            del logits_CV
-            grad_hidden_RH[at] = grad_CV @ weight_VH
-            if ctx.needs_input_grad[1]:
-                grad_weight_VH = _add_product(grad_weight_VH, grad_CV, hidden_RH[at])
-        ctx.gradients = grad_hidden_RH, _weight_gradient(ctx, grad_weight_VH, weight_VH)
+
+        ctx.gradients = _gradients(ctx, hidden_RH, weight_VH, chunk, grad_logits)
         ctx.mark_non_differentiable(logprobs_R, entropy_R)
         return loss, logprobs_R, entropy_R
 

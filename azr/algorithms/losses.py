@@ -97,12 +97,7 @@ def policy_loss(
 
 
 def value_loss(
-    values_R: Tensor,
-    *,
-    old_values_R: Tensor,
-    returns_R: Tensor,
-    is_trace_R: Tensor | None = None,
-    normalizer: float,
+    values_R: Tensor, *, old_values_R: Tensor, returns_R: Tensor, is_trace_R: Tensor | None = None, normalizer: float
 ) -> tuple[Tensor, Sums]:
     """½ max((V - R)², (V_clip - R)²), V_clip = V_old + clip(V - V_old, ±VALUE_CLIP).
 

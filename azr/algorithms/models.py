@@ -120,13 +120,7 @@ class PolicyModel(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls,
-        path: str,
-        *,
-        dtype: torch.dtype,
-        attention: str,
-        lora: LoraConfig = NO_LORA,
-        **options: Any,
+        cls, path: str, *, dtype: torch.dtype, attention: str, lora: LoraConfig = NO_LORA, **options: Any
     ) -> PolicyModel:
         """Load a folder or hub name; ``attention`` comes from ``choose_attention``, the rest as in the constructor."""
         hf = AutoModelForCausalLM.from_pretrained(
@@ -142,11 +136,7 @@ class PolicyModel(nn.Module):
         return iter_base_weights(self.hf)
 
     def forward(
-        self,
-        batch: PackedBatch,
-        temperature: float,
-        with_entropy: bool = True,
-        token_loss: TokenLoss | None = None,
+        self, batch: PackedBatch, temperature: float, with_entropy: bool = True, token_loss: TokenLoss | None = None
     ) -> tuple[Tensor | None, ...]:
         """Logprobs and entropies of the response tokens, two float32 arrays (R,), see ``token_logprobs``; before them,
         if there is a `token_loss`, its sum, which then is all that has a gradient, see ``token_losses``.
@@ -195,13 +185,7 @@ class CriticModel(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls,
-        path: str,
-        *,
-        dtype: torch.dtype,
-        attention: str,
-        lora: LoraConfig = NO_LORA,
-        **options: Any,
+        cls, path: str, *, dtype: torch.dtype, attention: str, lora: LoraConfig = NO_LORA, **options: Any
     ) -> CriticModel:
         """Load a backbone from a folder or hub name; the head is new. ``options``: as in the constructor."""
         backbone = AutoModel.from_pretrained(

@@ -17,7 +17,7 @@ import yaml
 from azr.cli.options import RECIPE_HELP, Parser, is_file, load_recipe, whole
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override
-from azr.datasets.prepare.preparing import is_on_hub
+from azr.datasets.preparing import is_on_hub
 from azr.errors import UserError
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec
 from azr.plan.planner import plan_run

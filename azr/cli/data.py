@@ -14,9 +14,8 @@ from azr.cli.options import Parser
 from azr.errors import UserError, printable, unknown
 
 if TYPE_CHECKING:
-    from azr.datasets.prepare.overlap import Overlap
-    from azr.datasets.prepare.preparing import Prepared
-    from azr.datasets.prepare.sources import Options, Source
+    from azr.datasets.preparing import Overlap, Prepared
+    from azr.datasets.sources import Options, Source
 
 _USAGE = "azr data prepare SOURCE SRC OUT [options]"
 _ABOUT = (
@@ -32,7 +31,7 @@ _SHOWN_ROWS = 5
 
 
 def main(argv: Sequence[str]) -> int:
-    from azr.datasets.prepare.sources import SOURCES
+    from azr.datasets.sources import SOURCES
 
     if argv and argv[0] not in ("prepare", "--help", "-h"):
         raise UserError(f"azr data does one thing, {_USAGE}, and not {argv[0]!r}.")
@@ -44,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    from azr.datasets.prepare.sources import SOURCES
+    from azr.datasets.sources import SOURCES
 
     known = "\n".join(f"  {source.name:<10}{source.about}" for source in SOURCES.values())
     parser = Parser("data prepare", _ABOUT, usage=_USAGE, more_help=f"\nsources:\n{known}\n")
@@ -61,8 +60,7 @@ def parser() -> Parser:
 
 
 def _prepare(source: Source, options: argparse.Namespace) -> None:
-    from azr.datasets.prepare.overlap import load_overlap
-    from azr.datasets.prepare.preparing import check_files, prepare, rows_file
+    from azr.datasets.preparing import check_files, load_overlap, prepare, rows_file
 
     chosen = _chosen(source, options)
     options.src = rows_file(options.src)
@@ -80,7 +78,7 @@ def _prepare(source: Source, options: argparse.Namespace) -> None:
 
 
 def _chosen(source: Source, options: argparse.Namespace) -> Options:
-    from azr.datasets.prepare.sources import Options
+    from azr.datasets.sources import Options
 
     for name in ("system", "asked"):
         if getattr(options, name) is not None and name not in source.options:
@@ -108,7 +106,7 @@ def _print_counts(options: argparse.Namespace, done: Prepared, overlap: Overlap 
 
 
 def _parsed(answers: Sequence[str]) -> str:
-    from azr.datasets.prepare.preparing import count_parsed
+    from azr.datasets.preparing import count_parsed
 
     most = min(len(answers), _PARSED)
     looked_at = [answers[at * len(answers) // most] for at in range(most)]

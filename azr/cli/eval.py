@@ -112,7 +112,7 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
     import torch
 
     from azr.evaluation import report
-    from azr.evaluation.standalone import Serve, check_out, make_evaluation, run_evaluation, serve_here
+    from azr.evaluation.standalone import Evaluation, Serve, check_out, run_evaluation, serve_here
     from azr.evaluation.suites import load_suites
     from azr.hardware import compute_type
     from azr.runs.asked_model import open_model
@@ -125,9 +125,9 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
     models = [open_model(options.model, step, options.template) for step in steps]
     dtype = compute_type(options.dtype, "cuda" if torch.cuda.is_available() else "cpu")
     evaluations = [
-        make_evaluation(
-            model,
-            suites,
+        Evaluation(
+            model=model,
+            suites=suites,
             samples=options.samples,
             temperature=options.temperature,
             seed=options.seed,

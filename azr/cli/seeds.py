@@ -8,7 +8,7 @@ import statistics
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ async def _convert(options: argparse.Namespace, values: dict[str, Any]) -> list[
         for path, lines in contents:
             checked = await check_seeds(lines, buffer, proposal_limits(), pool.execute, lambda task: None)
             tasks += checked.tasks
-            refused += [{"file": str(path), **asdict(each)} for each in checked.refused]
+            refused += [{"file": str(path), **each} for each in checked.refused]
             print(seeds_line(path, checked, _rejects(out)))
     if refused:
         with _writing(out):

@@ -8,10 +8,10 @@ from typing import Any, Self
 import ray
 from ray.actor import ActorHandle
 
-from azr.cluster.supervisor import ActorLost, SupervisedActor, TakesSharedCalls, end_with_raylet
+from azr.cluster.supervisor import ActorLost, SupervisedActor, TakesSharedCalls
 from azr.config import ExecutorConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.executor.pool import ExecutorStats, SandboxPool
+from azr.executor.pool import SandboxPool
 
 MAX_ATTEMPTS = 3
 """Attempts per request: two pools may die over it."""
@@ -31,7 +31,7 @@ class ExecutorPool(TakesSharedCalls):
 
     def __init__(self, config: ExecutorConfig, **options: Any) -> None:
         """``options``: see `SandboxPool`."""
-        end_with_raylet()
+        super().__init__()
         self._pool = SandboxPool(config, **options)
 
     async def start(self) -> str:
@@ -42,7 +42,7 @@ class ExecutorPool(TakesSharedCalls):
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         return await self._pool.execute(request)
 
-    async def stats(self) -> ExecutorStats:
+    async def stats(self) -> dict[str, int]:
         return self._pool.stats()
 
     async def ping(self) -> bool:
@@ -106,14 +106,10 @@ class RemoteExecutor:
         """
         actor = self._pool.actor
         try:
-            total: ExecutorStats = await self._pool.call("stats", timeout_s=self._timeout_s, to="report its counters")
+            counts = Counter(await self._pool.call("stats", timeout_s=self._timeout_s, to="report its counters"))
         except ActorLost as lost:
             await self._pool.restart(lost)
             return await self.stats_delta()
-        counts = Counter({"requests": total.requests, "inputs": total.inputs})
-        counts.update({"cache_hits": total.cache_hits, "restarts": total.restarts})
-        counts["calls"] = sum(total.calls.values())
-        counts.update({str(status): count for status, count in total.calls.items()})
         counted_actor, before = self._counted
         if counted_actor is not actor:
             before = Counter()

@@ -14,7 +14,7 @@ import logging
 import os
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -275,54 +275,48 @@ class Answer:
     error: RayTaskError | None = None
 
 
-@dataclass(slots=True)
-class _Desk:
-    """Server state: running calls and finished answers."""
-
-    running: set[asyncio.Task[None]] = field(default_factory=set)
-    finished: list[Answer] = field(default_factory=list)
-    messages: int = 0
-    moved: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a call has finished or another message has arrived."""
-
-
 class TakesSharedCalls:
-    """Base of an actor's class whose async methods can be called by `SharedCalls`."""
+    """Base of an actor's class whose async methods can be called by `SharedCalls`; it ends with its raylet."""
 
     linger_s = 0.02
     """Seconds that finished answers wait for running calls to finish."""
-    _desk: _Desk | None = None
+
+    def __init__(self) -> None:
+        end_with_raylet()
+        self._shared_running: set[asyncio.Task[None]] = set()
+        self._shared_finished: list[Answer] = []
+        self._shared_messages = 0
+        self._shared_moved = asyncio.Event()
+        """Set when a call has finished or another message has arrived."""
 
     async def exchange(self, calls: Sequence[Call]) -> list[Answer]:
         """Start these calls and return the answers of all finished calls, earlier ones too.
 
         Waits until a call has finished or the next message arrives.
         """
-        if self._desk is None:
-            self._desk = _Desk()
-        desk = self._desk
-        desk.messages += 1
-        message = desk.messages
-        desk.moved.set()  # the message before this one waits no more
+        running = self._shared_running
+        self._shared_messages += 1
+        message = self._shared_messages
+        self._shared_moved.set()  # the message before this one waits no more
         for call in calls:
-            task = asyncio.create_task(self._answer(desk, call))
-            desk.running.add(task)
-            task.add_done_callback(desk.running.discard)
-        while not desk.finished and desk.running and desk.messages == message:
-            desk.moved.clear()
-            await desk.moved.wait()
-            if desk.finished and desk.running and desk.messages == message:
+            task = asyncio.create_task(self._answer(call))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        while not self._shared_finished and running and self._shared_messages == message:
+            self._shared_moved.clear()
+            await self._shared_moved.wait()
+            if self._shared_finished and running and self._shared_messages == message:
                 await asyncio.sleep(self.linger_s)
-        finished, desk.finished = desk.finished, []
+        finished, self._shared_finished = self._shared_finished, []
         return finished
 
-    async def _answer(self, desk: _Desk, call: Call) -> None:
+    async def _answer(self, call: Call) -> None:
         try:
             answer = Answer(call.number, await getattr(self, call.method)(*call.args, **call.kwargs))
         except Exception as error:
             answer = Answer(call.number, error=RayTaskError(call.method, traceback.format_exc(), error))
-        desk.finished.append(answer)
-        desk.moved.set()
+        self._shared_finished.append(answer)
+        self._shared_moved.set()
 
 
 class SharedCalls:

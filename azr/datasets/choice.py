@@ -9,7 +9,7 @@ from pathlib import Path
 
 from azr.config import Config
 from azr.datasets.grading import graded_part
-from azr.datasets.prepare.preparing import rows_file
+from azr.datasets.preparing import rows_file
 from azr.datasets.rows import DataRow, grader_names, read_rows
 from azr.errors import UserError
 from azr.evaluation.graders import check_graders

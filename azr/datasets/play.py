@@ -12,8 +12,7 @@ from azr.answering import Problem, Sampler, answer, cut_off_judgement, given_up,
 from azr.concurrency import Phase, gather, stable_seed
 from azr.config import Config, DataConfig
 from azr.datasets.grading import grade
-from azr.datasets.order import RowOrder
-from azr.datasets.rows import DataRow
+from azr.datasets.rows import DataRow, RowOrder
 from azr.evaluation.question import Grader, GraderName
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Judgement, PromptIds, Sample

@@ -8,9 +8,10 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 from azr.errors import UserError
 from azr.records import Sample
@@ -30,7 +31,7 @@ def without_texts(answer: Sample) -> Sample:
     return replace(answer, prompt="", response="", judgement=judgement)
 
 
-class AnswerFile:
+class AnswerFile(AbstractContextManager["AnswerFile"]):
     """File of answers in the order of their grading. All answers to a question are written at once or not at all."""
 
     def __init__(self, path: Path, protocol: Mapping[str, Any]) -> None:
@@ -81,14 +82,8 @@ class AnswerFile:
             self._file.truncate(end)
             raise UserError(f"{self.path} cannot be written ({error.strerror}): make room, then --resume.") from error
 
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._file.close()
 
 
 def read_answers(path: Path, *, texts: bool = True) -> tuple[dict[str, Any], list[Sample]]:

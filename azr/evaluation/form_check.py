@@ -123,14 +123,11 @@ class FormCheck:
                 f"This model will learn nothing by self-play: even in its best form, {form}, {shares}. Take another "
                 "model, or train it on the form first."
             )
-        model = (COMPACT | FORMS)[form]
-        default = ModelConfig()
-        options = {"--model.prompt-format": model.prompt_format, "--model.template": model.template}
-        unlike = {"--model.prompt-format": default.prompt_format, "--model.template": default.template}
-        words = [f"{name} {value}" for name, value in options.items() if value != unlike[name]]
-        return (
-            f"Take {form}, {temperature:g}: {' '.join([*words, f'--rollout.temperature {temperature:g}'])} ({shares})."
-        )
+        model, default = (COMPACT | FORMS)[form], ModelConfig()
+        words = [f"--model.prompt-format {model.prompt_format}"] if model.prompt_format != default.prompt_format else []
+        words += [f"--model.template {model.template}"] if model.template != default.template else []
+        words.append(f"--rollout.temperature {temperature:g}")
+        return f"Take {form}, {temperature:g}: {' '.join(words)} ({shares})."
 
 
 async def check_forms(path: str, *, dtype: ComputeType) -> FormCheck:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from azr.errors import UserError
 from azr.evaluation.answer_file import AnswerFile
 from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_problem, tokenized
 from azr.evaluation.graders import check_graders, open_graders
-from azr.evaluation.graders.calls import Calls
+from azr.evaluation.graders.programs import Calls
 from azr.evaluation.graders.sandboxed import ANSWER_REPEATS, answer_config
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Question
@@ -119,7 +119,7 @@ class PeriodicEval:
         )
         found: list[Sample] = []
         names = {each.suite.grader for each in self._loaded}
-        answers = partial(answer_executor, config)
+        answers = partial(AnswerExecutor, config)
         async with open_graders(names, answers=answers, tasks=lambda: nullcontext(executor)) as graders:
             problems = (
                 question_problem(each, self._prompts[each.suite, each.id], self._codec, graders[loaded.suite.grader])
@@ -142,24 +142,20 @@ class PeriodicEval:
         return Evaluated(metrics(rows(found, ks, config.eval.samples, alike)), found, protocol)
 
 
-@asynccontextmanager
-async def answer_executor(config: Config) -> AsyncIterator[Executor]:
-    """Yield an executor actor for programs that answer benchmarks or rows; it ends with the block."""
-    executor = _AnswerExecutor(config)
-    try:
-        yield executor
-    finally:
-        if executor.actor is not None:
-            executor.actor.kill()
+class AnswerExecutor(AbstractAsyncContextManager["AnswerExecutor"]):
+    """Executor actor for programs that answer benchmarks or rows; it ends with the block: ``async with``.
 
-
-class _AnswerExecutor:
-    """Starts the actor with the first program; many questions about values need none."""
+    The first program starts it; many questions about values need none.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._starting = asyncio.Lock()
         self.actor: RemoteExecutor | None = None
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.actor is not None:
+            self.actor.kill()
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         async with self._starting:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from azr.errors import UserError
 from azr.records import Judgement
 
 GRADERS = ("value", "calls", "stdin", "math", "choice")
@@ -63,8 +64,8 @@ class Suite:
     source: str
     """One sentence on where to get the files."""
     grader: GraderName
-    read: Callable[[Path], Sequence[Question]]
-    """Read the questions from the files in a folder, in their order.
+    read_file: Callable[[Path], Sequence[Question]]
+    """Read the questions of a file, in their order.
 
     Raises UserError with file and row number for the first line that is not a row of this suite.
     """
@@ -76,3 +77,17 @@ class Suite:
     """Groups have equal weight in the suite's score, whatever their sizes."""
     sha256: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 by file name, of the files that this project was tested with."""
+
+    def located(self, folder: Path) -> Sequence[Path]:
+        """Return the existing files that the suite is read from."""
+        if self.locate is not None:
+            return self.locate(folder)
+        return [path for name in self.files if (path := folder / name).is_file()][:1]
+
+    def read(self, folder: Path) -> list[Question]:
+        """Read the questions from the files in a folder. Raises UserError if there are none, and as `read_file`."""
+        if not (paths := self.located(folder)):
+            raise UserError(
+                f"{folder} has no {' or '.join(self.files)}: see `azr eval --list` for where it comes from."
+            )
+        return [question for path in paths for question in self.read_file(path)]

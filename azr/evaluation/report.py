@@ -54,21 +54,16 @@ def percent(share: Estimate | None) -> str:
     return "-" if share is None else f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
 
 
-def write_results(folder: Path, about: Mapping[str, Any], table: Sequence[Row]) -> None:
-    """Write results and table, each by rename."""
-    tree = {"format": FORMAT, **about, "rows": [asdict(row) for row in table]}
-    _write(folder / RESULTS, json.dumps(tree, indent=1, ensure_ascii=False) + "\n")
-    _write(folder / TABLE, markdown(table) + "\n")
-
-
-def replace_table(folder: Path, table: Sequence[Row]) -> None:
-    """Replace the rows of existing results, and the table."""
+def write_results(folder: Path, about: Mapping[str, Any] | None, table: Sequence[Row]) -> None:
+    """Write results and table, each by rename. ``about`` None: only the rows of existing results change."""
     path = folder / RESULTS
     try:
-        about = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
-        write_results(folder, {name: about[name] for name in about if name not in ("format", "rows")}, table)
+        stated = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass")) if about is None else about
+        tree = {"format": FORMAT, **stated, "rows": [asdict(row) for row in table]}
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} holds no results: remove it, and --resume writes it again.") from error
+    _write(path, json.dumps(tree, indent=1, ensure_ascii=False) + "\n")
+    _write(folder / TABLE, markdown(table) + "\n")
 
 
 def _write(path: Path, text: str) -> None:

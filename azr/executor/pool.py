@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from azr.config import ExecutorConfig
 from azr.errors import UserError
@@ -40,21 +40,6 @@ them reaches files, processes, sockets or threads: the sandbox refuses the syste
 _ANSWER_INPUT_BYTES, _ANSWER_OUTPUT_BYTES = 16 * 2**20, 4 * 2**20
 _CACHE_BYTES = 64 * 2**20
 _MOST_WAITING = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutorStats:
-    """Counts since the pool was made."""
-
-    requests: int
-    inputs: int
-    """Calls asked for: every input of every request."""
-    cache_hits: int
-    """Calls that needed no run, because an identical one was remembered or running."""
-    restarts: int
-    """Zygotes replaced, because they were lost or had served long enough."""
-    calls: dict[str, int] = field(default_factory=dict)
-    """Calls actually run or refused, by status."""
 
 
 class SandboxPool:
@@ -98,6 +83,8 @@ class SandboxPool:
         self._waiting = asyncio.Semaphore(_MOST_WAITING)
         self._cache = CallCache(_CACHE_BYTES)
         self._codes = CodeCache(_CACHE_BYTES)
+        self._running: dict[tuple[CallKey, ...], asyncio.Task[dict[CallKey, Outcome]]] = {}
+        """By all calls of a run: one that had other company may end otherwise."""
         self._requests = 0
         self._inputs = self._hits = 0
         self._calls: Counter[str] = Counter()
@@ -140,18 +127,25 @@ class SandboxPool:
         async with self._waiting:
             return await self._execute(request)
 
-    def stats(self) -> ExecutorStats:
-        return ExecutorStats(
-            requests=self._requests,
-            inputs=self._inputs,
-            cache_hits=self._hits,
-            restarts=self._scheduler.restarts if self._scheduler else 0,
-            calls=dict(self._calls),
-        )
+    def stats(self) -> dict[str, int]:
+        """Return counts since the pool was made, among them calls run or refused by status.
+
+        ``inputs``: calls asked for. ``cache_hits``: those that needed no run, because an identical one was remembered
+        or running. ``restarts``: zygotes replaced, because they were lost or had served long enough.
+        """
+        return {
+            "requests": self._requests,
+            "inputs": self._inputs,
+            "cache_hits": self._hits,
+            "restarts": self._scheduler.restarts if self._scheduler else 0,
+            "calls": self._calls.total(),
+            **self._calls,
+        }
 
     async def close(self) -> None:
         """Finish what runs, then end every process. Safe to call again."""
-        await self._cache.drain()
+        if self._running:
+            await asyncio.wait(self._running.values())
         await self.abort()
 
     async def abort(self) -> None:
@@ -177,35 +171,34 @@ class SandboxPool:
         ]
         found = {key: known for key in keys if (known := self._cache.get(key)) is not None}
         fresh = tuple(dict.fromkeys(key for key in keys if key not in found))
-        running = self._cache.running(fresh)
+        running = self._running.get(fresh)
         self._hits += len(keys) - (0 if running else len(fresh))
         if fresh:
-            future = running or self._cache.begin(fresh)
             if running is None:
-                self._run(request, fresh)
+                self._running[fresh] = asyncio.create_task(self._run(request, fresh))
             # Shielded: a caller who gives up must not take along what others wait for.
-            found |= await asyncio.shield(future)
+            found |= await asyncio.shield(self._running[fresh])
         return _assemble([found[key] for key in keys], cached=not fresh or running is not None)
 
-    def _run(self, request: ExecutionRequest, keys: tuple[CallKey, ...]) -> None:
-        """Have calls of one program run; their outcomes go to the cache."""
-        refusal = self._too_long(keys)
-        if refusal is not None:
-            refused = CallResult(status=CallStatus.REJECTED, error=refusal)
-            self._finish(keys, [Outcome(refused, None, caused_by_other_calls=True)] * len(keys))
-            return
-        assert self._scheduler is not None
-        Runs(
-            replace(request, inputs=tuple(key.input for key in keys)),
-            self._limits,
-            self._scheduler,
-            self._codes,
-            lambda outcomes: self._finish(keys, outcomes),
-        ).start()
-
-    def _finish(self, keys: tuple[CallKey, ...], outcomes: Sequence[Outcome]) -> None:
+    async def _run(self, request: ExecutionRequest, keys: tuple[CallKey, ...]) -> dict[CallKey, Outcome]:
+        """Run calls of one program together; return and remember their outcomes."""
+        try:
+            if (refusal := self._too_long(keys)) is not None:
+                refused = CallResult(status=CallStatus.REJECTED, error=refusal)
+                outcomes = [Outcome(refused, None, caused_by_other_calls=True)] * len(keys)
+            else:
+                assert self._scheduler is not None
+                request = replace(request, inputs=tuple(key.input for key in keys))
+                outcomes = await Runs(request, self._limits, self._scheduler, self._codes).run()
+        finally:
+            del self._running[keys]
         self._calls.update(outcome.call.status.value for outcome in outcomes)
-        self._cache.finish(keys, outcomes)
+        found = dict(zip(keys, outcomes, strict=True))
+        for key, outcome in found.items():
+            if outcome.cacheable(key.repeats):
+                texts = (key.program, key.input, *outcome.static_check, outcome.call.value or "")
+                self._cache.put(key, outcome, sum(map(len, texts)))
+        return found
 
     def _too_long(self, keys: Sequence[CallKey]) -> str | None:
         longest = protocol.MAX_PROGRAM_BYTES if keys[0].static_check else protocol.MAX_UNCHECKED_BYTES

@@ -151,14 +151,6 @@ def decode(body: bytes) -> dict:
 HEADER_BYTES = LENGTH.size
 
 
-def frame_end(data: bytes, limit: int, start: int = 0) -> int:
-    """Return the end of the frame at ``start``. Raises ProtocolError if its body is longer than the limit."""
-    (length,) = LENGTH.unpack_from(data, start)
-    if length > limit:
-        raise ProtocolError(f"a frame of {length} bytes exceeds {limit}")
-    return start + HEADER_BYTES + length
-
-
 def write(descriptor: int, body: bytes) -> None:
     """Write one frame to a blocking descriptor. Raises BrokenPipeError when the other end is closed."""
     _write_all(descriptor, memoryview(frame(body)))
@@ -210,7 +202,10 @@ class FrameBuffer:
         self._data = data = self._data + data if self._data else data
         bodies, start = [], 0
         while len(data) - start >= HEADER_BYTES:
-            end = frame_end(data, self._limit, start)
+            (length,) = LENGTH.unpack_from(data, start)
+            if length > self._limit:
+                raise ProtocolError(f"a frame of {length} bytes exceeds {self._limit}")
+            end = start + HEADER_BYTES + length
             if len(data) < end:
                 break
             bodies.append(data[start + HEADER_BYTES : end])
@@ -281,12 +276,18 @@ def letter_of(part: bytes) -> bytes:
     return part[:1]
 
 
-def ends_reply(part: bytes, count: int, apart: bool) -> bool:
-    """Whether no call follows this word on a program that came as source, of which `count` calls were asked for."""
-    letter = letter_of(part)
+def is_complete(parts: Sequence[bytes], count: int, apart: bool) -> bool:
+    """Whether these are all parts of a reply to ``count`` calls; ``apart``: each in a process of its own.
+
+    No call follows where a program that came as source is refused, or is only loaded, for its calls must not share a
+    process.
+    """
+    letter = letter_of(parts[-1])
     if letter == Part.LOADED:
-        return count > 1 and not apart and carries_state(part[PART.size :])
-    return letter == Part.REASONS
+        return count > 1 and not apart and carries_state(parts[-1][PART.size :])
+    if letter == Part.REASONS:
+        return True
+    return len(parts) >= count and sum(letter_of(part) != Part.LOADED for part in parts) == count
 
 
 def carries_state(report: bytes | memoryview) -> bool:
@@ -302,7 +303,13 @@ def read_loaded(part: bytes) -> tuple[int, bytes]:
 
 def read_reasons(part: bytes) -> tuple[str, ...]:
     """Why a program is refused. Raises ProtocolError for what no honest child says."""
-    return _read_reasons(part[PART.size :])
+    try:
+        reasons = tuple(part[PART.size :].decode().split("\n"))
+    except UnicodeDecodeError as error:
+        raise ProtocolError("malformed reasons of the static check") from error
+    if len(reasons) > MAX_REASONS or not all(map(_is_sentence, reasons)):
+        raise ProtocolError("malformed reasons of the static check")
+    return reasons
 
 
 def read_calls(parts: Sequence[bytes], limits: Limits, first: Sequence[CallResult] = ()) -> tuple[CallResult, ...]:
@@ -325,8 +332,8 @@ def call_report(status: bytes, text: str) -> bytes:
 
 
 def reasons_report(reasons: Sequence[str]) -> bytes:
-    """A child's report of why it refused the program."""
-    return _join(*(sentence(reason) for reason in reasons[:MAX_REASONS]))
+    """A child's report of why it refused the program: a line each."""
+    return "\n".join(map(sentence, reasons[:MAX_REASONS])).encode()
 
 
 def loaded_report(suspected: int, code: CodeType) -> bytes:
@@ -369,16 +376,6 @@ def invalid(error: ProtocolError, wall_s: float) -> CallResult:
     return CallResult(status=CallStatus.CRASHED, error=sentence(f"forged report: {error}"), wall_s=wall_s)
 
 
-def _read_reasons(content: bytes) -> tuple[str, ...]:
-    try:
-        reasons = tuple(_split(content, 0))
-    except (UnicodeDecodeError, struct.error) as error:
-        raise ProtocolError("malformed reasons of the static check") from error
-    if not 0 < len(reasons) <= MAX_REASONS or not all(map(_is_sentence, reasons)):
-        raise ProtocolError("malformed reasons of the static check")
-    return reasons
-
-
 def _read_report(content: bytes, wall_s: float, cpu_s: float, output_bytes: int, known: str | None) -> CallResult:
     """A child's claim, its value truly canonical, as the known one is."""
     try:
@@ -404,22 +401,3 @@ def _canonical(value: str, output_bytes: int) -> str:
         return values.canonical(values.parse(value, max_bytes=most), max_bytes=output_bytes)
     except values.PlainDataError as error:
         raise ProtocolError(f"the value is not plain data ({error})") from error
-
-
-def _join(*texts: str) -> bytes:
-    pieces: list[bytes] = []
-    for text in texts:
-        data = text.encode("utf-8", "backslashreplace")
-        pieces += (LENGTH.pack(len(data)), data)
-    return b"".join(pieces)
-
-
-def _split(data: bytes, start: int) -> list[str]:
-    """Texts that ``_join`` put together. Raises struct.error or UnicodeDecodeError for what it did not."""
-    texts = []
-    while start < len(data):
-        (length,) = LENGTH.unpack_from(data, start)
-        start += LENGTH.size
-        texts.append(data[start : start + length].decode())
-        start += length
-    return texts

@@ -7,8 +7,9 @@ addresses, clocks or chance differs, with the probabilities that docs/executor.m
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from zlib import crc32
 
@@ -24,36 +25,98 @@ _LOST = CallResult(status=CallStatus.LOST, error="the executor lost its sandbox 
 _SLOW = "it took more than half of the time limit in CPU time, so it might not end within it another time"
 
 
-class Runs:
-    """Submits the runs of a request one after another as their results ask for it; ``start`` it once."""
+class _EndedError(Exception):
+    """One run decided the request: it was refused, or the executor lost it."""
 
-    def __init__(
-        self,
-        request: ExecutionRequest,
-        limits: Limits,
-        scheduler: Scheduler,
-        codes: CodeCache,
-        on_end: Callable[[Sequence[Outcome]], None],
-    ) -> None:
-        """``on_end`` is called once, with an outcome for each input."""
+    def __init__(self, call: CallResult, reasons: tuple[str, ...] = ()) -> None:
+        super().__init__(call.error)
+        self.outcome = Outcome(call, None, reasons)
+
+
+class Runs:
+    """The runs of one request."""
+
+    def __init__(self, request: ExecutionRequest, limits: Limits, scheduler: Scheduler, codes: CodeCache) -> None:
         self._request, self._limits, self._scheduler, self._codes = request, limits, scheduler, codes
-        self._on_end = on_end
-        self._loaded = codes.get(request.program, request.static_check)
+        self._loaded = codes.get((request.program, request.static_check))
         self._source = request.program.encode("utf-8", "surrogatepass")
         self._taken: set = set()
-        self._calls: tuple[CallResult, ...] = ()
-        self._agreed = [True] * len(request.inputs)
-        self._waiting = 0
-        """Runs that have not ended."""
         self._retried = False
-        """Time ran out, perhaps because the machine is busy: all is done again, by the CPU clock."""
-        self._ended = False
 
-    def start(self) -> None:
-        self._submit(range(len(self._request.inputs)), self._took_first, alone=self._retried)
+    async def run(self) -> list[Outcome]:
+        """Return an outcome for each input."""
+        try:
+            calls, agreed = await self._run_all()
+            is_late = any(call.status is CallStatus.TIMEOUT for call in calls)
+            if is_late and all(agreed) and (self._request.admitted or self._request.repeats > 1):
+                # Perhaps because the machine is busy: all is done again, by the CPU clock, and alone at first.
+                self._retried = True
+                self._taken.clear()
+                calls, agreed = await self._run_all()
+        except _EndedError as end:
+            return [end.outcome] * len(self._request.inputs)
+        established, has_company = self._request.repeats > 1 and _is_established(calls), len(calls) > 1
+        return [
+            Outcome(
+                call,
+                agrees if established else None,
+                caused_by_other_calls=call == protocol.TOO_MUCH or (has_company and not agrees),
+            )
+            for call, agrees in zip(calls, agreed, strict=True)
+        ]
 
-    def _submit(self, order: Sequence[int], take: Callable[[list[CallResult]], None], *, alone: bool = False) -> None:
-        """Run all calls, in this order; ``take`` gets their results in the request's own."""
+    async def _run_all(self) -> tuple[list[CallResult], list[bool]]:
+        """Return what the calls brought, and whether all runs agree on each; the first disagreement ends it."""
+        order = range(len(self._request.inputs))
+        calls, agreed = await self._run(order, alone=self._retried), [True] * len(order)
+        if self._request.repeats > 1:
+            calls = [self._judge_time(call) for call in calls]
+        if not _is_established(calls):
+            return calls, agreed
+        repeats = [asyncio.create_task(self._run(self._order(number), calls)) for number in range(self._num_runs() - 1)]
+        try:
+            for repeat in asyncio.as_completed(repeats):
+                again = [self._judge_time(call) for call in await repeat]
+                # A repeat that ran out of time is no contradiction, for a busy machine may be to blame: it is late.
+                late = [call.status is CallStatus.TIMEOUT for call in again]
+                for index, (first, call) in enumerate(zip(calls, again, strict=True)):
+                    agreed[index] &= late[index] or first.status is CallStatus.TIMEOUT or _agree(first, call)
+                calls = [call if out else first for first, call, out in zip(calls, again, late, strict=True)]
+                if not all(agreed):
+                    break
+        finally:
+            for repeat in repeats:
+                repeat.cancel()
+            await asyncio.gather(*repeats, return_exceptions=True)
+        return calls, agreed
+
+    async def _run(
+        self, order: Sequence[int], first: Sequence[CallResult] = (), *, alone: bool = False
+    ) -> list[CallResult]:
+        """Run all calls in this order; return their results in the request's own. ``first``: those of the first run."""
+        while True:
+            words, calls = await self._submit(order, alone)
+            for word in words:
+                if protocol.letter_of(word) == Part.REASONS:
+                    raise _refusal(word)
+                if self._loaded is None:
+                    self._loaded = LoadedProgram(*protocol.read_loaded(word))
+                    key = self._request.program, self._request.static_check
+                    self._codes.put(key, self._loaded, len(key[0]) + len(self._loaded.code))
+            is_suspect = self._loaded is not None and self._loaded.suspicion and self._loaded.code
+            is_task = self._request.admitted and self._request.static_check
+            if len(calls) == len(order) and not (words and is_suspect and is_task):
+                break
+            # It was only loaded, for its calls must not share a process, or ran otherwise than when it was admitted.
+            self._taken.clear()
+            alone = False
+        in_place = [b""] * len(order)
+        for index, part in zip(order, calls, strict=True):
+            in_place[index] = part
+        return list(protocol.read_calls(in_place, self._limits, first))
+
+    async def _submit(self, order: Sequence[int], alone: bool) -> tuple[list[bytes], list[bytes]]:
+        """Return the parts of a reply about the program, and those about its calls."""
         count = len(order)
         is_apart = count > 1 and self._loaded is not None and bool(self._loaded.suspicion & STATE)
         if self._loaded is not None and self._loaded.code:
@@ -63,102 +126,21 @@ class Runs:
             if count == self._request.repeats == 1 and not self._request.admitted:
                 kind |= Kind.ONCE
         kind |= (Kind.APART if is_apart else 0) | (Kind.ALONE if self._retried else 0)
-
-        def is_last(parts: Sequence[bytes]) -> bool:
-            said = protocol.letter_of(parts[-1])
-            if said in (Part.LOADED, Part.REASONS):
-                return protocol.ends_reply(parts[-1], count, is_apart)
-            if len(parts) < count:
-                return False
-            return sum(protocol.letter_of(part) != Part.LOADED for part in parts) == count
-
-        def on_end(parts: list[bytes] | None) -> None:
-            if self._ended:
-                return
-            if parts is None:
-                self._finish([Outcome(_LOST, None)] * count)
-                return
-            self._took(parts, order, take)
-
         inputs = [self._request.inputs[index] for index in order]
         job = Job(
             request=protocol.request_frames(kind, program, inputs),
             order=crc32(self._source),
-            is_last=is_last,
-            on_end=on_end,
+            count=count,
+            is_apart=is_apart,
             taken=self._taken,
         )
-        if alone:
-            self._scheduler.submit_alone(job)
-        else:
-            self._scheduler.submit(job)
-
-    def _took(self, parts: list[bytes], order: Sequence[int], take: Callable[[list[CallResult]], None]) -> None:
-        words = [part for part in parts if protocol.letter_of(part) in (Part.LOADED, Part.REASONS)]
-        calls = [part for part in parts if protocol.letter_of(part) not in (Part.LOADED, Part.REASONS)]
-        for word in words:
-            if protocol.letter_of(word) == Part.REASONS:
-                self._refused(word)
-                return
-            if self._loaded is None:
-                self._loaded = LoadedProgram(*protocol.read_loaded(word))
-                self._codes.put(self._request.program, self._request.static_check, self._loaded)
-        is_suspect = self._loaded is not None and self._loaded.suspicion and self._loaded.code
-        is_task = self._request.admitted and self._request.static_check
-        if len(calls) < len(order) or (words and is_suspect and is_task):
-            # It was only loaded, for its calls must not share a process, or ran otherwise than when it was admitted.
-            self._taken.clear()
-            self._submit(order, take)
-            return
-        in_place = [b""] * len(order)
-        for index, part in zip(order, calls, strict=True):
-            in_place[index] = part
-        take(list(protocol.read_calls(in_place, self._limits, self._calls)))
-
-    def _refused(self, word: bytes) -> None:
-        try:
-            reasons = protocol.read_reasons(word)
-        except protocol.ProtocolError as error:
-            self._finish([Outcome(protocol.invalid(error, 0.0), None)] * len(self._request.inputs))
-            return
-        call = CallResult(status=CallStatus.REJECTED, error=reasons[0])
-        self._finish([Outcome(call, None, reasons)] * len(self._request.inputs))
-
-    def _took_first(self, calls: list[CallResult]) -> None:
-        if self._request.repeats > 1:
-            calls = [self._judge_time(call) for call in calls]
-        self._calls = tuple(calls)
-        if self._retries():
-            return
-        further = self._num_runs() - 1
-        if further == 0 or not self._established:
-            self._end()
-            return
-        self._waiting = further
-        for number in range(further):
-            self._submit(self._order(number), self._took_repeat)
-
-    def _took_repeat(self, calls: list[CallResult]) -> None:
-        self._waiting -= 1
-        calls = [self._judge_time(call) for call in calls]
-        # A repeat that ran out of time is no contradiction, for a busy machine may be to blame: the call is late.
-        late = [call.status is CallStatus.TIMEOUT for call in calls]
-        for index, (first, call) in enumerate(zip(self._calls, calls, strict=True)):
-            self._agreed[index] &= late[index] or first.status is CallStatus.TIMEOUT or _agree(first, call)
-        self._calls = tuple(call if out else first for first, call, out in zip(self._calls, calls, late, strict=True))
-        if not all(self._agreed) or (self._waiting == 0 and not self._retries()):
-            self._end()
-
-    def _retries(self) -> bool:
-        """Start anew, once and alone, if time ran out for a task or a proposal; return whether it did."""
-        is_late = any(call.status is CallStatus.TIMEOUT for call in self._calls)
-        if self._retried or not is_late or not (self._request.admitted or self._request.repeats > 1):
-            return False
-        self._retried = True
-        self._taken.clear()
-        self._agreed = [True] * len(self._agreed)
-        self.start()
-        return True
+        (self._scheduler.submit_alone if alone else self._scheduler.submit)(job)
+        parts = await job.reply
+        if parts is None:
+            raise _EndedError(_LOST)
+        about_program = [protocol.letter_of(part) in (Part.LOADED, Part.REASONS) for part in parts]
+        pairs = list(zip(parts, about_program, strict=True))
+        return [part for part, about in pairs if about], [part for part, about in pairs if not about]
 
     def _judge_time(self, call: CallResult) -> CallResult:
         """The call, as late if it took so long that it might be late another time."""
@@ -183,26 +165,17 @@ class Runs:
             random.Random(crc32(self._source) + number).shuffle(order)
         return order
 
-    def _end(self) -> None:
-        established, has_company = self._request.repeats > 1 and self._established, len(self._calls) > 1
-        self._finish(
-            [
-                Outcome(
-                    call,
-                    agreed if established else None,
-                    caused_by_other_calls=call == protocol.TOO_MUCH or (has_company and not agreed),
-                )
-                for call, agreed in zip(self._calls, self._agreed, strict=True)
-            ]
-        )
 
-    def _finish(self, outcomes: Sequence[Outcome]) -> None:
-        self._ended = True
-        self._on_end(outcomes)
+def _is_established(calls: Sequence[CallResult]) -> bool:
+    return all(call.status in REPEATABLE for call in calls)
 
-    @property
-    def _established(self) -> bool:
-        return all(call.status in REPEATABLE for call in self._calls)
+
+def _refusal(word: bytes) -> _EndedError:
+    try:
+        reasons = protocol.read_reasons(word)
+    except protocol.ProtocolError as error:
+        return _EndedError(protocol.invalid(error, 0.0))
+    return _EndedError(CallResult(status=CallStatus.REJECTED, error=reasons[0]), reasons)
 
 
 def _states_sets(text: str) -> bool:

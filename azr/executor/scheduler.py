@@ -1,6 +1,6 @@
 """Scheduler of programs on zygotes: a fixed set of slots, each with its own zygote and hash seed.
 
-Plain callbacks on the event loop's thread. A job is one run; runs of one program that are to be compared take different
+All on the event loop's thread. A job is one run; runs of one program that are to be compared take different
 slots, side by side. What was in a zygote that is lost is tried once more, alone in a slot, so that one program that
 takes zygotes down cannot take others' results with it.
 """
@@ -12,11 +12,12 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from azr.errors import UserError
+from azr.executor import protocol
 from azr.executor.backends.sandbox import Launcher, LaunchError
 from azr.executor.connection import Connection
 from azr.executor.protocol import PATIENCE, Limits
@@ -44,17 +45,25 @@ class Job:
     """Frames to send."""
     order: int
     """Decides the slot in a deterministic pool."""
-    is_last: Callable[[Sequence[bytes]], bool]
-    """Whether the reply is complete with these parts."""
-    on_end: Callable[[list[bytes] | None], None]
-    """Called once with the parts of the reply, or with None when the executor lost the job."""
+    count: int
+    """Calls asked for."""
+    is_apart: bool
+    """Whether each of them runs in a process of its own."""
     taken: set[Slot]
     """Slots of this run and of those that it is compared with; shared by all of them."""
     parts: list[bytes] = field(default_factory=list)
     """Parts of the reply so far."""
+    reply: asyncio.Future[list[bytes] | None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    """All parts, or None when the executor lost the job; cancelled when nobody waits for it any more."""
     losses: int = 0
     retry_at: float = 0.0
     """Monotonic seconds from which it may be retried."""
+
+    def end(self, parts: list[bytes] | None) -> None:
+        if not self.reply.done():
+            self.reply.set_result(parts)
 
 
 @dataclass(slots=True, eq=False)
@@ -191,11 +200,11 @@ class Scheduler:
     def _replied(self, slot: Slot, job: Job, part: bytes) -> bool:
         slot.started_at = time.monotonic()
         job.parts.append(part)
-        if not job.is_last(job.parts):
+        if not protocol.is_complete(job.parts, job.count, job.is_apart):
             return False
         slot.running.popleft()
         slot.exclusive = False
-        job.on_end(job.parts)
+        job.end(job.parts)
         self._schedule()
         return True
 
@@ -224,7 +233,7 @@ class Scheduler:
                 job.retry_at = time.monotonic() + RETRY_DELAY_S
                 self._quarantined.append(job)
             else:
-                job.on_end(None)
+                job.end(None)
         slot.running.clear()
         if not self._closing:
             self._restart(slot)
@@ -270,7 +279,7 @@ class Scheduler:
         waiting = list(slot.pinned)
         slot.pinned.clear()
         for job in waiting:
-            job.on_end(None)
+            job.end(None)
         if all(other.connection is None and other.starting is None for other in self.slots):
             self._give_up_all()
 
@@ -279,7 +288,7 @@ class Scheduler:
         queues += [slot.running for slot in self.slots]
         for queue in queues:
             while queue:
-                queue.popleft().on_end(None)
+                queue.popleft().end(None)
 
     async def _watch_for_silence(self) -> None:
         while True:

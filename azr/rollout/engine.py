@@ -20,7 +20,7 @@ import ray
 
 from azr.cluster.placement import take_gpus
 from azr.cluster.push_host import RemoteBucketStaging
-from azr.cluster.supervisor import TakesSharedCalls, end_with_raylet
+from azr.cluster.supervisor import TakesSharedCalls
 from azr.cluster.weight_buckets import WeightBucket
 from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
@@ -93,7 +93,7 @@ class RolloutEngine(TakesSharedCalls):
         `rollout`.
         `stops`: end a response, in addition to the end tokens that the model's folder names.
         """
-        end_with_raylet()
+        super().__init__()
         self._model_path = str(model_path)
         self._rollout = rollout
         self._stops = stops

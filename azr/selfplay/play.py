@@ -11,8 +11,7 @@ import asyncio
 import itertools
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -50,22 +49,6 @@ class StepResult:
     """Counts of rows of a file."""
 
 
-class OrderedGate:
-    """Lets callers pass one at a time: in any order, or ``ordered`` by index, where every index from 0 on must come."""
-
-    def __init__(self, ordered: bool) -> None:
-        self._ordered, self._num_passed = ordered, 0
-        self._moved = asyncio.Condition()
-
-    @asynccontextmanager
-    async def turn(self, index: int) -> AsyncIterator[None]:
-        async with self._moved:
-            await self._moved.wait_for(lambda: not self._ordered or self._num_passed == index)
-            yield
-            self._num_passed += 1
-            self._moved.notify_all()
-
-
 @dataclass(slots=True, eq=False)
 class KindWork:
     """A step's work on one kind."""
@@ -83,6 +66,12 @@ class KindWork:
     num_solving_stored: int = 0
     num_missing: int = 0
     """Stored tasks that solvers will need at least, as far as proposals have been rejected; may be negative."""
+    reserved: dict[str, str] = field(default_factory=dict)
+    """Fingerprints that this step's proposals hold, with their task ids."""
+    num_reserved: int = 0
+    """Proposals that have passed the reservation, in a deterministic run in the order of indices from 0 on."""
+    turn: asyncio.Condition = field(default_factory=asyncio.Condition)
+    """Notified when ``num_reserved`` rises."""
     further: list[WorkItem] = field(default_factory=list)
     """Proposals in reserve: the first of them begins when one of this step has not become a learnable task."""
 
@@ -102,17 +91,12 @@ class SelfPlayStep:
     phase: Phase
     proposer: Proposer = field(init=False)
     _work: dict[str, KindWork] = field(init=False)
-    _gates: dict[str, OrderedGate] = field(init=False)
-    _reserved: dict[str, dict[str, str]] = field(init=False)
-    """Fingerprints that this step's proposals of a kind hold, with their task ids."""
     _group: asyncio.TaskGroup = field(init=False)
 
     def __post_init__(self) -> None:
         kinds = self.config.selfplay.kinds
         self.proposer = Proposer(self.config, self.codec, self.executor)
         self._work = {kind: KindWork(random.Random(f"{self.config.run.seed}/{self.name}/{kind}")) for kind in kinds}
-        self._gates = {kind: OrderedGate(self.config.run.deterministic) for kind in kinds}
-        self._reserved = {kind: {} for kind in kinds}
 
     async def play(self, *, is_last: bool = True) -> StepResult:
         """Return proposals and solutions of every kind, judged and rewarded. Solvers get this step's tasks first.
@@ -212,8 +196,12 @@ class SelfPlayStep:
         if completion.finish_reason is not FinishReason.GIVEN_UP:
             with self.phase("validate"):
                 outcome, judgement = await self.proposer.validate(kind, completion, shown, id=id, step=item.step)
-        async with self._gates[kind].turn(item.index):
+        work, is_ordered = self._work[kind], self.config.run.deterministic
+        async with work.turn:
+            await work.turn.wait_for(lambda: not is_ordered or work.num_reserved == item.index)
             outcome, judgement = self._reserve(outcome, judgement)
+            work.num_reserved += 1
+            work.turn.notify_all()
         estimates = list[Sample]()
         if isinstance(outcome, Task) and not is_seeding:
             estimates = await self._answer(item, outcome, "estimate", item.index)
@@ -289,7 +277,7 @@ class SelfPlayStep:
         """Claim the fingerprint of a task, so that of two equal proposals in flight one is a duplicate."""
         if isinstance(outcome, RejectReason):
             return outcome, judgement
-        reserved, reason = self._reserved[outcome.kind], self.buffer.reject_reason(outcome)
+        reserved, reason = self._work[outcome.kind].reserved, self.buffer.reject_reason(outcome)
         if reason is None and outcome.fingerprint not in reserved:
             reserved[outcome.fingerprint] = outcome.id
             return outcome, judgement

@@ -55,16 +55,14 @@ class Proposer:
         """Return the task that a proposal becomes once its program ran, or the first check that it failed; and what
         was read from it and why it was rejected."""
         run = RecordedRun(self._executor)
-        sections: tuple[Section, ...] | None = None
 
         async def checked() -> Task | RejectReason:
-            nonlocal sections
-            sections = self._codec.parse_response(completion, KINDS[kind].labels)
-            if sections is None:
+            run.sections = program = self._codec.parse_response(completion, KINDS[kind].labels)
+            if program is None:
                 return RejectReason.MALFORMED
-            program, parents = sections, shown.references
+            parents = shown.references
             if shown.functions is not None:
-                composed = compose(sections, shown.functions)
+                composed = compose(program, shown.functions)
                 if isinstance(composed, RejectReason):
                     return composed
                 program = composed
@@ -74,7 +72,7 @@ class Proposer:
             return task if isinstance(task, RejectReason) else self.reject_reason(task) or task
 
         outcome = await run.judge(id, checked(), RejectReason.MALFORMED)
-        answer = read_texts(sections)
+        sections, answer = run.sections, read_texts(run.sections)
         parts = {} if sections is None else {COPIED: self._is_copy(kind, sections, shown.references)}
         if isinstance(outcome, Task):
             return outcome, Judgement(verdict=VALID, answer=answer, parts=parts)
@@ -82,7 +80,7 @@ class Proposer:
         reason = ""
         if outcome is RejectReason.MALFORMED:
             asked = KINDS[kind].proposal(KINDS[kind].seed())
-            reason = malformed_reason(self._codec, completion, sections, run, asked)
+            reason = malformed_reason(self._codec, completion, run, asked)
         elif outcome is RejectReason.LOST:
             reason = run.ungraded_reason
         return outcome, Judgement(verdict=outcome, detail=detail, answer=answer, parts=parts, reason=reason)

@@ -13,7 +13,8 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +45,6 @@ _NOT_SHOWN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedSeed:
-    """A line whose task is rejected."""
-
-    line: int
-    reason: str
-    """A `RejectReason`, `BROKEN` or `NOT_PLAYED`."""
-    detail: str
-    """Explanation in a few words."""
-
-
 MOST_BYTES = 2**30
 """Longest file of tasks, unpacked: a few megabytes of gzip can hold far more."""
 SeedLine = tuple[int, Task | str]
@@ -66,13 +56,15 @@ class CheckedSeeds:
     """Accepted and rejected tasks of a file, both in the order of its lines."""
 
     tasks: list[Task] = field(default_factory=list)
-    refused: list[RefusedSeed] = field(default_factory=list)
+    refused: list[dict[str, Any]] = field(default_factory=list)
+    """``line``, ``reason`` (a `RejectReason`, `BROKEN` or `NOT_PLAYED`) and ``detail``, a few words."""
     num_changed: int = 0
     """Accepted tasks whose stated outputs differ from those that their programs returned and that are stored."""
 
     def reasons(self) -> str:
         """Return ``3 duplicate, 1 failed``, the most frequent first; empty if nothing was rejected."""
-        return ", ".join(f"{n} {reason}" for reason, n in Counter(each.reason for each in self.refused).most_common())
+        counts = Counter(each["reason"] for each in self.refused)
+        return ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -198,13 +190,14 @@ async def check_seeds(
                 continue
             first = stored.get((outcome.kind, outcome.fingerprint))
             outcome = reason, _known(reason, first)
-        checked.refused.append(RefusedSeed(line, str(outcome[0]), outcome[1]))
+        checked.refused.append({"line": line, "reason": str(outcome[0]), "detail": outcome[1]})
     for line, stated in lines:
         if not isinstance(stated, Task):
-            checked.refused.append(RefusedSeed(line, BROKEN, stated))
+            checked.refused.append({"line": line, "reason": BROKEN, "detail": stated})
         elif stated.kind not in kinds:
-            checked.refused.append(RefusedSeed(line, NOT_PLAYED, f"{stated.kind} is not among selfplay.kinds"))
-    checked.refused.sort(key=lambda each: each.line)
+            detail = f"{stated.kind} is not among selfplay.kinds"
+            checked.refused.append({"line": line, "reason": NOT_PLAYED, "detail": detail})
+    checked.refused.sort(key=itemgetter("line"))
     return checked
 
 
@@ -283,14 +276,6 @@ def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
         os.replace(staging, path)
     finally:
         staging.unlink(missing_ok=True)
-
-
-def write_refused(path: Path, refused: Sequence[RefusedSeed]) -> None:
-    """Write line number, reason and detail of each rejected line; no file if there is none."""
-    if refused:
-        write_lines(path, map(asdict, refused))
-    else:
-        path.unlink(missing_ok=True)
 
 
 def seeds_line(path: Path, checked: CheckedSeeds, refused: Path) -> str:

@@ -6,15 +6,7 @@ from collections.abc import Sequence
 
 from azr.execution import CallStatus, ExecutionRequest
 from azr.records import Task
-from azr.tasks.base import (
-    RejectReason,
-    Run,
-    SingleCallKind,
-    Verdict,
-    evaluate_inputs,
-    grade_outputs,
-    section_texts,
-)
+from azr.tasks.base import RejectReason, Run, SingleCallKind, Verdict, evaluate_inputs, grade_outputs, section_texts
 from azr.tasks.inputs import read_input
 from azr.tasks.prompts import Section
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -164,12 +163,10 @@ def parse(source: str) -> ast.Module | None:
     """Return the program's tree, which nothing may change; None if it is not Python, or too long to be an answer."""
     if len(source) > _MOST_SOURCE:
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return ast.parse(source)
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            return None
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
 
 
 def parses(source: str) -> bool:

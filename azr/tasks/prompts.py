@@ -91,37 +91,11 @@ class Instructor(Protocol):
     def solver_instructions(self, facts: PromptFacts) -> Instructions: ...
 
 
-class PromptFormat(Protocol):
-    stop_strings: tuple[str, ...]
-    """Texts that end a response, and belong to it."""
-    response_format: ResponseFormat
-
-    def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
-        """Prompt that asks for a new task, given past ones; ``functions``: source of those that it must call."""
-        ...
-
-    def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
-        """Prompt that asks for the hidden part of a task."""
-        ...
-
-    def response(self, sections: Sequence[Section]) -> str:
-        """Return a well-formed response with these sections."""
-        ...
-
-    def worked(self, kind: Instructor) -> list[tuple[Section, ...]]:
-        """Return questions and answers of the worked examples that prompts of this kind may show."""
-        ...
-
-    def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
-        """Sections with these labels of a finished response, with or without its end token; None when it does not have
-        the asked form."""
-        ...
-
-
 class CompactFormat:
-    """Tags that are single tokens of the project's own tokenizer."""
+    """Tags that are single tokens of the project's own tokenizer. The other formats have methods of the same names."""
 
     stop_strings: tuple[str, ...] = ()
+    """Texts that end a response, and belong to it."""
     end = "<|end|>"
     answer = "<|answer|>"
     _tag = re.compile(r"<\|([a-z_]+)\|>")
@@ -142,21 +116,27 @@ class CompactFormat:
         return "".join(f"<|{s.label}|>{s.text}" for s in sections)
 
     def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
-        """A program without an input at the end is the functions to call."""
+        """Return the prompt that asks for a new task, given past ones. ``functions``: source of those that the program
+        must call, here a program without an input at the end."""
         shown = [kind.reference(task) for task in references]
         given = [[Section("program", functions)]] if functions else []
         return f"<|propose|><|{kind.name}|>" + "".join(map(self._render, [*shown, *given])) + self.answer
 
     def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
+        """Return the prompt that asks for the hidden part of a task."""
         return f"<|solve|><|{kind.name}|>{self._render(shown)}{self.answer}"
 
     def response(self, sections: Sequence[Section]) -> str:
+        """Return a well-formed response with these sections."""
         return self._render(sections) + self.end
 
     def worked(self, kind: Instructor) -> list[tuple[Section, ...]]:
+        """Return questions and answers of the worked examples that prompts of this kind may show."""
         return []
 
     def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
+        """Return the sections with these labels of a finished response, with or without its end token; None if it does
+        not have the asked form."""
         pieces = self._tag.split(response.removesuffix(self.end))
         if (pieces[0] and self.response_format == "strict") or any(label not in labels for label in pieces[1::2]):
             return None
@@ -373,6 +353,7 @@ class CompletionFormat:
         return read_sections((ended + fence).partition(self.stop_strings[1])[0], labels)
 
 
+PromptFormat = CompactFormat | ChatFormat | CompletionFormat
 _SHORT = 6
 """Most inputs of an induction that solvers see as an example."""
 _OPENED = re.compile(r"```[a-z_]+\n\Z")

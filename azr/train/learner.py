@@ -51,15 +51,13 @@ class Learner:
     ) -> None:
         self._config, self._phase = config, phase
         self._policy, self._critic, self._reference = policy, critic, reference
-        self._updates = 0
-        """Updates of the policy since this process started."""
         self._skipped: dict[str, float] = {}
         """Optimizer steps that were skipped since the last that was taken, by model."""
 
     async def learn(
-        self, samples: Sequence[Sample], seed: int, *, critic_only: bool = False
+        self, samples: Sequence[Sample], step: int, *, critic_only: bool = False
     ) -> dict[str, dict[str, float]]:
-        """Take one training step. Writes `used`, `advantage` and `mismatch` of the samples, which all have a reward.
+        """Take a training step. Writes `used`, `advantage` and `mismatch` of the samples, which all have a reward.
 
         Returns metrics as `{"policy": …, "critic": …}`, the latter if there is a critic. ``critic_only``: the policy
         is not updated.
@@ -75,29 +73,32 @@ class Learner:
         `raise_if_diverged`.
         """
         if self._config.reward.overlong != "mask":
-            return await self._learn(samples, seed, critic_only)
+            return await self._learn(samples, step, critic_only)
         cut_off = [sample for sample in samples if sample.finish_reason is FinishReason.LENGTH]
         for sample in cut_off:
             sample.used = "cut off"
         finished = [sample for sample in samples if sample.finish_reason is not FinishReason.LENGTH]
-        metrics = await self._learn(finished, seed, critic_only)
+        metrics = await self._learn(finished, step, critic_only)
         return metrics | {"policy": metrics.get("policy", {}) | {"masked": len(cut_off)}}
 
-    async def _learn(self, samples: Sequence[Sample], seed: int, critic_only: bool) -> dict[str, dict[str, float]]:
+    async def _learn(self, samples: Sequence[Sample], step: int, critic_only: bool) -> dict[str, dict[str, float]]:
         for sample in samples:
             sample.used = "recorded"
-        algorithm = self._config.algorithm
+        algorithm, seed, timeout_s = self._config.algorithm, self._config.run.seed + step, self._config.timeout.train_s
         # Every rank needs a sample in every optimizer step.
         if len(samples) < self._policy.size * max(algorithm.policy_mini_batches, algorithm.critic_mini_batches):
             log.warning("nothing is learned in this step, which has only %d trajectories", len(samples))
             return {"policy": {}}
         batch, completions = Batch.from_samples(samples), [sample.completion for sample in samples]
-        policy_parts, critic_parts = self._mini_batches(samples, seed)
+        labels = [(sample.kind, sample.role, sample.origin) for sample in samples]
+        policy_parts = critic_parts = split_mini_batches(labels, algorithm.policy_mini_batches, seed)
+        if algorithm.critic_mini_batches != algorithm.policy_mini_batches:
+            critic_parts = split_mini_batches(labels, algorithm.critic_mini_batches, seed)
         critic_batch = None
         if self._critic is not None:
             critic_batch = self._pack(completions, critic_parts)
             async with self._work(self._critic, "critic values"):
-                batch.values_R = await self._score(self._critic, "values", critic_batch)
+                batch.values_R = await score(self._critic, "values", critic_batch, timeout_s)
         if algorithm.needs_reference and algorithm.kl.where == "reward":
             packed = critic_batch if policy_parts is critic_parts else None
             await self._score_reference(batch, packed or self._pack(completions, policy_parts))
@@ -109,34 +110,24 @@ class Learner:
         # Traces tell the critic nothing of what the policy earns.
         if self._critic is not None and critic_batch is not None and not batch.only_traces:
             async with self._work(self._critic, "train critic", training=True):
-                timeout_s = self._config.timeout.train_s
                 metrics["critic"] = await update_critic(self._critic, critic_batch, batch.critic_columns(), timeout_s)
         if critic_only:
             async with self._work(self._policy, "train policy", training=True):
                 pass  # on the GPU, since its weights are pushed next
         else:
-            kept = policy_parts
+            kept: MiniBatches = policy_parts
             if algorithm.drop_zero_advantage:
                 kept = without_samples(policy_parts, batch.has_gradient(algorithm), self._policy.size)
             # One packing does for both models if the critic takes its optimizer steps on the same mini-batches.
             same = critic_batch if kept is critic_parts else None
             metrics["policy"], logprobs_R = await self._update_policy(
-                batch, same or self._pack(completions, kept), policy_parts, kept
+                batch, same or self._pack(completions, kept), policy_parts, kept, step
             )
             batch.write_results(samples, logprobs_R)
         for sample in samples:
             sample.used = "trained"
         self._skipped = {model: values["skipped_in_a_row"] for model, values in metrics.items()}
         return metrics
-
-    def _mini_batches(self, samples: Sequence[Sample], seed: int) -> tuple[MiniBatches, MiniBatches]:
-        """Mini-batches of policy and critic, the same object where they take equally many optimizer steps."""
-        algorithm = self._config.algorithm
-        labels = [(sample.kind, sample.role, sample.origin) for sample in samples]
-        of_policy = split_mini_batches(labels, algorithm.policy_mini_batches, seed)
-        if algorithm.critic_mini_batches == algorithm.policy_mini_batches:
-            return of_policy, of_policy
-        return of_policy, split_mini_batches(labels, algorithm.critic_mini_batches, seed)
 
     def _pack(self, completions: Sequence[Completion], mini_batches: MiniBatches) -> TrainBatch:
         tokens = self._config.train.tokens_per_micro_batch
@@ -169,33 +160,22 @@ class Learner:
         return True
 
     async def _update_policy(
-        self, batch: Batch, packed: TrainBatch, mini_batches: MiniBatches, kept: MiniBatches
+        self, batch: Batch, packed: TrainBatch, mini_batches: MiniBatches, kept: MiniBatches, step: int
     ) -> tuple[dict[str, float], Tensor]:
         """Fill in weights and the log-probabilities that the update compares with, then update; as `update_policy`."""
         config, algorithm, tokens = self._config, self._config.algorithm, len(batch.seq_index_R)
-        longest = config.rollout.max_response_tokens
+        longest, timeout_s, trace = config.rollout.max_response_tokens, config.timeout.train_s, ""
         batch.loss_weights_R = loss_weights(batch, weighting_of(algorithm), mini_batches, kept, longest)
         if algorithm.needs_reference and batch.reference_logprobs_R is None:
             await self._score_reference(batch, packed)
         if algorithm.policy_mini_batches > 1:  # a single step starts from the policy as it is
             async with self._work(self._policy, "policy logprobs"):
-                batch.old_logprobs_R = packed.scatter(await self._score(self._policy, "logprobs", packed), tokens)
-        async with self._work(self._policy, "train policy", training=True), self._profiled():
-            return await update_policy(self._policy, packed, batch.policy_columns(algorithm), config.timeout.train_s)
-
-    @asynccontextmanager
-    async def _profiled(self) -> AsyncIterator[None]:
-        """Profile the update inside if it is the one of `train.profile_step`; its table goes to the log."""
-        self._updates += 1
-        run, limit = self._config.run, self._config.timeout.train_s
-        if self._updates != self._config.train.profile_step:
-            yield
-            return
-        trace = Path(run.root, run.name, f"profile_{self._updates}.json.gz").absolute()
-        await self._policy.call("profile_next_update", str(trace), timeout_s=limit)
-        yield
-        (phases, *_) = await self._policy.call("phases", timeout_s=limit)
-        log.info("profile of policy update %d, with a trace in %s:\n%s", self._updates, trace, table(phases))
+                scores_B = await score(self._policy, "logprobs", packed, timeout_s)
+                batch.old_logprobs_R = packed.scatter(scores_B, tokens)
+        if step == config.train.profile_step:
+            trace = str(Path(config.run.root, config.run.name, f"profile_{step}.json.gz").absolute())
+        async with self._work(self._policy, "train policy", training=True):
+            return await update_policy(self._policy, packed, batch.policy_columns(algorithm), timeout_s, trace)
 
     async def _score_reference(self, batch: Batch, packed: TrainBatch) -> None:
         """Fill in the reference policy's log-probabilities of what was packed."""
@@ -203,11 +183,8 @@ class Learner:
         model = self._reference or self._policy
         method = "logprobs" if self._reference else "reference_logprobs"
         async with self._work(model, "reference logprobs"):
-            scores_B = await self._score(model, method, packed)
+            scores_B = await score(model, method, packed, self._config.timeout.train_s)
             batch.reference_logprobs_R = packed.scatter(scores_B, len(batch.seq_index_R))
-
-    async def _score(self, group: WorkerGroup, method: str, packed: TrainBatch) -> Tensor:
-        return await score(group, method, packed, self._config.timeout.train_s)
 
     @asynccontextmanager
     async def _work(self, group: WorkerGroup, phase: str, training: bool = False) -> AsyncIterator[None]:
@@ -244,9 +221,11 @@ async def score(group: WorkerGroup, method: str, batch: TrainBatch, timeout_s: f
 
 
 async def update_policy(
-    group: WorkerGroup, batch: TrainBatch, columns: Mapping[str, Tensor], timeout_s: float
+    group: WorkerGroup, batch: TrainBatch, columns: Mapping[str, Tensor], timeout_s: float, trace: str = ""
 ) -> tuple[dict[str, float], Tensor]:
     """Take one optimizer step of the policy per mini-batch; `columns` (R) as in `Batch.policy_columns`.
+
+    `trace`: file for a profile of the update, whose table goes to the log, if one is wanted.
 
     Returns metrics, and the policy's log-probabilities (R) before its first step, NaN for tokens that were not packed.
 
@@ -254,12 +233,14 @@ async def update_policy(
     were not, as `skipped_steps`, and since the last that was, as `skipped_in_a_row`; `micro_batches` and `packing` of
     the batch; and as `mismatch_…` how far the engines' logprobs of what they sampled were from the policy's.
     """
-    updates = await _update(group, batch, columns, timeout_s)
-    metrics = _mean_metrics(batch, [steps for steps, _ in updates], policy_metrics)
+    ranks, logprobs, phases = zip(*await _update(group, batch, columns, timeout_s, trace), strict=True)
+    if trace:
+        log.info("profile of the policy's update, with a trace in %s:\n%s", trace, table(phases[0]))
+    metrics = _mean_metrics(batch, ranks, policy_metrics)
     rollout_R, is_trace_R = columns["rollout_logprobs"], columns.get("is_trace")
     logprobs_R = columns.get("old_logprobs")
     if logprobs_R is None:
-        logprobs_R = batch.scatter(batch.gather([logprobs for _, logprobs in updates]), len(rollout_R))
+        logprobs_R = batch.scatter(batch.gather(logprobs), len(rollout_R))
     known_R = logprobs_R.isfinite()  # not finite: not packed, or of a step that was skipped
     if is_trace_R is not None:
         known_R &= ~is_trace_R
@@ -277,8 +258,11 @@ async def update_critic(
     return _mean_metrics(batch, await _update(group, batch, columns, timeout_s), value_metrics)
 
 
-async def _update(group: WorkerGroup, batch: TrainBatch, columns: Mapping[str, Tensor], timeout_s: float) -> list[Any]:
-    return await group.scatter("update", batch.for_ranks(columns), timeout_s=timeout_s, to="take an optimizer step")
+async def _update(
+    group: WorkerGroup, batch: TrainBatch, columns: Mapping[str, Tensor], timeout_s: float, *more: str
+) -> list[Any]:
+    args = [(*of_rank, *more) for of_rank in batch.for_ranks(columns)]
+    return await group.scatter("update", args, timeout_s=timeout_s, to="take an optimizer step")
 
 
 def _mean_metrics(

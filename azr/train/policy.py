@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 from math import prod
@@ -34,8 +34,11 @@ from azr.train.whole import WholeEngine
 from azr.train.zero3 import drain, gather_on_host, iter_full_params, whole_shape
 
 
-class PolicyScorer(ModelWorker):
-    """Base of policy and reference: both score responses."""
+class ReferenceWorker(ModelWorker):
+    """One rank of the frozen policy that the KL is measured against; it has no optimizer."""
+
+    def build(self) -> None:
+        self._load()
 
     def logprobs(self, batch: RankBatch) -> Tensor:
         """Float32 (R_k): log-probability of each response token at the rollout temperature, natural log. Collective."""
@@ -55,15 +58,8 @@ class PolicyScorer(ModelWorker):
         self.engine = self._make_engine(load, self.config.model.path, lr, mini_batches)
 
 
-class ReferenceWorker(PolicyScorer):
-    """One rank of the frozen policy that the KL is measured against; it has no optimizer."""
-
-    def build(self) -> None:
-        self._load()
-
-
-class PolicyWorker(PolicyScorer):
-    """One rank of the policy."""
+class PolicyWorker(ReferenceWorker):
+    """One rank of the policy: it scores responses like the reference, and is trained."""
 
     def build(self) -> None:
         self._load(self.config.train.policy_lr)
@@ -75,27 +71,20 @@ class PolicyWorker(PolicyScorer):
             engine_gpus=self.config.rollout.tensor_parallel,
         )
         self._outbox = make_outbox(self.config.cluster.push, rank)
-        self._trace: Path | None = None
-        self._phases: dict[str, float] = {}
-
-    def profile_next_update(self, trace: str) -> None:
-        """Write a trace of the next update into this file; `phases` then says where its time went. Rank 0 only."""
-        self._trace = Path(trace) if self.rank == 0 else None
-
-    def phases(self) -> dict[str, float]:
-        """Seconds by phase of the update that was profiled last, see `azr.train.profile.by_phase`."""
-        return self._phases
 
     def reference_logprobs(self, batch: RankBatch) -> Tensor:
         """Return `logprobs` of the model without its adapters: the reference policy of a run that trains adapters."""
         with without_adapters(self.engine.module):
             return self.logprobs(batch)
 
-    def update(self, batch: RankBatch, columns: Mapping[str, Tensor]) -> tuple[list[StepReport], Tensor]:
+    def update(
+        self, batch: RankBatch, columns: Mapping[str, Tensor], trace: str = ""
+    ) -> tuple[list[StepReport], Tensor, dict[str, float]]:
         """Take one optimizer step per mini-batch. Collective.
 
-        `columns` (R_k): `azr.algorithms.batch.Batch.policy_columns`. Returns, float32 (R_k), the log-probability of
-        each response token when its loss was computed, before the step of its mini-batch.
+        `columns` (R_k): `azr.algorithms.batch.Batch.policy_columns`. `trace`: file for a profile of rank 0, if wanted.
+        Returns, float32 (R_k), the log-probability of each response token when its loss was computed, before the step
+        of its mini-batch; and of a profile `azr.train.profile.by_phase`.
         """
         before: list[Tensor] = []
         temperature, algorithm = self.config.rollout.temperature, self.config.algorithm
@@ -116,13 +105,11 @@ class PolicyWorker(PolicyScorer):
             before.append(logprobs_R)
             return loss, of_tokens(logprobs_R, entropy_R, everything)[1]
 
-        trace, self._trace = self._trace, None
-        profile: AbstractContextManager[dict[str, float]] = nullcontext({})
-        if trace is not None:
-            profile = profiled(trace, self.device)
-        with profile as self._phases:
+        is_profiled = trace and self.rank == 0
+        with profiled(Path(trace), self.device) if is_profiled else nullcontext(dict[str, float]()) as phases:
             steps = self._take_steps(batch, columns, loss_fn)
-            return steps, torch.cat(before).cpu()
+            logprobs_R = torch.cat(before).cpu()
+        return steps, logprobs_R, phases
 
     @parameters_on_device
     def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> SentWeights | None:

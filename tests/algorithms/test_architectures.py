@@ -40,10 +40,7 @@ def test_what_the_tests_check_passes(name: str):
 @pytest.mark.parametrize(
     "config, said",
     [
-        (
-            {"model_type": "phi3"},
-            "'a/model' is a 'phi3' model, which was not checked against vLLM (checked are qwen2,",
-        ),
+        ({"model_type": "phi3"}, "'a/model' is a 'phi3' model, which was not checked against vLLM (checked are qwen2,"),
         ({}, "a model whose config.json names no model_type"),
         ({"model_type": "llama", "rope_scaling": {"type": "dynamic"}}, "with rotary positions of the type 'dynamic'"),
         ({**QWEN_2_5, "use_sliding_window": True}, "is a 'qwen2' model with sliding windows, which"),

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, Qwen2ForCausalLM
 
 from azr.algorithms import attention
-from azr.algorithms.attention import PADDED, VARLEN, Segments, choose_attention
+from azr.algorithms.attention import PADDED, VARLEN, Segments
 from azr.algorithms.packing import pack, packed_length, padded_to
 from azr.errors import UserError
-from azr.records import Completion, FinishReason
+from tests.runs.factory import completion
 
 from .tiny import VOCAB, completions, groups, score, tiny_config, tiny_policy
 
@@ -79,9 +79,7 @@ def test_samples_that_share_their_prompt_get_the_same_logprobs_and_gradients(sli
 
 @pytest.mark.parametrize("samples", [groups(3, 4), []], ids=["shared prompts", "dummy"])
 @pytest.mark.parametrize("multiple", [1, 8, 128])
-def test_a_stream_that_is_rounded_up_gives_the_same_logprobs_and_gradients(
-    samples: list[Completion], multiple: int
-) -> None:
+def test_a_stream_that_is_rounded_up_gives_the_same_logprobs_and_gradients(samples, multiple) -> None:
     apart, together, batch = tiny_policy(), tiny_policy(), pack(samples)
     rounded = padded_to(batch, multiple)
     assert len(rounded.token_ids_T) % multiple == 0 <= len(rounded.token_ids_T) - len(batch.token_ids_T) < multiple
@@ -159,12 +157,6 @@ def test_padding_adds_little_to_the_work() -> None:
     assert torch.equal(found, torch.arange(int(lengths.sum())))
 
 
-def test_attention_is_chosen_by_device_and_type() -> None:
-    assert choose_attention("cpu", torch.bfloat16) == PADDED
-    assert choose_attention("cuda", torch.bfloat16) == VARLEN
-    assert choose_attention("cuda", torch.float32) == PADDED
-
-
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_flash_path_traces_with_the_kernel_s_own_shape_rules(shared: bool) -> None:
     """No GPU is needed on torch's meta device: shapes, types and arguments of the real operator are checked."""
@@ -209,9 +201,7 @@ AttentionInterface.register("one_by_one", attention._flat_attention(attend_one_b
 
 @pytest.mark.parametrize("sliding_window", [None, 4])
 @pytest.mark.parametrize("shared", [False, True])
-def test_queries_of_the_stream_and_gathered_keys_give_the_same_logprobs_and_gradients(
-    sliding_window: int | None, shared: bool
-) -> None:
+def test_queries_of_the_stream_and_gathered_keys_give_the_same_logprobs_and_gradients(sliding_window, shared) -> None:
     samples = groups(3, 4) if shared else completions(7)
     random.Random(0).shuffle(samples)
     if shared:
@@ -229,11 +219,7 @@ def test_queries_of_the_stream_and_gathered_keys_give_the_same_logprobs_and_grad
 def test_attention_keeps_no_copy_of_queries_and_output_for_each_sample_of_a_prompt() -> None:
     """Two prompts of 2,300 tokens with 60 answers of 180 each, 28 query heads and 4 key heads, as in 7B."""
     prompts = [tuple(range(n, n + 2300)) for n in range(2)]
-    samples = [
-        Completion(prompt_ids=prompt, response_ids=(5,) * 180, logprobs=0.0, finish_reason=FinishReason.STOP,
-                   weight_versions=0)
-        for prompt in prompts for _ in range(60)
-    ]  # fmt: skip
+    samples = [completion((5,) * 180, prompt) for prompt in prompts for _ in range(60)]
     batch = pack(samples)
     segments = Segments.of(batch.cu_seqlens, batch.unshared_index_E, "meta", padded=False)
     kept: dict[int, torch.UntypedStorage] = {}
@@ -260,15 +246,9 @@ def test_attention_keeps_no_copy_of_queries_and_output_for_each_sample_of_a_prom
 
 
 ARGUMENTS = {
-    "softcap": 50.0,
-    "s_aux": torch.zeros(4),
-    "position_bias": torch.zeros(1),
-    "head_mask": torch.ones(4),
-    "is_causal": False,
-    "dropout": 0.1,
-    "attention_mask": torch.zeros(1),
-    "what_comes_next_year": True,
-}
+    "softcap": 50.0, "s_aux": torch.zeros(4), "position_bias": torch.zeros(1), "head_mask": torch.ones(4),
+    "is_causal": False, "dropout": 0.1, "attention_mask": torch.zeros(1), "what_comes_next_year": True,
+}  # fmt: skip
 
 
 def attend(name: str, is_causal: bool = True, **arguments: object) -> torch.Tensor:

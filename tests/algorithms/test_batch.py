@@ -10,27 +10,16 @@ import torch
 from azr.algorithms.batch import Batch
 from azr.algorithms.packing import without_samples
 from azr.config import AlgorithmConfig, OffPolicyConfig
-from azr.records import Completion, FinishReason, Role, Sample
+from azr.records import Role, Sample
+from tests.runs import factory
+from tests.runs.factory import completion
 
 SFT = AlgorithmConfig(off_policy=OffPolicyConfig(loss="sft"))
 
 
 def sample(logprobs: Sequence[float], reward: float = 0.0, group: str = "g", trace_tokens: int = 0) -> Sample:
-    return Sample(
-        completion=Completion(
-            prompt_ids=(1, 2),
-            response_ids=range(len(logprobs)),
-            logprobs=logprobs,
-            finish_reason=FinishReason.STOP,
-            weight_versions=0,
-        ),
-        role=Role.SOLVER,
-        kind="deduction",
-        problem_id="t",
-        group=group,
-        reward=reward,
-        trace_tokens=trace_tokens,
-    )
+    made = completion(range(len(logprobs)), logprobs=logprobs)
+    return factory.sample(Role.SOLVER, reward=reward, group=group, trace_tokens=trace_tokens, completion=made)
 
 
 def with_advantages(batch: Batch, *advantages: float) -> Batch:

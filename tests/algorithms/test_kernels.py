@@ -40,9 +40,7 @@ def test_liger_is_taken_where_it_can_be_had(monkeypatch: pytest.MonkeyPatch) -> 
         ("cuda", "gpt2", True, "they do not cover 'gpt2' models"),
     ],
 )
-def test_liger_that_cannot_be_had_is_refused(
-    device: str, family: str, installed: bool, sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_liger_that_cannot_be_had_is_refused(device, family, installed, sentence, monkeypatch) -> None:
     packages(monkeypatch, installed)
     with pytest.raises(UserError, match=sentence):
         choose_kernels("liger", device, family)

@@ -43,9 +43,7 @@ def test_chunked_equals_full_in_value_and_gradient(chunk: int, temperature: floa
 @pytest.mark.parametrize("trained", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_a_loss_in_the_forward_pass_has_the_same_bits(
-    temperature: float, dtype: torch.dtype, trained: bool, with_entropy: bool
-) -> None:
+def test_a_loss_in_the_forward_pass_has_the_same_bits(temperature, dtype, trained, with_entropy) -> None:
     hidden, weight, target = inputs(dtype)
     weight.requires_grad_(trained)
     mix = torch.randn(2, TOKENS, generator=torch.Generator().manual_seed(1))

@@ -11,14 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from azr.algorithms.objectives import (
-    importance_weights,
-    kl_estimate,
-    kl_loss,
-    ppo,
-    sampled_objective,
-    sequence_ratio,
-)
+from azr.algorithms.objectives import importance_weights, kl_loss, sampled_objective, sequence_ratio
 from azr.config import (
     CISPO,
     GSPO,
@@ -40,13 +33,6 @@ def tensor(*values: float) -> Tensor:
 
 def close(got: Tensor, expected: object, atol: float = 1e-9) -> None:
     torch.testing.assert_close(got.double(), torch.as_tensor(expected, dtype=torch.float64), rtol=1e-9, atol=atol)
-
-
-def test_clipping_by_hand_at_the_edges_of_the_band() -> None:
-    ratio = tensor(0.7, 0.8, 1.0, 1.3, 1.5)
-    close(ppo(ratio, tensor(*[1.0] * 5), 0.2, 0.3)[0], [-0.7, -0.8, -1.0, -1.3, -1.3])
-    close(ppo(ratio, tensor(*[-1.0] * 5), 0.2, 0.3)[0], [0.8, 0.8, 1.0, 1.3, 1.5])
-    close(ppo(ratio, tensor(*[-1.0] * 5), 0.2, 0.3, dual_clip=1.4)[0], [0.8, 0.8, 1.0, 1.3, 1.4])
 
 
 LENGTHS = (4, 1, 7, 3)
@@ -149,9 +135,7 @@ def test_importance_weights_by_hand(config: Importance, expected: list[float], c
 
 @settings(deadline=None, max_examples=50)
 @given(st.permutations(range(18)), st.integers(0, 99), st.sampled_from([SequenceCap(cap=1.1), SequenceMask(bound=1.2)]))
-def test_weights_of_a_response_do_not_depend_on_where_it_stands(
-    order: list[int], seed: int, config: Importance
-) -> None:
+def test_weights_of_a_response_do_not_depend_on_where_it_stands(order, seed, config) -> None:
     """Nor on how responses are numbered."""
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(6), 3)
@@ -160,14 +144,6 @@ def test_weights_of_a_response_do_not_depend_on_where_it_stands(
     straight, _ = importance_weights(apart, zeros, config, torch.tensor(owners))
     shuffled, _ = importance_weights(apart[moved], zeros, config, torch.tensor(7 + 3 * owners)[moved])
     close(shuffled, straight[moved])
-
-
-def test_the_kl_estimates_by_hand() -> None:
-    logprobs, reference = tensor(-1.0, -2.0), tensor(-2.0, -1.0)  # d = 1, -1
-    close(kl_estimate(logprobs, reference, "k1"), [1.0, -1.0])
-    close(kl_estimate(logprobs, reference, "k2"), [0.5, 0.5])
-    for estimator in ("k3", "k3_unbiased"):
-        close(kl_estimate(logprobs, reference, estimator), [math.exp(-1), math.e - 2])
 
 
 def kl_and_gradient(estimator: str, moved: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -210,21 +186,3 @@ def test_the_pull_to_the_reference_is_bounded(distance: float) -> None:
     logprobs = torch.tensor([distance], requires_grad=True)
     kl_loss(logprobs, torch.zeros(1), torch.ones(1), KLConfig()).sum().backward()
     assert logprobs.grad.item() == pytest.approx(max(-20.0, min(20.0, distance)))
-
-
-@pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "k3_unbiased"])
-def test_the_gradient_of_each_kl_is_that_of_finite_differences(estimator: str) -> None:
-    rng = np.random.default_rng(0)
-    given, reference, old = (-2 + 0.7 * rng.standard_normal(20) for _ in range(3))
-
-    def value(at: np.ndarray) -> np.ndarray:
-        d = at - reference
-        k3 = np.exp(-d) - 1 + d
-        return {"k1": d, "k2": d * d / 2, "k3": k3, "k3_unbiased": np.exp(at - old) * k3}[estimator]
-
-    logprobs = torch.tensor(given, requires_grad=True)
-    ratio = (logprobs - torch.tensor(old)).exp()
-    terms = kl_loss(logprobs, torch.tensor(reference), ratio, KLConfig(estimator=estimator))
-    close(terms.detach(), value(given))
-    terms.sum().backward()
-    close(logprobs.grad, (value(given + 1e-6) - value(given - 1e-6)) / 2e-6, atol=1e-7)

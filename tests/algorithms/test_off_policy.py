@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from azr.algorithms.losses import add_sums, policy_loss, policy_metrics, trace_objective, value_loss, value_metrics
+from azr.algorithms.losses import policy_loss, policy_metrics, value_loss, value_metrics
 from azr.config import PPO, AlgorithmConfig, KLConfig, OffPolicyConfig, TokenCap
 
-PROBS = (1e-6, 0.01, 0.1, 0.4, 1.0)
 TRACE = [False, True, True, False, True, False]
 """Of `inputs`."""
 CLIPS = {"objective": PPO(clip_low=0.1, clip_high=0.15)}
@@ -101,50 +100,6 @@ def test_what_is_known_of_sampled_tokens_alone_is_as_if_there_were_no_others(los
     assert alone["loss"] == pytest.approx(mixed["sampled_loss"])
 
 
-@pytest.mark.parametrize("advantage", [7 / 8, -1 / 8])
-@pytest.mark.parametrize("gamma", [0.1, 0.5])
-def test_shaping_weighs_the_gradient_by_gamma_p_over_p_plus_gamma_squared(gamma: float, advantage: float) -> None:
-    config = OffPolicyConfig(gamma=gamma)
-    logprobs, advantages = tensor(*PROBS).log().requires_grad_(), torch.full((len(PROBS),), advantage).double()
-    trace_objective(logprobs, advantages, config).sum().backward()
-    expected = [-advantage * gamma * p / (p + gamma) ** 2 for p in PROBS]
-    torch.testing.assert_close(logprobs.grad, tensor(*expected), rtol=1e-12, atol=0)
-
-    def value(shift: float) -> Tensor:
-        return trace_objective(logprobs.detach() + shift, advantages, config)
-
-    differences = (value(1e-5) - value(-1e-5)) / 2e-5
-    torch.testing.assert_close(differences, tensor(*expected), rtol=1e-6, atol=1e-10)
-
-
-def test_the_gradient_of_a_mixed_batch_is_that_of_finite_differences() -> None:
-    config = AlgorithmConfig(kl=KLConfig(coef=0.2), entropy_coef=0.05, **CLIPS)
-    given = inputs()
-    given["logprobs_R"].requires_grad_()
-    loss_of(config, given)[0].backward()
-    for t in range(len(TRACE)):
-        ends = []
-        for shift in (1e-6, -1e-6):
-            moved = given["logprobs_R"].detach().clone()
-            moved[t] += shift
-            ends.append(loss_of(config, given | {"logprobs_R": moved})[0].item())
-        assert given["logprobs_R"].grad[t].item() == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5, abs=1e-8)
-
-
-def test_the_weight_is_a_quarter_where_p_is_gamma_and_nowhere_more() -> None:
-    logprobs = torch.linspace(-12, 0, 401, dtype=torch.float64).requires_grad_()
-    trace_objective(logprobs, -torch.ones_like(logprobs), OffPolicyConfig(gamma=math.exp(-3))).sum().backward()
-    assert logprobs.grad.max().item() == pytest.approx(0.25)
-    assert logprobs[logprobs.grad.argmax()].item() == pytest.approx(-3.0)
-
-
-def test_a_large_gamma_is_plain_up_to_a_factor() -> None:
-    logprobs, advantages = tensor(*PROBS).log(), tensor(1.0, -2.0, 3.0, 0.5, 1.0)
-    shaped = trace_objective(logprobs, advantages, OffPolicyConfig(gamma=1e6))
-    plain = trace_objective(logprobs, advantages, OffPolicyConfig(loss="plain"))
-    torch.testing.assert_close(1e6 * shaped, plain, rtol=2e-6, atol=0)
-
-
 def test_no_token_of_a_trace_is_clipped() -> None:
     given = inputs(traces=[True] * 6) | {"old_logprobs_R": torch.full((6,), -30.0).double()}
     given["logprobs_R"].requires_grad_()
@@ -179,28 +134,6 @@ def test_improbable_and_impossible_tokens_stay_finite() -> None:
         total, _ = loss_of(AlgorithmConfig(off_policy=OffPolicyConfig(loss=loss)), given)
         total.backward()
         assert total.isfinite() and given["logprobs_R"].grad.isfinite().all(), loss
-
-
-def test_micro_batches_of_one_origin_add_up_to_the_mixed_batch() -> None:
-    config, given, sums = AlgorithmConfig(**CLIPS), inputs(), {}
-    total, whole = loss_of(config, given, normalizer=6.0)
-    part = tensor(0.0)
-    for of in (given["is_trace_R"], ~given["is_trace_R"], torch.zeros(6, dtype=torch.bool)):
-        loss, more = loss_of(config, {name: column[of] for name, column in given.items()}, normalizer=6.0)
-        part, sums = part + loss, add_sums(sums, more)
-    assert part.item() == pytest.approx(total.item())
-    assert policy_metrics(sums) == pytest.approx(policy_metrics(whole))
-
-
-def test_imitation_alone_is_the_mean_negative_log_likelihood() -> None:
-    given = inputs(traces=[True] * 6)
-    del given["loss_weights_R"]
-    config = AlgorithmConfig(off_policy=OffPolicyConfig(loss="sft", sft_coef=2.0))
-    total, sums = loss_of(config, given, normalizer=6.0)
-    assert total.item() == pytest.approx(-2 * given["logprobs_R"].mean().item())
-    metrics = policy_metrics(sums)
-    assert metrics["trace_share"] == 1 and metrics["loss"] == metrics["trace_loss"]
-    assert not {"sampled_loss", "clip_fraction", "approx_kl", "importance_weight"} & metrics.keys()
 
 
 def test_the_critic_is_fitted_to_what_the_policy_sampled() -> None:

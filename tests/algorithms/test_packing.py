@@ -20,28 +20,14 @@ from azr.algorithms.packing import (
 )
 from azr.config import KEYS_PER_TOKEN
 from azr.errors import UserError
-from azr.records import Completion, FinishReason
+from azr.records import Completion
+from tests.runs import factory
 
 from .tiny import completions, groups
 
 
 def completion(prompt: tuple[int, ...], response: tuple[int, ...]) -> Completion:
-    return Completion(
-        prompt_ids=prompt,
-        response_ids=response,
-        logprobs=tuple(-float(t) for t in response),
-        finish_reason=FinishReason.STOP,
-        weight_versions=0,
-    )
-
-
-def test_a_stream_by_hand() -> None:
-    batch = pack([completion((9,), (3,)), completion((7, 8), (1, 2))])
-    assert batch.token_ids_T.tolist() == [9, 3, 7, 8, 1, 2]
-    assert batch.position_ids_T.tolist() == [0, 1, 0, 1, 2, 3]
-    assert batch.cu_seqlens.tolist() == [0, 2, 6] and batch.cu_seqlens.dtype == torch.int32
-    assert batch.logit_pos_R.tolist() == [0, 3, 4]
-    assert batch.target_R.tolist() == [3, 1, 2]
+    return factory.completion(response, prompt)
 
 
 def test_a_shared_prompt_is_in_the_stream_once() -> None:
@@ -82,25 +68,12 @@ def test_prompts_stay_together_unless_there_are_fewer_of_them_than_ranks() -> No
     assert sorted(i for rank in alone for micro in rank for i in micro) == [0, 1, 2]
 
 
-def test_a_target_is_the_token_after_its_position_in_the_same_sample() -> None:
-    batch = pack(completions(20))
-    assert torch.equal(batch.token_ids_T[batch.logit_pos_R + 1], batch.target_R)
-    assert torch.equal(batch.position_ids_T[batch.logit_pos_R + 1], batch.position_ids_T[batch.logit_pos_R] + 1)
-
-
 def test_a_batch_is_the_same_in_another_process() -> None:
     for batch in (pack(completions(20)), pack([])):
         again = pickle.loads(pickle.dumps(batch))
         for field in fields(batch):
             before, after = getattr(batch, field.name), getattr(again, field.name)
             assert torch.equal(before, after) and before.dtype == after.dtype, field.name
-
-
-def test_an_empty_response_and_a_batch_of_no_samples_have_no_numbers() -> None:
-    batch = pack([completion((7, 8), ()), completion((9,), (3,))])
-    assert batch.cu_seqlens.tolist() == [0, 2, 4] and batch.logit_pos_R.tolist() == [2]
-    dummy = pack([])
-    assert dummy.cu_seqlens.tolist() == [0, 1] and len(dummy.token_ids_T) == 1 and len(dummy.logit_pos_R) == 0
 
 
 @settings(deadline=None)

@@ -11,7 +11,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
 from azr.algorithms.attention import PADDED
 from azr.algorithms.models import Checkpointing, CriticModel, PolicyModel
 from azr.algorithms.packing import PackedBatch
-from azr.records import Completion, FinishReason
+from azr.records import Completion
+from tests.runs.factory import completion
 
 VOCAB = 53
 
@@ -68,15 +69,10 @@ def completions(count: int, seed: int = 0) -> list[Completion]:
     samples = []
     for _ in range(count):
         response = rng.randint(1, 12)
-        samples.append(
-            Completion(
-                prompt_ids=tuple(rng.randrange(VOCAB) for _ in range(rng.randint(1, 9))),
-                response_ids=tuple(rng.randrange(VOCAB) for _ in range(response)),
-                logprobs=tuple(-4.0 + rng.uniform(-0.5, 0.5) for _ in range(response)),
-                finish_reason=FinishReason.STOP,
-                weight_versions=0,
-            )
-        )
+        prompt_ids = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 9))]
+        response_ids = [rng.randrange(VOCAB) for _ in range(response)]
+        logprobs = [-4.0 + rng.uniform(-0.5, 0.5) for _ in range(response)]
+        samples.append(completion(response_ids, prompt_ids, logprobs=logprobs))
     return samples
 
 

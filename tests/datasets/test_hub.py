@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from pathlib import Path
 
 import pyarrow
@@ -13,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from azr.datasets.prepare import preparing
-from azr.datasets.prepare.preparing import is_on_hub, rows_file
+from azr.datasets import preparing
+from azr.datasets.preparing import is_on_hub, rows_file
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
+from tests.evaluation.grading import needs
 from tests.hub_server import azr, open_hub
 
 SUMS = [{"question": f"{a} + 1?", "answer": f"one more #### {a + 1}"} for a in range(5)]
@@ -26,11 +26,7 @@ NAME = st.text("abcXYZ019_-.", min_size=1, max_size=8).map(lambda text: f"zz{tex
 
 @pytest.fixture
 def datasets() -> None:
-    try:
-        import datasets  # noqa: F401
-    except ImportError:
-        assert os.environ.get("CI") != "true", "datasets is missing: pip install -e '.[hub]'"
-        pytest.skip("needs datasets: pip install -e '.[hub]'")
+    needs("datasets", "hub")
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +70,12 @@ def test_a_folder_holds_splits(tmp_path: Path) -> None:
         (tmp_path / "set" / "data" / f"{split}-00000-of-00001.parquet").write_bytes(parquet(rows))
     assert [row.question.id for row in read_rows(rows_file(str(tmp_path / "set")))] == [row["id"] for row in ROWS]
     assert len(read_rows(rows_file(f"{tmp_path / 'set'}:test"))) == 2
+    written = rows_file(str(tmp_path / "set")).stat().st_mtime_ns
+    rows_file.cache_clear()
+    assert rows_file(str(tmp_path / "set")).stat().st_mtime_ns == written, "the next start writes no row again"
+    (tmp_path / "set" / "data" / "train-00000-of-00001.parquet").write_bytes(parquet(ROWS[:3]))
+    rows_file.cache_clear()
+    assert len(read_rows(rows_file(str(tmp_path / "set")))) == 3
     with pytest.raises(UserError, match=r'set:nosuch is no file, and no data set .*: Unknown split "nosuch"'):
         rows_file(f"{tmp_path / 'set'}:nosuch")
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from azr.config import DataConfig
-from azr.datasets.order import RowOrder, epoch_order, rows_taken
+from azr.datasets.rows import RowOrder, epoch_order, rows_taken
 from azr.records import NO_ROWS_TAKEN, RowsLeft
 from azr.runs.resume import FILE, INITIAL, RunState
 

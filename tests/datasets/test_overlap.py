@@ -2,7 +2,7 @@
 
 import pytest
 
-from azr.datasets.prepare.overlap import STOCK, Overlap, load_overlap
+from azr.datasets.preparing import STOCK, Overlap, load_overlap
 from azr.errors import UserError
 from azr.evaluation.question import Question
 

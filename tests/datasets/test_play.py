@@ -16,12 +16,11 @@ import pytest
 
 from azr.config import Config, DataConfig, ExecutorConfig, RewardConfig, RolloutConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.order import RowOrder
 from azr.datasets.play import DataPlay
-from azr.datasets.rows import DataRow, grader_names
+from azr.datasets.rows import DataRow, RowOrder, grader_names
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
-from azr.evaluation.periodic import answer_executor
+from azr.evaluation.periodic import AnswerExecutor
 from azr.prompts.codec import PromptCodec
 from azr.records import NO_ROWS_TAKEN, Completion, FinishReason, Judgement, Reason, Role, RowsLeft, Sample
 from azr.runs.metrics import malformed_share
@@ -29,6 +28,7 @@ from azr.selfplay.play import StepResult
 from azr.selfplay.rewards import can_teach
 from tests import chat_tokenizers
 from tests.datasets.test_rows import write
+from tests.runs.factory import sample
 
 PROGRAM = "def f(a):\n    return a + 1"
 ROWS = [
@@ -60,16 +60,7 @@ class Sampler:
     def __init__(self, codec: PromptCodec) -> None:
         self.codec, self.asked = codec, Counter[str]()
 
-    async def generate(
-        self,
-        prompt_ids: list[int],
-        *,
-        n: int,
-        max_tokens: int,
-        temperature=None,
-        seed: int | None = None,
-        stop_strings=(),
-    ) -> list[Completion]:
+    async def generate(self, prompt_ids, *, n: int, seed: int | None = None, **options: Any) -> list[Completion]:
         text = self.codec.decode(prompt_ids)
         (id,) = (row["id"] for row in ROWS if row["prompt"] in text)
         self.asked[id] += 1
@@ -117,7 +108,7 @@ def order_of(rows: Sequence[DataRow]) -> RowOrder:
 
 async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, config: Config, codec: PromptCodec):
     rows, _ = load_rows(config, codec)
-    async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
+    async with open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders:
         data = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
         played, again = [await data.play(step, Sampler(codec), lambda name: nullcontext()) for step in (1, 2)]
     assert len(played.samples) == 20 and {each.used for each in played.samples} == {"trained"}
@@ -173,7 +164,7 @@ class Uniform(Sampler):
 async def refilled(config: Config, codec: PromptCodec, tmp_path: Path):
     """Plays a step of rows of two answers each."""
     path = str(write(tmp_path / "rows.jsonl", *SUMS))
-    async with open_graders({"math"}, answers=partial(answer_executor, config)) as graders:
+    async with open_graders({"math"}, answers=partial(AnswerExecutor, config)) as graders:
 
         async def play(order: RowOrder, step: int, prompts: int, refill: int, times: int = 0) -> StepResult:
             data = replace(config.data, path=path, prompts=prompts, samples=2)
@@ -219,9 +210,8 @@ def test_scores_between_right_and_wrong_can_teach():
         samples = []
         for accuracy, score in grades:
             judged = Judgement(verdict="right" if accuracy else "wrong", score=score)
-            sample = Sample(role=Role.SOLVER, kind="sums", problem_id="1", group="data:0:1", judgement=judged)
-            sample.accuracy, sample.used = accuracy, "ungraded" if accuracy is None else "trained"
-            samples.append(sample)
+            used = "ungraded" if accuracy is None else "trained"
+            samples.append(sample(Role.SOLVER, "sums", judgement=judged, accuracy=accuracy, used=used))
         return samples
 
     for teaches, grades in (

@@ -9,11 +9,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from azr.datasets.prepare.preparing import IN_SUITE, NO_ANSWER, OTHER, REPEATED, count_parsed, prepare, written
-from azr.datasets.prepare.sources import SOURCES, Options
+from azr.datasets.preparing import IN_SUITE, NO_ANSWER, OTHER, REPEATED, count_parsed, prepare, written
 from azr.datasets.rows import read_rows
+from azr.datasets.sources import SOURCES, Options
 from azr.errors import UserError
-from azr.evaluation.suites.prompts import math_message
+from azr.evaluation.suites.short_answers import math_message
 from tests.datasets.test_overlap import TRAIN, overlap
 from tests.executor import public_data
 
@@ -91,10 +91,7 @@ def test_orz_pairs_as_arrays_and_as_a_table(tmp_path):
 
 
 def test_gsm8k_answers_are_the_numbers_at_their_ends(tmp_path):
-    given = [
-        {"question": "How many?", "answer": "A lot.\n#### 1,234"},
-        {"question": "How few?", "answer": "A few: 3"},
-    ]
+    given = [{"question": "How many?", "answer": "A lot.\n#### 1,234"}, {"question": "How few?", "answer": "A few: 3"}]
     done, (row,) = prepared(tmp_path, "gsm8k", given)
     assert (row.turns[0]["content"], row.question.gold.answers) == (math_message("How many?"), ("1234",))
     assert done.dropped == {NO_ANSWER: 1}
@@ -130,11 +127,7 @@ def test_questions_of_suites_are_left_out_and_counted_by_suite_and_kind(tmp_path
 @pytest.mark.parametrize(
     "source, rows, said",
     [
-        (
-            "luffy",
-            [{"prompt": [], "data_source": ""}],
-            "row 1: it lacks 'reward_model'; a row of luffy is ",
-        ),
+        ("luffy", [{"prompt": [], "data_source": ""}], "row 1: it lacks 'reward_model'; a row of luffy is "),
         ("luffy", [luffy_row("", "2")], "row 1: this is no row of luffy (a turn of its prompt is empty)"),
         ("luffy", [luffy_row("1?", "2") | {"prompt": [SYSTEM]}], "its prompt does not end with a user's turn"),
         ("orz", [pair("1?", "1"), pair("2?", "2")[:1]], "row 2: it lacks '1'; a row of orz is [{from, value}"),
@@ -143,11 +136,7 @@ def test_questions_of_suites_are_left_out_and_counted_by_suite_and_kind(tmp_path
         ("orz", [pair("1?", "1"), 7], "row 2: it is no JSON object or array"),
         ("orz", [], "holds no rows"),
         ("orz", [pair("1?", "")], "No row of"),
-        (
-            "gsm8k",
-            [{"question": "1?", "anwser": "#### 1"}],
-            "it lacks 'answer'; a row of gsm8k is question, ",
-        ),
+        ("gsm8k", [{"question": "1?", "anwser": "#### 1"}], "it lacks 'answer'; a row of gsm8k is question, "),
         ("cruxeval", [{"code": "g = 1", "input": "1", "output": "2"}], "row 1: its program does not define f"),
         ("orz", [pair("1?", float("nan"))], "row 1: this is no row of orz (its answer is nan, which is no number)"),
         ("cruxeval", [{"code": "def f(:", "input": "1", "output": "2"}], "row 1: this is no row of cruxeval"),

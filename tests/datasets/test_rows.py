@@ -14,10 +14,10 @@ import pytest
 from azr.datasets.choice import keep_identity
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
-from azr.evaluation.graders.calls import Calls
 from azr.evaluation.graders.choice import Choice
 from azr.evaluation.graders.maths import MathGold
-from azr.evaluation.graders.stdin import Tests as StdinTests
+from azr.evaluation.graders.programs import Calls
+from azr.evaluation.graders.programs import Tests as StdinTests
 from azr.evaluation.graders.value import ProgramValue
 
 MATH = {"prompt": "2 + 2?", "grader": "math", "answer": "4"}
@@ -108,6 +108,9 @@ def test_each_grader_gets_what_it_needs(tmp_path: Path) -> None:
         ({**MATH, "grader": "choice", "answer": "A", "options": "ab"}, "row 2: its options are no list of 2 to 26"),
         ({**MATH, "grader": "choice", "answer": "A", "options": ["a"]}, "row 2: its options are no list of 2 to 26"),
         ({**MATH, "grader": "choice", "answer": True, "options": ["a", "b"]}, "row 2: the answer True is none of A, B"),
+        ({**MATH, "answer": []}, "row 2: its answer is empty"),
+        ({**MATH, "grader": "choice", "answer": -1, "options": ["a", "b"]}, "row 2: the answer '-1' is none of A, B"),
+        ({**CALLS, "grader": "stdin", "inputs": "12"}, "row 2: inputs and outputs are not both lists"),
         ({**CALLS, "inputs": [1]}, "row 2: its inputs are not lists, of the arguments of one call each"),
         ({**CALLS, "entry": "f(x)"}, r"row 2: its entry 'f\(x\)' is no name of a function"),
         ({**CALLS, "grader": "stdin", "inputs": [{}]}, "row 2: an input or output is neither text nor a number"),

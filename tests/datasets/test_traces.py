@@ -21,7 +21,7 @@ from azr.datasets.play import DataPlay, prefix_share
 from azr.datasets.rows import grader_names
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
-from azr.evaluation.periodic import answer_executor
+from azr.evaluation.periodic import AnswerExecutor
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Sample
 from azr.runs.metrics import sampled_tokens
@@ -46,42 +46,23 @@ class Sampler:
     def __init__(self, codec: PromptCodec) -> None:
         self.codec, self.asked = codec, list[tuple[list[int], int, int]]()
 
-    async def generate(
-        self,
-        prompt_ids: np.ndarray,
-        *,
-        n: int,
-        max_tokens: int,
-        temperature=None,
-        seed: int | None = None,
-        stop_strings=(),
-    ) -> list[Completion]:
+    async def generate(self, prompt_ids, *, n: int, max_tokens: int, **options: Any) -> list[Completion]:
         self.asked.append((list(map(int, prompt_ids)), n, max_tokens))
         ids = [*self.codec.encode("5"), self.codec.stops.token_ids[0]]
+        stop = FinishReason.STOP
         return [
-            Completion(
-                prompt_ids=prompt_ids,
-                response_ids=ids,
-                logprobs=-1.5,
-                finish_reason=FinishReason.STOP,
-                weight_versions=3,
-            )
+            Completion(prompt_ids=prompt_ids, response_ids=ids, logprobs=-1.5, finish_reason=stop, weight_versions=3)
             for _ in range(n)
         ]
 
 
 async def play(
-    config: Config,
-    codec: PromptCodec,
-    folder: Path,
-    row: dict[str, Any],
-    step: int = 1,
-    **change: Any,
+    config: Config, codec: PromptCodec, folder: Path, row: dict[str, Any], step: int = 1, **change: Any
 ) -> tuple[StepResult, Sampler]:
     data = DataConfig(path=str(write(folder / "rows.jsonl", row)), prompts=1, **change)
     config, sampler = replace(config, data=data), Sampler(codec)
     rows, _ = load_rows(config, codec)
-    async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
+    async with open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders:
         order = order_of(rows)
         order.take(1, step - 1) if step > 1 else None
         played = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order)

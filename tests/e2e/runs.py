@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+
+from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 850.0
@@ -66,6 +69,27 @@ def run_struck(*command: object, when: Mapping[str, Strike]) -> tuple[int, str]:
 def metrics(folder: Path) -> list[dict]:
     """Lines of a run's metrics."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def rollouts(folder: Path, step: int) -> list[dict]:
+    """Samples of a step of a run."""
+    with gzip.open(folder / "rollouts" / f"step_{step:06d}.jsonl.gz", "rt") as file:
+        return [json.loads(line) for line in file]
+
+
+def assert_same_rollouts(first: Path, second: Path, steps: Iterable[int]) -> None:
+    """Texts of two runs are the same, bit for bit."""
+    for step in steps:
+        name = f"rollouts/step_{step:06d}.jsonl.gz"
+        ours, theirs = (gzip.decompress((run / name).read_bytes()) for run in (first, second))
+        assert ours == theirs and ours, name
+
+
+def assert_same_states(first: Path, second: Path, step: int, *models: str) -> None:
+    """Weights and optimizer states of two runs' checkpoints are the same, bit for bit."""
+    for place in ("policy/model.safetensors", *(f"trainers/{model}/rank_000.safetensors" for model in models)):
+        ours, theirs = (load_file(run / "checkpoints" / f"step_{step:06d}" / place) for run in (first, second))
+        assert ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours), place
 
 
 MEASURED = (

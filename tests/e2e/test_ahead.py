@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import signal
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.runs import metrics, run_struck, succeed
+from tests.e2e.runs import metrics, rollouts, run_struck, succeed
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
 STEPS, PROMPTS, KINDS = 4, 8, ("deduction", "abduction", "induction")
@@ -43,8 +42,7 @@ def test_every_proposal_of_every_step_is_there_once(tmp_path: Path) -> None:
     assert all(step["policy/mismatch_mean"] < 0.05 for step in steps)
     ids: Counter[str] = Counter()
     for step in steps:
-        with gzip.open(run / "rollouts" / f"step_{step['step']:06d}.jsonl.gz", "rt") as file:
-            ids.update(row["problem_id"] for row in map(json.loads, file) if row["role"] == "proposer")
+        ids.update(row["problem_id"] for row in rollouts(run, step["step"]) if row["role"] == "proposer")
     assert set(ids.values()) == {1}
     stored = Counter(json.loads(line)["id"] for line in (run / "tasks.jsonl").read_text().splitlines())
     assert set(stored.values()) == {1}

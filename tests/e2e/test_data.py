@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import random
@@ -16,13 +15,20 @@ from statistics import fmean
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, Qwen2ForCausalLM
 
 from benchmarks.data_learning import SFT, SIZES, TEMPLATE, write_questions
 from tests.conftest import byte_tokenizer
-from tests.e2e.runs import content, metrics, run_struck, succeed
+from tests.e2e.runs import (
+    assert_same_rollouts,
+    assert_same_states,
+    content,
+    metrics,
+    rollouts,
+    run_struck,
+    succeed,
+)
 from tests.tiny_models import tiny_of
 
 BASE = "data/azr_14m_base"
@@ -136,13 +142,9 @@ def test_a_run_killed_amid_an_epoch_goes_on_bit_for_bit_with_prefixes_on_a_real_
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     assert content(straight) == content(killed)
     assert [line["data/epoch"] for line in metrics(killed)] == [0, 0, 0, 1]
+    assert_same_rollouts(straight, killed, range(1, STEPS + 1))
     for step in range(1, STEPS + 1):
-        name = f"rollouts/step_{step:06d}.jsonl.gz"
-        first, second = (gzip.decompress((run / name).read_bytes()) for run in (straight, killed))
-        assert first == second and first
-        rows = [json.loads(line) for line in first.splitlines()]
+        rows = rollouts(killed, step)
         continued = [row for row in rows if 0 < row["trace_tokens"] < row["response_tokens"]]
         assert len(rows) == 18 and continued, "some responses were begun by a trace and ended by the policy"
-    for place in ("policy/model.safetensors", "trainers/policy/rank_000.safetensors"):
-        first, second = (load_file(run / "checkpoints" / f"step_{STEPS:06d}" / place) for run in (straight, killed))
-        assert first.keys() == second.keys() and all(first[name].equal(second[name]) for name in first)
+    assert_same_states(straight, killed, STEPS, "policy")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import signal
 import time
@@ -10,9 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from safetensors.torch import load_file
 
-from tests.e2e.runs import Strike, content, run_struck, succeed
+from tests.e2e.runs import Strike, assert_same_rollouts, assert_same_states, content, run_struck, succeed
 
 # A start takes half a minute, and there are four of them.
 pytestmark = pytest.mark.timeout(1200)
@@ -109,22 +107,11 @@ def test_tasks_and_texts_are_the_same_line_for_line(straight: Path, suffered: Pa
     assert (straight / "tasks.jsonl").read_text() == (suffered / "tasks.jsonl").read_text()
     names = sorted(path.name for path in (straight / "rollouts").iterdir())
     assert len(names) == 1 + STEPS, "seeding and every step"
-    for name in names:
-        first, second = (gzip.decompress((folder / "rollouts" / name).read_bytes()) for folder in (straight, suffered))
-        assert first == second and first
+    assert_same_rollouts(straight, suffered, range(STEPS + 1))
 
 
 def test_weights_and_optimizer_states_are_the_same_bit_for_bit(straight: Path, suffered: Path) -> None:
-    places = (
-        "policy/model.safetensors",
-        "trainers/policy/rank_000.safetensors",
-        "trainers/critic/rank_000.safetensors",
-    )
-    for place in places:
-        first, second = (
-            load_file(folder / "checkpoints" / f"step_{STEPS:06d}" / place) for folder in (straight, suffered)
-        )
-        assert first.keys() == second.keys() and all(first[name].equal(second[name]) for name in first)
+    assert_same_states(straight, suffered, STEPS, "policy", "critic")
 
 
 def test_the_last_checkpoints_stay_and_nothing_half_written(suffered: Path) -> None:

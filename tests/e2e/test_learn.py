@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from transformers import AutoModelForCausalLM
 
-from tests.e2e.runs import ROOT, metrics, succeed
+from tests.e2e.runs import ROOT, metrics, rollouts, succeed
 
 pytestmark = pytest.mark.long
 CONTROLS = [
@@ -42,8 +40,7 @@ def test_a_learning_rate_of_zero_exports_the_base_bit_by_bit(run: Path) -> None:
 
 
 def test_without_new_tasks_only_seed_tasks_are_solved_and_nothing_is_proposed(run: Path) -> None:
-    with gzip.open(run / "rollouts" / "step_000001.jsonl.gz", "rt") as file:
-        rows = [json.loads(line) for line in file]
+    rows = rollouts(run, 1)
     assert {row["role"] for row in rows} == {"solver"}
     sizes = Counter(row["group"] for row in rows).values()
     assert all(size % 6 == 0 for size in sizes)
@@ -59,6 +56,5 @@ def test_without_new_tasks_only_seed_tasks_are_solved_and_nothing_is_proposed(ru
 
 
 def test_records_keep_the_true_rewards_of_a_shuffled_run(run: Path) -> None:
-    with gzip.open(run / "rollouts" / "step_000001.jsonl.gz", "rt") as file:
-        rows = [json.loads(line) for line in file]
+    rows = rollouts(run, 1)
     assert all((row["reward"] == 1.0) == (row["accuracy"] == 1.0) for row in rows)

@@ -1,9 +1,7 @@
 """The main job itself: the playground module on Ray, DeepSpeed, vLLM and the executor, read back from its folder."""
 
-import gzip
 import json
 import math
-from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -12,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from azr.config_tree import from_yaml
 from azr.hardware import compute_type
 from tests.e2e import runs
-from tests.e2e.runs import ROOT
+from tests.e2e.runs import ROOT, rollouts
 
 STEPS = 2
 SMALL = [
@@ -51,11 +49,6 @@ def lines(run):
 def metrics(lines):
     """Of the steps; step 0 only has the exam before the first one."""
     return lines[1:]
-
-
-def rollouts(folder: Path, step: int) -> list[dict]:
-    with gzip.open(folder / "rollouts" / f"step_{step:06d}.jsonl.gz", "rt") as file:
-        return [json.loads(line) for line in file]
 
 
 def test_every_step_is_there_once_with_a_growing_weight_version(metrics):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import subprocess
 import sys
 import time
@@ -14,7 +12,7 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
-from tests.e2e.runs import ROOT, metrics
+from tests.e2e.runs import ROOT, metrics, rollouts
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
 OPTIONS = [
@@ -42,8 +40,7 @@ def finish(run: subprocess.Popen[str]) -> str:
 
 
 def texts(root: Path, step: int) -> list[tuple]:
-    with gzip.open(root / "three_kinds" / "rollouts" / f"step_{step:06d}.jsonl.gz", "rt") as file:
-        return [(row["group"], row["response"], row["reward"]) for row in map(json.loads, file)]
+    return [(row["group"], row["response"], row["reward"]) for row in rollouts(root / "three_kinds", step)]
 
 
 @pytest.fixture

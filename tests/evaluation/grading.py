@@ -28,11 +28,11 @@ def questions(name: str, every: int = 1) -> Sequence[Question]:
     return suite.read(folder)[::every]
 
 
-def needs(module: str) -> None:
-    """Skip what needs a package of the extra ``eval``; in continuous integration its absence is a failure."""
+def needs(module: str, extra: str = "eval") -> None:
+    """Skip what needs a package of an extra; in continuous integration its absence is a failure."""
     if importlib.util.find_spec(module) is None:
-        assert os.environ.get("CI") != "true", f"{module} is missing: pip install -e '.[eval]'"
-        pytest.skip(f"needs {module}: pip install -e '.[eval]'")
+        assert os.environ.get("CI") != "true", f"{module} is missing: pip install -e '.[{extra}]'"
+        pytest.skip(f"needs {module}: pip install -e '.[{extra}]'")
 
 
 def reference(question: Question) -> str:

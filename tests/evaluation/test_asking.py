@@ -6,7 +6,6 @@ from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 
-import numpy as np
 import pytest
 
 from azr.answering import Problem
@@ -18,7 +17,7 @@ from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import TASK, Grader, Question
 from azr.evaluation.suites import SUITES
-from azr.evaluation.suites.prompts import COMPLETION, value_question
+from azr.evaluation.suites.short_answers import COMPLETION, value_question
 from azr.executor.pool import SandboxPool
 from azr.prompts.chat_template import choose_template
 from azr.prompts.codec import PromptCodec
@@ -63,9 +62,7 @@ class Model:
         self.seeds: set[int | None] = set()
         self.stop_strings: set[tuple[str, ...]] = set()
 
-    async def generate(
-        self, prompt_ids, *, n: int, max_tokens: int, temperature: float, seed: int | None = None, stop_strings=()
-    ):
+    async def generate(self, prompt_ids, *, n, max_tokens, temperature, seed=None, stop_strings=()):
         self.calls[temperature, n, max_tokens] += 1
         self.seeds.add(seed)
         self.stop_strings.add(stop_strings)
@@ -74,13 +71,10 @@ class Model:
         return [self._completion(prompt_ids, text) for text in texts[:n]]
 
     def _completion(self, prompt_ids, text: str) -> Completion:
-        ids = np.array(self._codec.encode(text), np.int32)
+        reason = FinishReason.LENGTH if text == self._cut_off else FinishReason.STOP
+        ids = self._codec.encode(text)
         return Completion(
-            prompt_ids=np.array(prompt_ids, np.int32),
-            response_ids=ids,
-            logprobs=np.zeros(len(ids), np.float32),
-            finish_reason=FinishReason.LENGTH if text == self._cut_off else FinishReason.STOP,
-            weight_versions=np.zeros(len(ids), np.int32),
+            prompt_ids=prompt_ids, response_ids=ids, logprobs=0.0, finish_reason=reason, weight_versions=0
         )
 
 

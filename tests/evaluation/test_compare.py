@@ -10,7 +10,7 @@ import pytest
 from azr.errors import UserError
 from azr.evaluation.report import compare, differences_table, gains
 from azr.tasks.base import Verdict
-from tests.evaluation.written import FORMER, answers_to, protocol, write_evaluation, write_former
+from tests.evaluation.written import answers_to, write_evaluation
 
 R, W, U = Verdict.RIGHT, Verdict.WRONG, Verdict.UNGRADED
 
@@ -71,20 +71,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path):
         compare(folder, altered)
     with pytest.raises(UserError, match="There is no evaluation in"):
         compare(folder, tmp_path)
-
-
-def test_an_evaluation_of_the_former_schema_is_compared(tmp_path: Path):
-    folder = evaluation(tmp_path / "a", [R, W])
-    (tmp_path / "b").mkdir()
-    lines = [
-        FORMER | {"suite": "math500", "question": str(i), "group": "all", "sample": sample}
-        for i in range(2)
-        for sample in (None, 0, 1)
-    ]
-    write_former(tmp_path / "b" / "answers.jsonl.gz", {"protocol": protocol(["math500"])}, *lines)
-    (greedy, sampled), others = compare(folder, tmp_path / "b")
-    assert others == [] and (greedy.before, greedy.after, greedy.won) == (0.5, 1.0, ("1",))
-    assert (sampled.before, sampled.after, sampled.won) == (0.75, 1.0, ("1",))
 
 
 def test_a_run_is_told_what_its_last_evaluation_gained_over_its_first(tmp_path: Path):

@@ -6,26 +6,17 @@ import numpy as np
 
 from azr.answering import given_up
 from azr.evaluation.form_check import SAMPLES, Cell, FormCheck, _held_out
-from azr.records import VALID, Judgement, Role, Sample
+from azr.records import VALID, Role
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.registry import KINDS
-
-NO_PROMPT = np.zeros(0, np.int32)
+from tests.runs.factory import sample
 
 
 def cell(form: str, role: Role, temperature: float, *verdicts: str) -> Cell:
-    samples = [
-        Sample(
-            completion=given_up(NO_PROMPT),
-            role=role,
-            kind="deduction",
-            problem_id=verdict,
-            group="forms",
-            judgement=Judgement(verdict=verdict),
-        )
-        for verdict in verdicts
-    ]
-    return Cell(form, role, "deduction", temperature, samples)
+    none = given_up(np.zeros(0, np.int32))
+    return Cell(
+        form, role, "deduction", temperature, [sample(role, verdict=each, completion=none) for each in verdicts]
+    )
 
 
 def check(*cells: Cell) -> FormCheck:

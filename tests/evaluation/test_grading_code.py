@@ -10,15 +10,14 @@ import pytest
 
 from azr.config import ExecutorConfig
 from azr.evaluation.graders import make_grader
-from azr.evaluation.graders.calls import Calls, CallsGrader
 from azr.evaluation.graders.plain_json import Opaque, decode, encode
+from azr.evaluation.graders.programs import Calls, ProgramGrader, Tests, same_output
 from azr.evaluation.graders.sandboxed import answer_pool, call_program, calls, case_text
-from azr.evaluation.graders.stated_values import ProgramValue, stated_value
-from azr.evaluation.graders.stdin import StdinGrader, Tests, same_output
+from azr.evaluation.graders.stated_values import ProgramValue
 from azr.evaluation.graders.value import ValueGrader
 from azr.evaluation.question import TASK, Question
 from azr.evaluation.suites import SUITES
-from azr.evaluation.suites.golds import gold
+from azr.evaluation.suites.own import gold
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.tasks.base import Verdict
@@ -30,7 +29,8 @@ from tests.executor.hostile.forgery import FORGERY, PEEKING
 from tests.executor.hostile.world import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-CODE_SUITES = ("cruxeval-i", "cruxeval-o", "humaneval", "mbpp+")
+CODE_SUITES = {"cruxeval-i": 8, "cruxeval-o": 1, "humaneval": 6, "mbpp+": 15}
+"""Of the short test every so many questions."""
 KNOWN = {"cruxeval-i": {"sample_621": "needs the Shift JIS codec, which no sandbox has"}}
 """Reference answers that are not right here, and why."""
 SLOW = {"Mbpp/255": "its reference computes for seconds and returns tens of megabytes on some inputs"}
@@ -46,21 +46,12 @@ def function(expected: object, *arguments: object, entry: str = "f", **more: obj
     return question(called)
 
 
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", CODE_SUITES)
-async def test_references_are_right_and_empty_answers_are_not(answers, name):
-    every = {"cruxeval-i": 8, "cruxeval-o": 1, "humaneval": 6, "mbpp+": 15}[name]
-    await _references_are_right(answers, [each for each in questions(name, every) if each.id not in SLOW])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", CODE_SUITES)
-async def test_all_references_are_right(answers, name):
-    await _references_are_right(answers, list(questions(name)))
-
-
-async def _references_are_right(answers, rows):
-    known = KNOWN.get(rows[0].suite, {})
-    async with make_grader(SUITES[rows[0].suite].grader, answers) as grader:
+async def test_references_are_right_and_empty_answers_are_not(answers, name, whole):
+    rows = [each for each in questions(name, 1 if whole else CODE_SUITES[name]) if whole or each.id not in SLOW]
+    known = KNOWN.get(name, {})
+    async with make_grader(SUITES[name].grader, answers) as grader:
         right = await grade_all(grader, ((row, reference(row)) for row in rows))
         empty = await grade_all(grader, ((row, "") for row in rows))
         prose = await grade_all(grader, ((row, fenced("pass")) for row in rows[:5]))
@@ -71,27 +62,20 @@ async def _references_are_right(answers, rows):
 
 
 async def test_base_and_plus_are_apart(answers):
-    gold = Calls(
-        entry="f",
-        cases={"base": (case_text([1]),), "plus": (case_text([2]), case_text([3]))},
-        reference="def f(x): return x * x",
-    )
-    grader = CallsGrader(answers)
-    said = await grader.grade(question(gold), fenced("def f(x): return x"))
-    assert (said.verdict, said.parts) == (Verdict.WRONG, {"base": True, "plus": False})
-    said = await grader.grade(question(gold), fenced("def f(x): return -x"))
-    assert (said.verdict, said.parts) == (Verdict.WRONG, {"base": False, "plus": False})
-    said = await grader.grade(question(gold), fenced("def f(x): return x ** 2"))
-    assert (said.verdict, said.parts) == (Verdict.RIGHT, {"base": True, "plus": True})
+    cases = {"base": (case_text([1]),), "plus": (case_text([2]), case_text([3]))}
+    gold = Calls(entry="f", cases=cases, reference="def f(x): return x * x")
+    grader = ProgramGrader(answers)
+    for returned, base, plus in (("x", True, False), ("-x", False, False), ("x ** 2", True, True)):
+        said = await grader.grade(question(gold), fenced(f"def f(x): return {returned}"))
+        assert said.verdict is (Verdict.RIGHT if plus else Verdict.WRONG)
+        assert said.parts == {"base": base, "plus": plus}
 
 
 async def test_chosen_hashes_do_not_stop_the_comparison_of_sets(answers):
-    rows = [
-        question(Calls(entry="f", cases={"base": (case_text([1]),)}, expected={"base": ([3, 4],)}, judge="set"))
-    ] * 2
+    row = function([3, 4], 1, judge="set")
     programs = ["def f(x): return [i * (2**61 - 1) for i in range(50_000)]", "def f(x): return [4, 3, 3]"]
     started = time.process_time()
-    said = await grade_all(CallsGrader(answers), zip(rows, map(fenced, programs), strict=True))
+    said = await grade_all(ProgramGrader(answers), [(row, fenced(each)) for each in programs])
     assert [each.verdict for each in said] == [Verdict.WRONG, Verdict.RIGHT]
     assert time.process_time() - started < 2
 
@@ -114,7 +98,7 @@ NORMAL_PROGRAMS = {
 
 @pytest.mark.parametrize("name", NORMAL_PROGRAMS)
 async def test_answers_are_normal_programs(answers, name):
-    said = await CallsGrader(answers).grade(function({1: 2, 5: 1}, [1, 1, 5]), fenced(NORMAL_PROGRAMS[name]))
+    said = await ProgramGrader(answers).grade(function({1: 2, 5: 1}, [1, 1, 5]), fenced(NORMAL_PROGRAMS[name]))
     assert said.verdict is Verdict.RIGHT
 
 
@@ -178,12 +162,10 @@ STDIN_PROGRAMS = {
 
 @pytest.mark.parametrize("name", STDIN_PROGRAMS)
 async def test_programs_read_standard_input_as_they_like(answers, name):
-    tests = Tests(("3\n1 2 3\n", "1\n-4"), ("6\n", "-4.0\n"))
-    said = await StdinGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
-    assert said.verdict is Verdict.RIGHT
-    tests = Tests(("3\n1 2 3\n",), ("7\n",))
-    said = await StdinGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
-    assert said.verdict is Verdict.WRONG
+    right, wrong = Tests(("3\n1 2 3\n", "1\n-4"), ("6\n", "-4.0\n")), Tests(("3\n1 2 3\n",), ("7\n",))
+    for tests, verdict in ((right, Verdict.RIGHT), (wrong, Verdict.WRONG)):
+        said = await ProgramGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
+        assert said.verdict is verdict
 
 
 FAILING = {
@@ -196,7 +178,7 @@ FAILING = {
 
 @pytest.mark.parametrize("name", FAILING)
 async def test_programs_that_fail_elsewhere_fail_here(answers, name):
-    said = await StdinGrader(answers).grade(question(Tests(("",), ("6\n",))), fenced(FAILING[name]))
+    said = await ProgramGrader(answers).grade(question(Tests(("",), ("6\n",))), fenced(FAILING[name]))
     assert said.verdict is Verdict.WRONG
 
 
@@ -258,7 +240,7 @@ ROWS = [
 @pytest.mark.parametrize(("wanted", "expression", "right"), ROWS)
 async def test_rows_hold_what_json_can_say(answers, wanted, expression, right):
     asked = question(gold("calls", {"entry": "f", "inputs": [[1]], "outputs": [wanted]}))
-    said = await CallsGrader(answers).grade(asked, fenced(f"def f(_):\n    return {expression}"))
+    said = await ProgramGrader(answers).grade(asked, fenced(f"def f(_):\n    return {expression}"))
     assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
 
 
@@ -277,7 +259,7 @@ async def test_rows_hold_what_json_can_say(answers, wanted, expression, right):
 )
 async def test_rows_run_as_in_the_harnesses_of_benchmarks(answers, source):
     asked = question(gold("calls", {"entry": "down", "inputs": [[3000]], "outputs": [3000]}))
-    assert (await CallsGrader(answers).grade(asked, fenced(source))).verdict is Verdict.RIGHT
+    assert (await ProgramGrader(answers).grade(asked, fenced(source))).verdict is Verdict.RIGHT
 
 
 @pytest.mark.parametrize(
@@ -286,59 +268,50 @@ async def test_rows_run_as_in_the_harnesses_of_benchmarks(answers, source):
 async def test_what_a_question_defines_is_no_answer(answers, prelude):
     asked = function(2, 4, 6, entry="gcd", prelude=prelude)
     for source in ("x = 1", "print(gcd(4, 6))"):
-        assert (await CallsGrader(answers).grade(asked, fenced(source))).verdict is Verdict.WRONG
-    said = await CallsGrader(answers).grade(asked, fenced("def gcd(a, b):\n    return 2"))
+        assert (await ProgramGrader(answers).grade(asked, fenced(source))).verdict is Verdict.WRONG
+    said = await ProgramGrader(answers).grade(asked, fenced("def gcd(a, b):\n    return 2"))
     assert said.verdict is Verdict.RIGHT
 
 
 async def test_long_inputs_and_outputs_pass(answers):
     numbers = "\n".join(str(n) for n in range(150_000))
     tests = Tests((numbers,), (numbers,))
-    said = await StdinGrader(answers).grade(question(tests), fenced("import sys\nprint(sys.stdin.read())"))
+    said = await ProgramGrader(answers).grade(question(tests), fenced("import sys\nprint(sys.stdin.read())"))
     assert said.verdict is Verdict.RIGHT
-    said = await CallsGrader(answers).grade(
+    said = await ProgramGrader(answers).grade(
         function(list(range(100_000)), 100_000), fenced("def f(n): return list(range(n))")
     )
     assert said.verdict is Verdict.RIGHT
 
 
-@pytest.mark.parametrize(
-    ("written", "wanted", "same"),
-    [
-        ("1\n2\n", "1\n2", True), ("1 2", "1  2", True), ("1.0", "1.00", True), ("0.333", "0.3333", False),
-        ("a b", "a  b", False), (" a \n b ", "a\nb", True), ("1\n\n2", "1\n2", False), ("YES", "Yes", False),
-        ("", "", True), ("1", "", False), ("nan", "nan", True), ("1e2", "100", True),
-    ],
-)  # fmt: skip
-async def test_output_is_compared_line_by_line(written, wanted, same):
-    assert same_output(written, wanted) is same
+EXACTLY = [
+    ("1\n2\n", "1\n2", True), ("1 2", "1  2", True), ("1.0", "1.00", True), ("0.333", "0.3333", False),
+    ("a b", "a  b", False), (" a \n b ", "a\nb", True), ("1\n\n2", "1\n2", False), ("YES", "Yes", False),
+    ("", "", True), ("1", "", False), ("nan", "nan", True), ("1e2", "100", True), ("0.3333", "0.33333", False),
+    ("10.0", "10", True), ("1_0", "10", False), ("\u0661\u0660", "10", False), ("\uff11\uff10", "10", False),
+    ("1_0.0", "10", False),
+]  # fmt: skip
+AS_JUDGES_DO = [
+    ("0.3333333333333333", "0.333333333", True), ("0.30000000000000004", "0.3", True), ("0.333", "0.3333", False),
+    ("0.333333", "0.333333333", True), ("1.41421356237", "1.41421356", True), ("3.00001", "3.0", False),
+    ("1000000008", "1000000007", False), ("1234567.90", "1234567.89", False), ("0.0000005", "0.0000001", False),
+    ("1e-20", "0.0", True), ("1e-6", "0.0", False), ("0.1", "0", False), ("nan", "0.5", False),
+    ("inf", "1e400", False), ("#1: 0.3333333333", "#1: 0.333333333", True), ("#2: 0.5", "#1: 0.5", False),
+    ("0.5 0.5", "0.5", False), ("123456789012.34501", "123456789012.345", True), ("0,5", "0.5", False),
+    ("1_0", "10", False), ("\u0661\u0660", "10", False), ("\uff11\uff10", "10", False), ("1_0.0", "10", False),
+]  # fmt: skip
+WITH_TOLERANCE = [
+    ("0.334", "0.3333", 1e-3, True), ("0.335", "0.3333", 1e-3, False), ("1000.5", "1000.0", 1e-3, True),
+    ("1000000008", "1000000007", 1e-6, False), ("2.0000001", "2", 1e-6, True),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("written", "wanted", "same"),
-    [
-        ("0.3333333333333333", "0.333333333", True), ("0.30000000000000004", "0.3", True), ("0.333", "0.3333", False),
-        ("0.333333", "0.333333333", True), ("1.41421356237", "1.41421356", True), ("3.00001", "3.0", False),
-        ("1000000008", "1000000007", False), ("1234567.90", "1234567.89", False), ("0.0000005", "0.0000001", False),
-        ("1e-20", "0.0", True), ("1e-6", "0.0", False), ("0.1", "0", False), ("nan", "0.5", False),
-        ("inf", "1e400", False), ("#1: 0.3333333333", "#1: 0.333333333", True), ("#2: 0.5", "#1: 0.5", False),
-        ("0.5 0.5", "0.5", False), ("123456789012.34501", "123456789012.345", True), ("0,5", "0.5", False),
-    ],
-)  # fmt: skip
-async def test_numbers_with_a_point_have_the_tolerance_of_judges(written, wanted, same):
-    assert same_output(written, wanted, None) is same
-    assert same_output(wanted, wanted, None)
-
-
-@pytest.mark.parametrize(
-    ("written", "wanted", "tolerance", "same"),
-    [
-        ("0.334", "0.3333", 1e-3, True), ("0.335", "0.3333", 1e-3, False), ("1000.5", "1000.0", 1e-3, True),
-        ("1000000008", "1000000007", 1e-6, False), ("2.0000001", "2", 1e-6, True), ("0.3333", "0.33333", 0, False),
-    ],
-)  # fmt: skip
-async def test_a_tolerance_is_absolute_and_of_numbers_with_a_point_relative(written, wanted, tolerance, same):
-    assert same_output(written, wanted, tolerance) is same
+def test_output_is_compared_line_by_line_as_text_and_as_numbers_within_the_tolerance():
+    """An absolute tolerance, relative for an expected number with a point; None: that of judges. Digits are plain."""
+    table = [(*row[:2], 0.0, row[2]) for row in EXACTLY] + [(*row[:2], None, row[2]) for row in AS_JUDGES_DO]
+    table += WITH_TOLERANCE
+    assert [row for row in table if same_output(*row[:3]) is not row[3]] == []
+    assert all(same_output(wanted, wanted, None) for _, wanted, _ in AS_JUDGES_DO)
 
 
 TOLERANCES = [
@@ -350,9 +323,19 @@ TOLERANCES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("wanted", "expression", "right"), TOLERANCES)
-async def test_values_are_compared_as_evalplus_does(answers, wanted, expression, right):
-    said = await CallsGrader(answers).grade(function(wanted), fenced(f"def f():\n    return {expression}"))
+OF_A_SHAPE = [
+    ([1.0, 2.0], "[[1.0, 2.0], [1.0, 2.0]]", False), ([1.0, 2.0], "[1.0, 2.0 + 1e-9]", True),
+    ([[1.0, 2.0]], "[[1.0, 2.0], [1.0, 2.0]]", False), ([1.0], "[1.0, 1.0]", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expression", "right", "atol"),
+    [(*each, 0.0) for each in TOLERANCES] + [(*each, 1e-6) for each in OF_A_SHAPE],
+)
+async def test_values_are_compared_as_evalplus_does(answers, wanted, expression, right, atol):
+    asked = function(wanted, atol=atol)
+    said = await ProgramGrader(answers).grade(asked, fenced(f"def f():\n    return {expression}"))
     assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
 
 
@@ -369,7 +352,7 @@ async def test_special_judges(answers, judge, wanted, right, wrong):
     asked = function(wanted, *arguments, judge=judge, atol=1e-4 if judge in ("root", "surface") else 0.0)
     for expression, verdict in ((right, Verdict.RIGHT), (wrong, Verdict.WRONG)):
         if expression is not None:
-            said = await CallsGrader(answers).grade(asked, fenced(f"def f(*_):\n    return {expression}"))
+            said = await ProgramGrader(answers).grade(asked, fenced(f"def f(*_):\n    return {expression}"))
             assert said.verdict is verdict
 
 
@@ -396,7 +379,7 @@ async def test_no_forgery_is_right(way):
     asked = function(_SECRET, 1) if way == "calls" else question(Tests(("1\n",), (f"{_SECRET}\n",)))
     ending = "" if way == "calls" else "\nprint(f(1))"
     async with SandboxPool(config, answers=True) as pool:
-        grader = CallsGrader(pool) if way == "calls" else StdinGrader(pool)
+        grader = ProgramGrader(pool)
         pairs = [(asked, fenced(world.fill(attack.program, "mark") + ending)) for attack in HOSTILE]
         said = await grade_all(grader, [pair for hostile in pairs for pair in (hostile, (asked, honest))])
     assert len(HOSTILE) > 60
@@ -409,7 +392,7 @@ async def test_no_forgery_is_right(way):
     [
         ("def f(x): return x", "f(2) returned 2, not 4"),
         ("def f(x): return 4 if x == 2 else 'no' * 99", f"f([1, 'a']) returned '{'no' * 49}…, not 0"),
-        ("def f(x): return 4 if x == 2 else 10**5000", "f([1, 'a']) returned a int too large to write, not 0"),
+        ("def f(x): return 4 if x == 2 else 10**5000", "f([1, 'a']) returned a value too large to write, not 0"),
         ("def f(x): return 4 if x == 2 else 1 / 0", "f([1, 'a']) ended with ZeroDivisionError"),
         ("def f(x):\n    while True: pass", "f(2) ended with timeout"),
         ("import os\ndef f(x): os.kill(os.getpid(), 9)", "f(2) ended with PermissionError"),
@@ -422,29 +405,24 @@ async def test_a_wrong_answer_says_which_test_failed_and_how(program, reason):
     cases = {"base": (case_text([2]),), "plus": (case_text([[1, "a"]]),)}
     gold = Calls(entry="f", cases=cases, expected={"base": (4,), "plus": (0,)})
     async with SandboxPool(ExecutorConfig(workers=1, wall_s=1.0), answers=True) as pool:
-        if "f(x)" in program:
-            said = await CallsGrader(pool).grade(question(gold), fenced(program))
-        else:
-            said = await StdinGrader(pool).grade(question(Tests(("7\n",), ("8",))), fenced(program))
+        asked = question(gold if "f(x)" in program else Tests(("7\n",), ("8",)))
+        said = await ProgramGrader(pool).grade(asked, fenced(program))
     assert (said.verdict, said.detail) == (Verdict.WRONG, reason)
 
 
 async def test_loops_are_wrong_and_block_nobody():
     async with SandboxPool(ExecutorConfig(workers=3, wall_s=1.0, memory_mb=256), answers=True) as pool:
-        grader = CallsGrader(pool)
-        gold = Calls(
-            entry="f", cases={"base": tuple(case_text([n]) for n in range(40))}, expected={"base": tuple(range(40))}
-        )
+        grader = ProgramGrader(pool)
+        cases = {"base": tuple(case_text([n]) for n in range(40))}
+        asked = question(Calls(entry="f", cases=cases, expected={"base": tuple(range(40))}))
         started = time.monotonic()
-        said = await grade_all(
-            grader,
-            [
-                (question(gold), fenced("def f(x):\n    while x == 30: pass\n    return x")),
-                (question(gold), fenced("def f(x):\n    return x")),
-                (question(gold), fenced("def f(x):\n    return [0] * 10**9 if x == 3 else x")),
-                (question(gold), fenced("import os\ndef f(x):\n    return os._exit(0) if x == 3 else x")),
-            ],
+        programs = (
+            "def f(x):\n    while x == 30: pass\n    return x",
+            "def f(x):\n    return x",
+            "def f(x):\n    return [0] * 10**9 if x == 3 else x",
+            "import os\ndef f(x):\n    return os._exit(0) if x == 3 else x",
         )
+        said = await grade_all(grader, [(asked, fenced(each)) for each in programs])
     assert [each.verdict.value for each in said] == ["wrong", "right", "wrong", "wrong"]
     assert time.monotonic() - started < 60
 
@@ -455,24 +433,18 @@ class _Losing:
 
 
 async def test_what_the_executor_loses_is_ungraded():
-    lost = _Losing()
-    judgements = [
-        await CallsGrader(lost).grade(function(1), fenced("def f(): return 1")),
-        await CallsGrader(lost).grade(
-            question(Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 1")),
-            fenced("def f(): return 1"),
-        ),
-        await StdinGrader(lost).grade(question(Tests(("",), ("1",))), fenced("print(1)")),
-        await ValueGrader(lost).grade(
-            question(ProgramValue("def f(x): return x", "input", "1", "1")), "```input\n1\n```"
-        ),
-    ]
-    assert {each.verdict for each in judgements} == {Verdict.UNGRADED}
+    program = fenced("def f(): return 1")
+    by_reference = question(Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 1"))
+    value = question(ProgramValue("def f(x): return x", "input", "1", "1"))
+    said = [await ValueGrader(_Losing()).grade(value, "```input\n1\n```")]
+    for asked in (function(1), by_reference, question(Tests(("",), ("1",)))):
+        said.append(await ProgramGrader(_Losing()).grade(asked, program))
+    assert {each.verdict for each in said} == {Verdict.UNGRADED}
 
 
 async def test_a_reference_that_fails_leaves_its_question_ungraded(answers):
     gold = Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 1 / 0")
-    said = await CallsGrader(answers).grade(question(gold), fenced("def f(): return 1"))
+    said = await ProgramGrader(answers).grade(question(gold), fenced("def f(): return 1"))
     assert said.verdict is Verdict.UNGRADED
 
 
@@ -492,13 +464,6 @@ INPUTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("stated", "verdict"), INPUTS)
-async def test_any_input_that_leads_there_is_right(answers, stated, verdict):
-    gold = ProgramValue("def f(x):\n    return sum(list.__iter__(x))", "input", "[3]", "3")
-    said = await ValueGrader(answers).grade(question(gold), f"```input\n{stated}\n```")
-    assert said.verdict is verdict
-
-
 _EXEC = "getattr(__import__('builtins'), 'ex' + 'ec')('x = 1')"
 _LOOP = "[x for x in range(9) if sum([x]) == 3]"
 SEARCHES = [
@@ -507,13 +472,6 @@ SEARCHES = [
     "x=[y for y in [3]]",
     "**{'x': [y for y in [3]]}", "breakpoint()", "f.__code__", "().__class__.__base__.__subclasses__()", "open(0)",
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("stated", SEARCHES)
-async def test_an_input_that_searches_or_reaches_the_interpreter_is_not_right(answers, stated):
-    gold = ProgramValue("def f(x):\n    return sum(x)", "input", "[3]", "3")
-    said = await ValueGrader(answers).grade(question(gold), f"```input\n{stated}\n```")
-    assert said.verdict in (Verdict.WRONG, Verdict.MALFORMED)
 
 
 FUNCTIONS = [
@@ -525,10 +483,23 @@ FUNCTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("stated", "verdict"), FUNCTIONS)
-async def test_an_input_may_be_a_function_where_the_recorded_one_is(answers, stated, verdict):
-    gold = ProgramValue("def f(g):\n    return g(2)", "input", "lambda x: x + 4", "6")
-    assert (await ValueGrader(answers).grade(question(gold), f"```input\n{stated}\n```")).verdict is verdict
+ANY = ProgramValue("def f(x):\n    return sum(list.__iter__(x))", "input", "[3]", "3")
+OF_DATA = ProgramValue("def f(x):\n    return sum(x)", "input", "[3]", "3")
+OF_A_FUNCTION = ProgramValue("def f(g):\n    return g(2)", "input", "lambda x: x + 4", "6")
+NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "stated", "verdicts"),
+    [(ANY, stated, (verdict,)) for stated, verdict in INPUTS]
+    + [(OF_DATA, stated, NOT_RIGHT) for stated in SEARCHES]
+    + [(OF_A_FUNCTION, stated, (verdict,)) for stated, verdict in FUNCTIONS],
+)
+async def test_any_input_that_leads_there_is_right_unless_it_searches_or_reaches_the_interpreter(
+    answers, wanted, stated, verdicts
+):
+    said = await ValueGrader(answers).grade(question(wanted), f"```input\n{stated}\n```")
+    assert said.verdict in verdicts
 
 
 OUTPUTS = [
@@ -536,6 +507,8 @@ OUTPUTS = [
     ("[1, 2]", Verdict.RIGHT),
     ("[ANSWER]f(2) == [1, 2][/ANSWER]", Verdict.RIGHT), ("```\n[2, 1]\n```", Verdict.WRONG), ("", Verdict.MALFORMED),
     ("```output\nf(2)\n```", Verdict.MALFORMED), ("```output\nlist(range(1, 3))\n```", Verdict.MALFORMED),
+    ("```\n1\n```\nno:\n```output\n[1, 2]\n```", Verdict.RIGHT),
+    ("<answer>```output\n[1, 2]\n```</answer> bye", Verdict.RIGHT),
     ("<think>```output\n[1, 2]\n```</think>", Verdict.MALFORMED), ("I do not know", Verdict.MALFORMED),
 ]  # fmt: skip
 
@@ -544,12 +517,6 @@ OUTPUTS = [
 async def test_outputs_are_compared_as_plain_data(answers, response, verdict):
     gold = ProgramValue("def f(n):\n    return list(range(1, n + 1))", "output", "2", "[1, 2]")
     assert (await ValueGrader(answers).grade(question(gold), response)).verdict is verdict
-
-
-async def test_a_value_is_the_last_block_of_the_reply():
-    gold = ProgramValue("def f(x): return x", "output", "1", "1")
-    assert stated_value("```\n1\n```\nno:\n```output\n2\n```", gold) == "2"
-    assert stated_value("<answer>```output\n3\n```</answer> bye", gold) == "3"
 
 
 @pytest.mark.parametrize("form", [CompactFormat(), ChatFormat(str)])
@@ -563,11 +530,11 @@ async def test_tasks_of_the_exam_are_graded_by_their_kind(tmp_path, form):
 
 
 async def test_one_reference_is_run_once(answers):
-    grader = CallsGrader(answers)
+    grader = ProgramGrader(answers)
     gold = Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 12345")
-    before = answers.stats().requests
+    before = answers.stats()["requests"]
     said = await asyncio.gather(*(grader.grade(question(gold), fenced(f"def f(): return {n}")) for n in range(5)))
-    assert answers.stats().requests - before == 6
+    assert answers.stats()["requests"] - before == 6
     assert {each.verdict for each in said} == {Verdict.WRONG}
 
 
@@ -587,19 +554,3 @@ async def test_verdicts_on_broken_solutions_are_those_of_evalplus():
     ]
     assert 0.2 < sum(all(theirs.values()) for _, theirs in verdicts) / len(verdicts) < 0.5
     assert not any(found.verdict is Verdict.UNGRADED for found in judged) and sum(agree) >= 0.995 * len(agree)
-
-
-@pytest.mark.parametrize("written", ["1_0", "\u0661\u0660", "\uff11\uff10", "1_0.0"])
-def test_numbers_on_standard_output_are_of_plain_digits(written):
-    assert not same_output(written, "10", 0.0) and not same_output(written, "10", None)
-    assert same_output("10.0", "10", 0.0)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "stated", "verdict"),
-    [([1.0, 2.0], [[1.0, 2.0], [1.0, 2.0]], Verdict.WRONG), ([1.0, 2.0], [1.0, 2.0 + 1e-9], Verdict.RIGHT),
-     ([[1.0, 2.0]], [[1.0, 2.0], [1.0, 2.0]], Verdict.WRONG), ([1.0], [1.0, 1.0], Verdict.WRONG)],
-)  # fmt: skip
-async def test_values_of_another_shape_are_not_close(answers, wanted, stated, verdict):
-    gold = Calls(entry="f", cases={"base": ("[]",)}, expected={"base": (wanted,)}, atol=1e-6)
-    assert (await CallsGrader(answers).grade(question(gold), fenced(f"def f(): return {stated}"))).verdict is verdict

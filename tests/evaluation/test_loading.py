@@ -40,17 +40,6 @@ def test_a_folder_may_have_an_exam_of_its_own(tmp_path: Path):
     assert len(load_suites(["exam"], tmp_path)[0].questions) == 5
 
 
-def test_what_is_wrong_is_told_in_one_sentence(tmp_path: Path):
-    with pytest.raises(UserError, match=r"no suite 'gsm8'; did you mean gsm8k\?"):
-        load_suites(["gsm8"], tmp_path)
-    with pytest.raises(UserError, match="There is no folder"):
-        load_suites(["gsm8k"], tmp_path / "none")
-    with pytest.raises(UserError, match=r"has no gsm8k\.jsonl: see `azr eval --list`"):
-        load_suites(["gsm8k"], tmp_path)
-    with pytest.raises(UserError, match="named twice"):
-        load_suites(["exam", "exam"], None)
-
-
 def test_another_file_is_refused_unless_it_is_wanted(tmp_path: Path):
     folder = crux(tmp_path)
     with pytest.raises(UserError, match=r"is not the tested file of the suite cruxeval-o \(SHA-256 \w{12}, not"):

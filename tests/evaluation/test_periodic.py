@@ -93,12 +93,6 @@ def test_a_sealed_exam_is_never_asked_and_its_programs_are_refused():
         assert any(key in periodic.programs for key in held_out_keys(near)), near
 
 
-def test_questions_must_fit_into_prompts():
-    small = replace(with_eval(every=1), rollout=RolloutConfig(max_prompt_tokens=50))
-    with pytest.raises(UserError, match=r"has \d+ tokens, but rollout\.max_prompt_tokens is 50: raise it"):
-        PeriodicEval(small, CODEC)
-
-
 def test_without_a_folder_other_suites_are_left_out_and_this_is_said():
     periodic = PeriodicEval(with_eval(every=1, suites=("exam", "cruxeval-o,mbpp+")), CODEC)
     assert {question.suite for question in periodic.questions} == {"exam"}

@@ -88,12 +88,6 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer():
         assert pass_at(3, right, 6) == pytest.approx(sum(subsets) / len(subsets))
 
 
-def test_an_estimate_is_the_mean_of_the_groups_means():
-    share = estimate([[1.0, 0.0, 0.0, 0.0], [1.0] * 10])
-    assert share.value == pytest.approx((0.25 + 1.0) / 2)
-    assert share == estimate([[1.0, 0.0, 0.0, 0.0], [1.0] * 10])
-
-
 def test_the_interval_is_the_normal_one_for_many_tasks():
     values = np.random.default_rng(3).random(4000) < 0.3
     share, half = estimate([values.astype(float)]), 1.96 * values.std() / np.sqrt(4000)
@@ -120,6 +114,7 @@ def test_shares_of_questions_have_wilson_intervals(right, questions, low, high):
 def test_shares_of_groups_that_weigh_alike_add_their_distances_in_quadrature():
     groups = [[1.0] * 50 + [0.0] * 270, [1.0] * 3 + [0.0] * 7]
     whole, parts = estimate(groups), [estimate([group]) for group in groups]
+    assert whole.value == pytest.approx((50 / 320 + 3 / 10) / 2) and whole == estimate(groups)
     assert whole.value - whole.low == pytest.approx(np.hypot(*(each.value - each.low for each in parts)) / 2)
     assert whole.high - whole.value == pytest.approx(np.hypot(*(each.high - each.value for each in parts)) / 2)
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from unittest.mock import MagicMock
+from unittest.mock import AsyncMock, MagicMock
 
-import numpy as np
 import pytest
 
 from azr.answering import Sampler
 from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation import standalone
-from azr.evaluation.answer_file import AnswerFile, read_answers
-from azr.evaluation.standalone import Evaluation, Serve, make_evaluation, run_evaluation
+from azr.evaluation.answer_file import read_answers
+from azr.evaluation.standalone import Evaluation, run_evaluation
 from azr.evaluation.suites import load_suites
 from azr.records import Completion, FinishReason
 from azr.runs.asked_model import AskedModel, open_model
-from azr.tasks.base import Verdict
 from tests import chat_tokenizers
-from tests.evaluation.written import answers_to
 from tests.tiny_models import save_tiny
 
 SUITE = """
@@ -52,18 +49,8 @@ def data(tmp_path: Path) -> Path:
 
 
 def evaluation(model: AskedModel, data: Path, ks: tuple[int, ...] = (2,)) -> Evaluation:
-    return make_evaluation(
-        model,
-        load_suites(["mine"], data),
-        samples=2,
-        temperature=1.0,
-        seed=1,
-        ks=ks,
-        config=Config(),
-        dtype="float32",
-        deterministic=False,
-        max_tokens=16,
-    )
+    how = {"samples": 2, "temperature": 1.0, "seed": 1, "dtype": "float32", "deterministic": False, "max_tokens": 16}
+    return Evaluation(model=model, suites=load_suites(["mine"], data), ks=ks, config=Config(), **how)
 
 
 class Server:
@@ -73,35 +60,18 @@ class Server:
         self._model, self._left = model, fails_after
         self.asked = 0
 
-    async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        n: int,
-        max_tokens: int,
-        temperature: float,
-        seed: int | None = None,
-        stop_strings=(),
-    ) -> list[Completion]:
+    async def generate(self, prompt_ids: Sequence[int], *, n: int, **options: object) -> list[Completion]:
         self.asked += 1
         if self.asked > self._left:
             raise RuntimeError("the engine is gone")
-        ids = np.array(self._model.codec.encode("ANSWER: A"), np.int32)
-        one = Completion(
-            prompt_ids=np.array(prompt_ids, np.int32),
-            response_ids=ids,
-            logprobs=np.zeros(len(ids), np.float32),
-            finish_reason=FinishReason.STOP,
-            weight_versions=np.zeros(len(ids), np.int32),
-        )
-        return [one] * n
+        ids, stop = self._model.codec.encode("ANSWER: A"), FinishReason.STOP
+        return [
+            Completion(prompt_ids=prompt_ids, response_ids=ids, logprobs=0.0, finish_reason=stop, weight_versions=0)
+        ] * n
 
-    def __call__(self, evaluation: Evaluation) -> AbstractAsyncContextManager[Sampler]:
-        @asynccontextmanager
-        async def serve() -> AsyncIterator[Sampler]:
-            yield self
-
-        return serve()
+    @asynccontextmanager
+    async def __call__(self, evaluation: Evaluation) -> AsyncIterator[Sampler]:
+        yield self
 
 
 def keys(out: Path) -> list[tuple[str, int | None]]:
@@ -136,26 +106,13 @@ async def test_what_another_evaluation_answered_meanwhile_is_not_answered_twice(
     out = tmp_path / "out"
     late = Server(model)
 
-    def serve(asked: Evaluation) -> AbstractAsyncContextManager[Sampler]:
-        @asynccontextmanager
-        async def slow() -> AsyncIterator[Sampler]:
-            await run_evaluation(asked, out, Server(model), resume=False)
-            yield late
+    @asynccontextmanager
+    async def slow(asked: Evaluation) -> AsyncIterator[Sampler]:
+        await run_evaluation(asked, out, Server(model), resume=False)
+        yield late
 
-        return slow()
-
-    slow: Serve = serve
     await run_evaluation(evaluation(model, data), out, slow, resume=False)
     assert late.asked == 0 and len(keys(out)) == 3 * ROWS
-
-
-async def test_an_evaluation_does_not_write_into_anothers_folder(model, data, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    with AnswerFile(out / "answers.jsonl.gz", evaluation(model, data).protocol("digest")) as file:
-        file.add(answers_to("mine", "0", "all", Verdict.RIGHT, [Verdict.WRONG] * 2))
-        with pytest.raises(UserError, match="Another azr eval writes into"):
-            await run_evaluation(evaluation(model, data), out, Server(model), resume=True)
 
 
 async def test_questions_in_other_words_are_not_mixed_in(model, data, tmp_path):
@@ -167,30 +124,14 @@ async def test_questions_in_other_words_are_not_mixed_in(model, data, tmp_path):
         await run_evaluation(evaluation(model, data), out, Server(model), resume=True)
 
 
-@pytest.mark.parametrize("place", ["file/out", "file"])
-async def test_a_folder_that_cannot_be_made_is_refused_before_the_engine_starts(model, data, tmp_path, place):
-    (tmp_path / "file").write_text("mine")
-
-    def refuse(asked: Evaluation) -> AbstractAsyncContextManager[Sampler]:
-        raise AssertionError("started")
-
-    with pytest.raises(UserError, match="file is a file: give a folder by --out"):
-        await run_evaluation(evaluation(model, data), tmp_path / place, refuse, resume=False)
-    assert (tmp_path / "file").read_text() == "mine"
-
-
 async def test_ctrl_c_while_the_engine_starts_reaches_none_of_its_processes(monkeypatch):
-    blocked = []
+    blocked: list[bool] = []
 
-    class Engine:
-        def __init__(self, *args: object, **kwargs: object) -> None: ...
-
-        async def start(self) -> None:
-            blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
-
-        async def shutdown(self) -> None: ...
-
-    monkeypatch.setattr(standalone, "RolloutEngine", Engine)
-    async with standalone.serve_here(MagicMock()):
+    async def start() -> None:
         blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+    engine = MagicMock(start=start, shutdown=AsyncMock())
+    monkeypatch.setattr(standalone, "RolloutEngine", lambda *args, **options: engine)
+    async with standalone.serve_here(MagicMock()):
+        await start()
     assert blocked == [True, False]

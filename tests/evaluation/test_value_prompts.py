@@ -7,15 +7,8 @@ import pytest
 from azr import values
 from azr.evaluation.graders.stated_values import ProgramValue, stated_value
 from azr.evaluation.suites import load_suites
-from azr.evaluation.suites.prompts import (
-    CHAT,
-    COMPLETION,
-    COMPLETION_COT,
-    FORMATS,
-    PROMPTS,
-    chat_message,
-    value_question,
-)
+from azr.evaluation.suites.files import PROMPTS
+from azr.evaluation.suites.short_answers import CHAT, COMPLETION, COMPLETION_COT, FORMATS, chat_message, value_question
 from tests.executor.public_data import file
 
 PROGRAM = "def g(a, b=2):\n    return a * b"
@@ -67,10 +60,8 @@ def test_a_continued_answer_is_read_with_its_beginning(side, prompt_format, resp
 
 
 def test_the_protocol_names_format_and_stops():
-    folder = file("cruxeval.jsonl").parent
-    chat, completion, cot = load_suites(
-        ["cruxeval-o", "cruxeval-o:completion", "cruxeval-o:completion-cot"], folder, limit=5
-    )
+    names = ["cruxeval-o", "cruxeval-o:completion", "cruxeval-o:completion-cot"]
+    chat, completion, cot = load_suites(names, file("cruxeval.jsonl").parent, limit=5)
     assert [each.on_record.get("stop_strings") for each in (chat, completion, cot)] == [None, ["\n"], ["[/ANSWER]"]]
     assert len({each.messages_sha256 for each in (chat, completion, cot)}) == 3
     assert [row.id for row in chat.questions] == [row.id for row in cot.questions]

@@ -34,9 +34,7 @@ def answers_to(
             response="It is\u2028so \ud800.",
             response_tokens=7,
             judgement=Judgement(
-                verdict=verdict,
-                answer=None if verdict is Verdict.MALFORMED else (("answer", "so"),),
-                parts=parts or {},
+                verdict=verdict, answer=None if verdict is Verdict.MALFORMED else (("answer", "so"),), parts=parts or {}
             ),
             accuracy=None if verdict is Verdict.UNGRADED else float(verdict is Verdict.RIGHT),
             used="ungraded" if verdict is Verdict.UNGRADED else "recorded",

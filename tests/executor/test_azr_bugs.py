@@ -1,4 +1,8 @@
-"""Faults of the AZR executor that ours must not share, each by its number in the project's fact sheet."""
+"""Faults of the AZR executor that ours must not share, each by its number in the project's fact sheet.
+
+Others of them: chance that is found out and screened in test_determinism.py, test_static_check.py and the hostile
+programs; exceptions without the word error, values that are too long and timeouts in test_statuses.py.
+"""
 
 from __future__ import annotations
 
@@ -16,67 +20,24 @@ async def run(pool, program, *inputs, repeats=2):
     return await pool.execute(ExecutionRequest(program=program, inputs=inputs or ("",), repeats=repeats))
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "def f(): return list({'ab', 'cd', 'ef', 'gh', 'ij', 'kl', 'mn'})",
-        "def f(): return hash('a')",
-        "def f(): return ''.join({str(n) for n in range(20)})",
-        "def f():\n    if hash('a') % 1000: raise ValueError(1)",
-        "class A: pass\ndef f(): return id(A)",
-    ],
-)
-async def test_bug_1_non_deterministic_programs_are_caught(pool, program):
-    result = await run(pool, program)
-    if result.outputs[0].status is CallStatus.RAISED:
-        assert result.deterministic
-    else:
-        assert result.deterministic is False and not result.ok
-
-
-@pytest.mark.parametrize("module", ["random", "time", "uuid", "datetime", "secrets", "os"])
-async def test_bug_1_sources_of_chance_are_screened(pool, module):
-    result = await run(pool, f"def f():\n    import {module}\n    return 1")
-    assert result.static_check == (f"line 2: imports {module}",)
-    assert not result.ok
-
-
-@pytest.mark.parametrize(
-    ("statement", "name"),
-    [
-        ("raise Exception", "Exception"),
-        ("raise StopIteration", "StopIteration"),
-        ("raise SystemExit", "SystemExit"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("class Silent(Exception): pass\n    raise Silent", "Silent"),
-    ],
-)
-async def test_bug_1_exceptions_without_the_word_error_are_exceptions(pool, statement, name):
-    result = await run(pool, f"def f():\n    {statement}")
-    assert (result.outputs[0].status, result.outputs[0].error) == (CallStatus.RAISED, name)
-    assert not result.ok and result.deterministic
-
-
-async def test_bug_1_nan_is_deterministic_and_objects_are_refused(pool):
+async def test_bug_1_exceptions_and_nan_are_deterministic(pool):
+    raised = await run(pool, "def f(): raise Exception")
+    assert (raised.outputs[0].status, raised.outputs[0].error) == (CallStatus.RAISED, "Exception")
+    assert not raised.ok and raised.deterministic
     nan = await run(pool, "def f(): return [float('nan')]")
     assert nan.ok and nan.deterministic and nan.outputs[0].value == "[nan]"
-    thing = await run(pool, "class A: pass\ndef f(): return A()")
-    assert thing.outputs[0].status is CallStatus.REJECTED
 
 
-async def test_bug_2_values_are_whole_or_refused(pool):
+async def test_bug_2_values_are_whole(pool):
     long = await run(pool, "def f(): return list(range(300))")
     assert values.parse(long.outputs[0].value) == list(range(300))
-    assert (await run(pool, "def f(): return ' ' * 70_000")).outputs[0].status is CallStatus.OUTPUT_TOO_LARGE
 
 
-async def test_bug_6_one_differing_call_is_enough_and_a_timeout_is_no_label(pool, hasty):
+async def test_bug_6_one_differing_call_is_enough(pool):
     """Order of a set of strings differs between interpreters for the second input only."""
     result = await run(pool, "def f(x): return list({str(n) for n in range(x)})", "1", "30")
     assert [o.status for o in result.outputs] == [CallStatus.OK, CallStatus.OK]
-    assert result.deterministic is False
-    slow = await run(hasty, "def f():\n    while True: pass")
-    assert (slow.outputs[0].status, slow.deterministic) == (CallStatus.TIMEOUT, None)
+    assert result.deterministic is False and not result.ok
 
 
 async def test_bug_7_strings_are_not_evaluated_again(pool):
@@ -108,7 +69,3 @@ async def test_bug_16_sandboxes_differ_in_hash_seed_and_a_run_s_seed_decides_the
 async def test_an_input_cannot_leave_its_call(pool, text):
     output = await call(pool, "def f(x): return x == 41", text)
     assert output.status is CallStatus.REJECTED
-
-
-async def test_an_identifier_that_ends_in_input_is_no_offence(pool):
-    assert (await call(pool, "def parse_input(x): return x\ndef f(x): return parse_input(x)", "1")).value == "1"

@@ -109,35 +109,6 @@ def test_a_container_stops_bombs(client, launched):
     assert client.inspect_container(launched.container_id)["State"]["Running"]
 
 
-LAUNCH = """
-import asyncio, sys
-from azr.config import ExecutorConfig
-from azr.errors import UserError
-from azr.executor import backends
-async def main():
-    launcher = backends.select_backend(ExecutorConfig(backend="docker")).launcher
-    sandboxes = await asyncio.gather(launcher.launch(1), launcher.launch(2))
-    print(*(sandbox.container_id for sandbox in sandboxes), flush=True)
-    await asyncio.sleep(600)
-asyncio.run(main())
-"""
-
-
-def test_containers_end_when_their_owner_is_killed(client):
-    process = subprocess.Popen([sys.executable, "-c", LAUNCH], stdout=subprocess.PIPE, text=True)
-    identities = set(process.stdout.readline().split())
-    try:
-        assert len(identities & _running(client)) == 2
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-    deadline = time.monotonic() + 10
-    while identities & _running(client) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not identities & _running(client)
-
-
 def _running(client) -> set[str]:
     return {found["Id"] for found in client.containers(all=True, filters={"label": "azr.executor=1"})}
 
@@ -251,7 +222,7 @@ async def test_gvisor_runs_programs_behind_a_kernel_of_its_own(client):
         assert [output.value for output in outputs] == [str(one + 1) for one in range(20)]
         denied = await call(pool, "import posix\ndef f(): return posix.fork()", static_check=False)
         assert denied.error == "PermissionError"
-        assert pool.stats().restarts == 0
+        assert pool.stats()["restarts"] == 0
 
 
 @pytest.mark.parametrize("backend", ["auto", "docker"])

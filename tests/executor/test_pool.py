@@ -6,9 +6,7 @@ import itertools
 import os
 import signal
 import struct
-import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import psutil
@@ -45,26 +43,7 @@ async def test_identical_requests_run_once():
         assert again.cached and again.outputs == results[0].outputs
         assert not other.cached
         stats = pool.stats()
-        assert (stats.requests, stats.cache_hits, stats.calls) == (7, 5, {"ok": 2})
-
-
-async def test_killed_sandboxes_cost_no_result(backend):
-    """Every request gets exactly one result, and a program that was running gets its second chance."""
-    before = sandboxes({os.getpid()})
-    async with SandboxPool(replace(SMALL, backend=backend), repeats=1) as pool:
-        honest = [ExecutionRequest(program=f"def f(x): return x * {n}", inputs=("3",)) for n in range(30)]
-        running = asyncio.gather(pool.execute(LOOP), execute_many(pool, honest))
-        await asyncio.sleep(0.3)
-        mine = sandboxes({os.getpid()})
-        for zygote in zygotes(pool):
-            os.kill(zygote, signal.SIGKILL)
-        looped, results = await running
-        assert looped.outputs[0].status is CallStatus.TIMEOUT
-        assert [r.outputs[0].value for r in results] == [str(3 * n) for n in range(30)]
-        assert pool.stats().restarts >= 1
-        mine |= sandboxes({os.getpid()})
-    assert len(mine - before) >= 4
-    assert not alive(mine - before)
+        assert (stats["requests"], stats["cache_hits"], stats["calls"], stats["ok"]) == (7, 5, 2, 2)
 
 
 POOL = """
@@ -164,7 +143,7 @@ async def test_zygotes_are_replaced_after_long_service(monkeypatch):
         requests = [ExecutionRequest(program=f"def f(x): return x - {n}", inputs=("0",)) for n in range(120)]
         results = await execute_many(pool, requests)
         assert [r.outputs[0].value for r in results] == [str(-n) for n in range(120)]
-        assert pool.stats().restarts >= 4
+        assert pool.stats()["restarts"] >= 4
         assert not alive(before)
 
 
@@ -179,7 +158,7 @@ async def test_calls_are_shared_by_input_with_requests_before_and_with_the_same_
         second = await pool.execute(ExecutionRequest(program=program, inputs=("3", "4", "1")))
         assert [o.value for o in second.outputs] == ["4", "5", "2"] and not second.cached
         stats = pool.stats()
-        assert (stats.inputs, stats.cache_hits, stats.calls) == (11, 5, {"ok": 6})
+        assert (stats["inputs"], stats["cache_hits"], stats["calls"], stats["ok"]) == (11, 5, 6, 6)
         assert (await pool.execute(ExecutionRequest(program=program, inputs=("4",)))).cached
 
 
@@ -237,30 +216,6 @@ async def test_closing_finishes_what_runs_and_leaves_no_process():
     await pool.close()
     assert (await running).outputs[0].status is CallStatus.TIMEOUT
     assert not alive(mine)
-
-
-async def test_sandboxes_end_when_the_process_of_the_pool_is_killed():
-    program = (
-        "import asyncio\nfrom azr.config import ExecutorConfig\nfrom azr.executor.pool import SandboxPool\n"
-        "from azr.execution import ExecutionRequest\n"
-        "async def main():\n"
-        "    pool = SandboxPool(ExecutorConfig(workers=2, wall_s=60.0))\n"
-        "    await pool.start()\n    print(1, flush=True)\n"
-        "    await pool.execute(ExecutionRequest(program='while True: pass', inputs=('',)))\n"
-        "asyncio.run(main())"
-    )
-    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    assert owner.stdout.readline() == b"1\n"
-    await asyncio.sleep(0.3)
-    below = sandboxes({owner.pid}) | descendants(owner.pid)
-    assert len(below) >= 2
-    owner.kill()
-    owner.wait()
-    owner.stdout.close()
-    deadline = time.monotonic() + 5
-    while alive(below) and time.monotonic() < deadline:
-        await asyncio.sleep(0.05)
-    assert not alive(below)
 
 
 async def test_a_sandbox_that_talks_nonsense_is_replaced(monkeypatch):
@@ -333,9 +288,7 @@ async def test_a_report_that_is_not_exactly_well_formed_fails_its_own_call(lette
     assert output.status is CallStatus.CRASHED and output.error.startswith("forged report: ")
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\x00\x00\x00\x01\xff", b"\x00\x00\x00", struct.pack("!I", 999) + b"r" * 999]
-)
+@pytest.mark.parametrize("content", [b"", b"\xff", b"a reason\n", b"a\x00reason", b"r" * 999, b"\n".join([b"r"] * 51)])
 async def test_reasons_that_are_not_exactly_well_formed_are_none(content):
     with pytest.raises(protocol.ProtocolError):
         protocol.read_reasons(protocol.PART.pack(Part.REASONS, 0.0, 0.0) + content)

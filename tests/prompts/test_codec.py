@@ -21,6 +21,7 @@ from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer
 from tests.recipes import recipes
+from tests.runs import factory
 
 GOLDEN = Path(__file__).with_name("golden_prompts")
 """Made anew by running this file with ``AZR_WRITE_GOLDEN=1``; read the difference before you commit it."""
@@ -51,8 +52,7 @@ def load(folder: Path, config: Config | None = None, **values) -> PromptCodec:
 
 
 def completion(codec: PromptCodec, text: str, reason: FinishReason = FinishReason.STOP) -> Completion:
-    ids = tuple(codec.encode(text))
-    return Completion(prompt_ids=(1,), response_ids=ids, logprobs=0.0, finish_reason=reason, weight_versions=0)
+    return factory.completion(codec.encode(text), finish=reason)
 
 
 def prompts(codec: PromptCodec) -> dict[str, list[int]]:
@@ -354,39 +354,26 @@ def test_a_conversation_is_written_by_the_same_template(folders):
     assert opened == ""
 
 
-@pytest.mark.parametrize("lost", ["system", "assistant", "user"])
-def test_a_template_without_a_role_refuses_a_message_of_it(folders, lost: str):
-    template = (
-        "{% for m in messages %}{% if m.role != '" + lost + "' or loop.last %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-        "<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    codec = PromptCodec.with_template(str(folders["chatml"]), template)
+def looped(turn: str) -> str:
+    end = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    return "{% for m in messages %}" + turn + "{% endfor %}" + end
+
+
+TURN = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+LOSING = {
+    looped("{% if m.role != '" + role + "' or loop.last %}" + TURN + "{% endif %}"): f"loses the {role} message "
+    for role in ("system", "assistant", "user")
+}
+LOSING |= {"{{ messages[0]['content'] }}": "chat template loses the"}
+LOSING |= {"{{ 1 // (4 - messages | length) }}": "cannot write this conversation"}
+
+
+def test_a_template_that_loses_a_message_is_refused(folders):
     said = [("system", "Sum?"), ("user", "One?"), ("assistant", "<think>so</think>1"), ("user", "Sum? Two?")]
     turns = [{"role": role, "content": content} for role, content in said]
-    with pytest.raises(UserError, match=f"loses the {lost} message "):
-        codec.converse(turns)
-    assert codec.converse([turn for turn in turns[:-1] if turn["role"] != lost] + turns[-1:])
-
-
-def test_a_template_may_leave_out_what_an_earlier_response_thought(folders):
-    template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    codec = PromptCodec.with_template(str(folders["chatml"]), template)
-    said = [("user", "One?"), ("assistant", "<think>so</think>1"), ("user", "Two?")]
-    assert codec.converse([{"role": role, "content": content} for role, content in said])
-
-
-@pytest.mark.parametrize(
-    "template, said",
-    [
-        ("{{ messages[0]['content'] }}", "chat template loses the"),
-        ("{{ 1 // (3 - messages | length) }}", "cannot write this conversation"),
-    ],
-)
-def test_a_template_for_one_message_drops_no_other(folders, template: str, said: str):
-    codec = PromptCodec.with_template(str(folders["chatml"]), template)
-    turns = [("user", "One?"), ("assistant", "1"), ("user", "Two?")]
-    with pytest.raises(UserError, match=said):
-        codec.converse([{"role": role, "content": content} for role, content in turns])
+    for template, sentence in LOSING.items():
+        with pytest.raises(UserError, match=sentence):
+            PromptCodec.with_template(str(folders["chatml"]), template).converse(turns)
+    # What an earlier response thought may be left out.
+    for template in (looped(TURN), looped(TURN.replace("m.content", "m.content.split('</think>')[-1]"))):
+        assert PromptCodec.with_template(str(folders["chatml"]), template).converse(turns)

@@ -55,21 +55,9 @@ TOKENIZERS = {
 CUT = {"own", "gpt2", "prefix space", "qwen"}
 PROGRAM = "def f(a):\n    return a"
 PIECES = [
-    "def f(a):\n    return a",
-    " ",
-    "\n",
-    "\n\n",
-    "e",
-    "e\u0301",
-    "\u0301",
-    "  \n ",
-    "'s",
-    "12",
-    "```",
-    "ü",
-    "日本",
+    "def f(a):\n    return a", " ", "\n", "\n\n", "e", "e\u0301", "\u0301", "  \n ", "'s", "12", "```", "ü", "日本",
     "<|end|>",
-]
+]  # fmt: skip
 
 
 def heads_of(tokenizer: PreTrainedTokenizerFast) -> tuple[SharedHeads, list[str]]:

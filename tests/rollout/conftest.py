@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from azr.cluster.push_host import host_writer
-from azr.cluster.weight_buckets import BucketWriter
+from azr.cluster.weight_buckets import BucketWriter, WeightBucket
 from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
 from azr.records import Completion, Stops
@@ -21,6 +21,7 @@ from azr.rollout.engine import RolloutEngine
 
 STOPS = Stops(("}",), (294,))
 """A text, and a token beside the tokenizer's end token, that a model of random weights writes now and then."""
+PROMPT = list(range(40, 140))
 NamedTensors = dict[str, torch.Tensor]
 
 
@@ -41,15 +42,32 @@ class Served:
             for name, parameter in self.model.named_parameters()
         }
 
-    async def push(self, weights: NamedTensors) -> WeightUpdate:
+    async def begin(
+        self, *groups: Iterable[tuple[str, torch.Tensor]], full_check: bool = False
+    ) -> tuple[int, Iterator[WeightBucket]]:
+        """Begin the next update; return its version and its buckets, each valid until the next but one."""
         version = self.version + 1
         await self.engine.begin_update.remote(version)
-        for bucket in self.writer.pack(version, [weights.items()]):
-            await self.engine.load_bucket.remote(bucket)
-        update = await self.engine.finish_update.remote(version, bucket.digest)
+        return version, self.writer.pack(version, groups, full_check=full_check)
+
+    async def finish(self, version: int, digest: str, weights: NamedTensors) -> WeightUpdate:
+        update = await self.engine.finish_update.remote(version, digest)
         self.model.load_state_dict(weights, strict=False)
         self.version = version
         return update
+
+    async def push(self, weights: NamedTensors, *groups: Iterable[tuple[str, torch.Tensor]]) -> WeightUpdate:
+        """Send the weights, in one group unless others are given that hold them."""
+        version, buckets = await self.begin(*(groups or [weights.items()]))
+        for bucket in buckets:
+            await self.engine.load_bucket.remote(bucket)
+        return await self.finish(version, bucket.digest, weights)
+
+    async def check(self) -> None:
+        """The engine samples from the weights that it should have, and says so."""
+        (completion,) = await self.engine.generate.remote(PROMPT, n=1, max_tokens=24, temperature=1.0)
+        assert set(completion.weight_versions) == {self.version}
+        assert self.logprob_error(completion, 1.0) < 1e-4
 
     def logprob_error(self, completion: Completion, temperature: float) -> float:
         """Mean absolute difference between the engine's logprobs and the model's, in float32."""

@@ -18,9 +18,8 @@ from azr.cluster.weight_sync import WeightUpdate
 from azr.records import FinishReason
 from azr.rollout.engine import RolloutEngine
 from tests.conftest import byte_tokenizer
-from tests.rollout.conftest import STOPS, NamedTensors, Served
+from tests.rollout.conftest import PROMPT, STOPS, NamedTensors, Served
 
-PROMPT = list(range(40, 140))
 ENDS = {257, *STOPS.token_ids, byte_tokenizer().convert_tokens_to_ids(STOPS.strings[0])}
 
 
@@ -95,48 +94,35 @@ async def test_new_weights_are_served_and_acknowledged(served: Served):
     assert isinstance(update, WeightUpdate)
     assert update.version == served.version == await served.engine.ping.remote()
     assert update.nbytes == sum(p.nbytes for p in served.model.parameters())
-    (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=24, temperature=1.0)
-    assert set(completion.weight_versions) == {served.version}
     # The same prompt as before: a prefix cache that outlived the update would show here.
-    assert served.logprob_error(completion, 1.0) < 1e-4
+    await served.check()
 
 
 async def test_layers_split_over_buckets_arrive_whole(served: Served):
     weights = served.perturbed(2)
-    names = sorted(weights, key=lambda name: name[::-1])
-    tensors = [(name, weights[name]) for name in names]
+    tensors = [(name, weights[name]) for name in sorted(weights, key=lambda name: name[::-1])]
     # A tied head comes under a name of its own, here long before or after what it is tied to.
     tensors.insert(0, ("lm_head.weight", weights["model.embed_tokens.weight"]))
-    version = served.version + 1
-    await served.engine.begin_update.remote(version)
     # Buckets of one tensor each: every layer is spread over the whole update.
-    for bucket in served.writer.pack(version, [[each] for each in tensors]):
-        await served.engine.load_bucket.remote(bucket)
-    await served.engine.finish_update.remote(version, bucket.digest)
-    served.model.load_state_dict(weights, strict=False)
-    served.version = version
-    (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=24, temperature=1.0)
-    assert served.logprob_error(completion, 1.0) < 1e-4
+    await served.push(weights, *([each] for each in tensors))
+    await served.check()
 
 
 async def test_buckets_are_loaded_by_index_in_whatever_order_they_come(served: Served):
-    version, weights = served.version + 1, served.perturbed(14)
+    weights = served.perturbed(14)
+    version, _ = await served.begin()
     # A writer overwrites each bucket with the one after the next, so each bucket has a writer of its own here.
     writers = [host_writer(1 << 18) for _ in host_writer(1 << 18).pack(version, [weights.items()])]
     buckets = [next(islice(writer.pack(version, [weights.items()]), i, None)) for i, writer in enumerate(writers)]
     assert len(buckets) > 2 and buckets[-1].last
-    await served.engine.begin_update.remote(version)
     loading = []
     for bucket in reversed(buckets):
         loading.append(asyncio.ensure_future(served.engine.load_bucket.remote(bucket)))
         await served.engine.ping.remote()
     assert not any(call.done() for call in loading[:-1])
     await asyncio.gather(*loading)
-    await served.engine.finish_update.remote(version, buckets[-1].digest)
-    served.model.load_state_dict(weights, strict=False)
-    served.version = version
-    (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=16, temperature=1.0)
-    assert served.logprob_error(completion, 1.0) < 1e-4
+    await served.finish(version, buckets[-1].digest, weights)
+    await served.check()
 
 
 async def test_old_and_unannounced_versions_are_refused(served: Served):
@@ -154,14 +140,12 @@ async def refuses_to_serve_until_updated(served: Served, seed: int) -> None:
     with pytest.raises(RayTaskError, match="send all weights again"):
         await served.engine.generate.remote(PROMPT, n=1, max_tokens=1, temperature=1.0)
     await served.push(served.perturbed(seed))
-    (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=16, temperature=1.0)
-    assert served.logprob_error(completion, 1.0) < 1e-4
+    await served.check()
 
 
 async def test_a_wrong_digest_is_refused(served: Served):
-    version = served.version + 1
-    await served.engine.begin_update.remote(version)
-    for bucket in served.writer.pack(version, [served.perturbed(3).items()]):
+    version, buckets = await served.begin(served.perturbed(3).items())
+    for bucket in buckets:
         await served.engine.load_bucket.remote(bucket)
     with pytest.raises(RayTaskError, match="digest"):
         await served.engine.finish_update.remote(version, "0" * 64)
@@ -169,9 +153,7 @@ async def test_a_wrong_digest_is_refused(served: Served):
 
 
 async def test_a_damaged_bucket_is_refused(served: Served):
-    version = served.version + 1
-    await served.engine.begin_update.remote(version)
-    (bucket,) = served.writer.pack(version, [served.perturbed(5).items()])
+    _, (bucket,) = await served.begin(served.perturbed(5).items())
     with pytest.raises(RayTaskError, match="damaged"):
         await served.engine.load_bucket.remote(replace(bucket, digest="0" * 64))
     await refuses_to_serve_until_updated(served, 6)
@@ -179,9 +161,7 @@ async def test_a_damaged_bucket_is_refused(served: Served):
 
 @pytest.mark.parametrize("full_check", [False, True])
 async def test_a_flipped_byte_is_seen(served: Served, full_check: bool):
-    version = served.version + 1
-    await served.engine.begin_update.remote(version)
-    (bucket,) = served.writer.pack(version, [served.perturbed(12).items()], full_check=full_check)
+    _, (bucket,) = await served.begin(served.perturbed(12).items(), full_check=full_check)
     served.writer.block.bytes[bucket.start + bucket.padded_nbytes // 2] ^= 16
     with pytest.raises(RayTaskError, match="damaged"):
         await served.engine.load_bucket.remote(bucket)
@@ -198,9 +178,7 @@ async def test_a_connection_is_made_by_the_transfer_that_needs_one(served: Serve
 async def test_an_incomplete_update_is_refused(served: Served):
     weights = served.perturbed(7)
     del weights["model.layers.1.mlp.down_proj.weight"]
-    version = served.version + 1
-    await served.engine.begin_update.remote(version)
-    (bucket,) = served.writer.pack(version, [weights.items()])
+    version, (bucket,) = await served.begin(weights.items())
     await served.engine.load_bucket.remote(bucket)
     with pytest.raises(RayTaskError, match="down_proj"):
         await served.engine.finish_update.remote(version, bucket.digest)
@@ -208,13 +186,10 @@ async def test_an_incomplete_update_is_refused(served: Served):
 
 
 async def test_an_update_that_broke_off_can_be_started_again(served: Served):
-    version = served.version + 1
-    await served.engine.begin_update.remote(version)
-    (bucket,) = served.writer.pack(version, [list(served.perturbed(9).items())[:5]])
+    _, (bucket,) = await served.begin(list(served.perturbed(9).items())[:5])
     await served.engine.load_bucket.remote(bucket)
     await served.push(served.perturbed(10))
-    (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=16, temperature=1.0)
-    assert served.logprob_error(completion, 1.0) < 1e-4
+    await served.check()
 
 
 async def test_responses_go_on_under_new_weights_with_the_tokens_they_have(served: Served):
@@ -239,18 +214,18 @@ async def interrupted(served: Served, delay: float, weights: NamedTensors) -> in
     flying = [served.engine.generate.remote(prompt, n=8, max_tokens=200, temperature=1.0) for _ in range(4)]
     await asyncio.sleep(delay)
     began = time.monotonic()
-    await served.engine.begin_update.remote(before + 1)
+    version, buckets = await served.begin(weights.items())
     assert time.monotonic() - began < 5, "weights do not wait for responses"
     late = [served.engine.generate.remote(prompt, n=2, max_tokens=16, temperature=1.0) for _ in range(2)]
-    for bucket in served.writer.pack(before + 1, [weights.items()]):
+    for bucket in buckets:
         await served.engine.load_bucket.remote(bucket)
-    await served.engine.finish_update.remote(before + 1, bucket.digest)
+    await served.engine.finish_update.remote(version, bucket.digest)
     responses = [c for answer in await asyncio.gather(*flying) for c in answer]
     assert len(responses) == 32, "nothing is lost"
     assert await next_request(served) <= first_id + 7, "what runs is kept, not asked for again"
     old_errors = [served.logprob_errors(c, 1.0)[c.weight_versions == before] for c in responses]
     served.model.load_state_dict(weights, strict=False)
-    served.version += 1
+    served.version = version
     new_errors = [served.logprob_errors(c, 1.0)[c.weight_versions == before + 1] for c in responses]
     for errors in (torch.cat(old_errors), torch.cat(new_errors)):
         assert not len(errors) or float(errors.mean()) < 1e-4

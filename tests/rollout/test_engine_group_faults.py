@@ -237,6 +237,7 @@ class Mortal(TakesSharedCalls):
     """An engine that dies of what the test says, so that many deaths take little time."""
 
     def __init__(self, model_path: str, *_: object, seed: int, **__: object) -> None:
+        super().__init__()
         self.dies_of, self.seed = Path(model_path), seed
 
     async def _act(self, name: str) -> None:

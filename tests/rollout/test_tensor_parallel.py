@@ -17,9 +17,7 @@ from transformers import AutoModelForCausalLM
 from azr.cluster.weight_buckets import WeightBucket
 from azr.config import RolloutConfig
 from azr.rollout.engine import RolloutEngine
-from tests.rollout.conftest import Served
-
-PROMPT = list(range(40, 140))
+from tests.rollout.conftest import PROMPT, Served
 
 
 class TwoWorkers(RolloutEngine):
@@ -35,9 +33,7 @@ class TwoWorkers(RolloutEngine):
 
 async def one_worker_fails(served: Served) -> None:
     """The answer of the other worker is left to no later call, and the next update succeeds."""
-    version = served.version + 1
-    await served.engine.begin_update.remote(version)
-    (bucket,) = served.writer.pack(version, [served.perturbed(2).items()])
+    _, (bucket,) = await served.begin(served.perturbed(2).items())
     assert await served.engine.load_half_damaged.remote(bucket) == [True, True]
     with pytest.raises(RayTaskError, match=r"without a matching start|must be called before"):
         await served.engine.load_bucket.remote(bucket)

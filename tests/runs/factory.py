@@ -26,21 +26,35 @@ def proposals(
     ]  # fmt: skip
 
 
+def completion(
+    response_ids: Sequence[int],
+    prompt_ids: Sequence[int] = (1,),
+    *,
+    logprobs: object = 0.0,
+    finish: FinishReason = FinishReason.STOP,
+    versions: object = 0,
+) -> Completion:
+    """A completion; one number stands for all tokens."""
+    return Completion(
+        prompt_ids=prompt_ids,
+        response_ids=response_ids,
+        logprobs=logprobs,
+        finish_reason=finish,
+        weight_versions=versions,
+    )  # type: ignore[arg-type]  # it converts sequences
+
+
 def sample(role: Role, kind: str = "deduction", *, reward: float | None = 1.0, **change: object) -> Sample:
     """A sample of two tokens; ``length``, ``finish``, ``version``, ``verdict`` and fields of `Sample` change it."""
     length = int(str(change.pop("length", 2)))
-    completion = change.pop("completion", None) or Completion(
-        prompt_ids=(1, 2, 3),
-        response_ids=tuple(range(length)),
-        logprobs=(-0.5,) * length,
-        finish_reason=FinishReason(str(change.pop("finish", "stop"))),
-        weight_versions=int(str(change.pop("version", 4))),
-    )
+    finish, version = FinishReason(str(change.pop("finish", "stop"))), int(str(change.pop("version", 4)))
+    made = completion(range(length), (1, 2, 3), logprobs=-0.5, finish=finish, versions=version)
     verdict = change.pop("verdict", None)
     fields = {
+        "completion": made,
         "problem_id": "000001-deduction-0001",
         "group": "solve:1:000001-deduction-0001",
         "reward_parts": {} if reward is None else {"right": reward},
         "judgement": None if verdict is None else Judgement(verdict=str(verdict)),
     }
-    return Sample(completion=completion, role=role, kind=kind, reward=reward, **fields | change)  # type: ignore[arg-type]
+    return Sample(role=role, kind=kind, reward=reward, **fields | change)  # type: ignore[arg-type]

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from azr.experiment import drop_stale
-from azr.records import Completion, FinishReason, Role, Sample
+from azr.records import Role, Sample
 from azr.runs.metrics import staleness_metrics
 from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.play import StepResult
+from tests.runs import factory
+from tests.runs.factory import completion
 
 
 class Recorder:
@@ -61,22 +63,8 @@ async def test_leaving_ends_what_is_under_way() -> None:
 
 
 def sample(*versions: int, trace_tokens: int = 0) -> Sample:
-    completion = Completion(
-        prompt_ids=(1,),
-        response_ids=np.zeros(len(versions), np.int32),
-        logprobs=np.zeros(len(versions), np.float32),
-        finish_reason=FinishReason.STOP,
-        weight_versions=np.array(versions, np.int32),
-    )
-    return Sample(
-        completion=completion,
-        role=Role.SOLVER,
-        kind="deduction",
-        problem_id="a",
-        group="a",
-        reward=0.0,
-        trace_tokens=trace_tokens,
-    )
+    made = completion(range(len(versions)), versions=np.array(versions, np.int32))
+    return factory.sample(Role.SOLVER, completion=made, trace_tokens=trace_tokens)
 
 
 def kept(samples: list[Sample], version: int, staleness: int) -> list[list[int]]:
@@ -86,6 +74,7 @@ def kept(samples: list[Sample], version: int, staleness: int) -> list[list[int]]
 
 def test_samples_with_a_token_that_is_too_old_are_stale_and_counted() -> None:
     samples = [sample(5, 5), sample(4, 5), sample(3, 5), sample(4, 4)]
+    assert len(kept(samples, 5, 0)) == 4, "without staleness nothing is too old"
     assert kept(samples, 5, 1) == [[5, 5], [4, 5], [4, 4]]
     assert [each.used for each in samples] == ["trained", "trained", "stale", "trained"]
     assert staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.5, "max": 1.0, "mixed": pytest.approx(1 / 3)}
@@ -97,7 +86,3 @@ def test_tokens_of_a_trace_have_no_age() -> None:
     assert kept(samples, 5, 1) == [[0, 0], [0, 4, 5]]
     assert staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.5, "max": 1.0, "mixed": 1.0}
     assert staleness_metrics([replace(whole)], 5) == {"dropped": 0.0}
-
-
-def test_without_staleness_nothing_is_too_old() -> None:
-    assert kept([sample(1)], 5, 0) == [[1]]

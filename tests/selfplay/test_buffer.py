@@ -25,12 +25,6 @@ def test_a_full_buffer_keeps_the_newest():
     assert [t.step for t in filled(10, capacity=4).tasks("deduction")] == [6, 7, 8, 9]
 
 
-def test_new_tasks_are_played_however_long_the_run():
-    buffer = filled(1000, capacity=16)
-    drawn = buffer.sample_tasks("deduction", 16, (), random.Random(0))
-    assert {t.step for t in drawn} == set(range(984, 1000))
-
-
 def test_an_equal_task_is_rejected_until_it_is_evicted():
     buffer = filled(2, capacity=2)
     assert buffer.reject_reason(task(0)) is RejectReason.DUPLICATE and buffer.reject_reason(task(2)) is None

@@ -13,7 +13,7 @@ from azr.answering import task_problem
 from azr.config import Config, IntrinsicRewardConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Judgement, Task
+from azr.records import Completion, Judgement, Task
 from azr.selfplay import rewards
 from azr.selfplay.proposer import Proposer, Shown
 from azr.selfplay.rewards import BONUSES, intrinsic_bonuses
@@ -22,6 +22,7 @@ from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import ChatFormat, Section
 from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
+from tests.runs import factory
 from tools.pretrain.generator import random_sample
 
 SECONDS = 4.0
@@ -78,10 +79,7 @@ def random_text(rng: random.Random) -> str:
 
 
 def completion(text: str) -> Completion:
-    ids = tuple(CODEC.encode(text))
-    return Completion(
-        prompt_ids=(1,), response_ids=ids, logprobs=0.0, finish_reason=FinishReason.STOP, weight_versions=0
-    )
+    return factory.completion(CODEC.encode(text))
 
 
 async def judge(task: Task, text: str, executor: Echo) -> Judgement:

@@ -67,31 +67,25 @@ def step(
     return self_play(config, engine, Executor(), buffer, number, journal=journal)
 
 
-def test_a_refused_proposal_lets_a_stored_task_be_solved_while_others_are_still_proposed() -> None:
-    async def run() -> None:
-        engine = Engine(["<|program|>no form", proposal("a + 1")], late=("propose", "a + 1"))
-        config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=2)
-        playing = asyncio.create_task(step(config, engine, seeded(config)).play())
-        async with asyncio.timeout(5):
-            while not any("a + 1" not in prompt and prompt != "propose" for prompt in engine.asked):
-                await asyncio.sleep(0.01)
-        engine.release.set()
-        result = await playing
-        solved = sorted(t.problem_id for t in trained(result) if t.group.startswith("solve:"))
-        assert solved == ["000001-deduction-0001", "seed-deduction"]
-
-    asyncio.run(run())
+async def test_a_refused_proposal_lets_a_stored_task_be_solved_while_others_are_still_proposed() -> None:
+    engine = Engine(["<|program|>no form", proposal("a + 1")], late=("propose", "a + 1"))
+    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=2)
+    playing = asyncio.create_task(step(config, engine, seeded(config)).play())
+    async with asyncio.timeout(5):
+        while not any("a + 1" not in prompt and prompt != "propose" for prompt in engine.asked):
+            await asyncio.sleep(0.01)
+    engine.release.set()
+    result = await playing
+    solved = sorted(t.problem_id for t in trained(result) if t.group.startswith("solve:"))
+    assert solved == ["000001-deduction-0001", "seed-deduction"]
 
 
-def test_refusals_do_not_change_how_many_stored_tasks_are_solved() -> None:
-    async def run() -> None:
-        proposals = ["<|program|>no form"] * 4 + [proposal("a + 1"), proposal("a + 2")]
-        config = replace_play(CONFIG, proposer_prompts=6, solver_prompts=5, train_on_estimates=False)
-        result = await step(config, Engine(proposals), seeded(config)).play()
-        solved = Counter(t.problem_id for t in trained(result) if t.role is Role.SOLVER)
-        assert solved == {"seed-deduction": 3, "000001-deduction-0004": 1, "000001-deduction-0005": 1}
-
-    asyncio.run(run())
+async def test_refusals_do_not_change_how_many_stored_tasks_are_solved() -> None:
+    proposals = ["<|program|>no form"] * 4 + [proposal("a + 1"), proposal("a + 2")]
+    config = replace_play(CONFIG, proposer_prompts=6, solver_prompts=5, train_on_estimates=False)
+    result = await step(config, Engine(proposals), seeded(config)).play()
+    solved = Counter(t.problem_id for t in trained(result) if t.role is Role.SOLVER)
+    assert solved == {"seed-deduction": 3, "000001-deduction-0004": 1, "000001-deduction-0005": 1}
 
 
 def saved(journal: Journal, step: int, folder: Path, engine: Engine) -> Journal:
@@ -103,107 +97,94 @@ def saved(journal: Journal, step: int, folder: Path, engine: Engine) -> Journal:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_next(restarted: bool, tmp_path: Path) -> None:
-    async def run() -> None:
-        config, buffer = replace_play(PARTIAL, proposer_prompts=10, solver_prompts=10), seeded(PARTIAL)
-        # The group that estimates one task takes long; its proposal has been sampled.
-        engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("solve", "a + 7"))
-        journal = Journal(engine)
-        first = await step(config, engine, buffer, journal=journal).play(is_last=False)
-        assert funnel(first, "deduction").proposed == 9 and len(first.stored) == 9
-        assert [(item.begins, item.index) for item in journal.left_over[1]] == [("propose", 7)]
-        journal.recorded(1, first.items)
-        again = Engine(["<|program|>no form"] * 10)
-        if restarted:
-            old, journal = journal, saved(journal, 1, tmp_path, again)
-            await old.close()
-        else:
-            journal._sampler = again
-        engine.release.set()
-        second = await step(config, again, buffer, 2, journal).play()
-        assert again.asked["propose"] == 10, "a proposal that was sampled before is not sampled again"
-        assert again.asked["<|deduction|>"] == 0
-        assert funnel(second, "deduction").proposed == 11 and not journal.left_over[2]
-        assert [task.id for task in second.stored] == ["000001-deduction-0007"]
-        both = Counter(t.problem_id for t in (*trained(first), *trained(second)) if t.role is Role.PROPOSER)
-        assert set(both.values()) == {1} and len(both) == 20
-        solved = Counter(t.group for t in trained(second) if t.problem_id == "000001-deduction-0007")
-        assert solved == {
-            "propose:000001-deduction-0007": 1,
-            "estimate:000001:000001-deduction-0007": 4,
-            "solve:000001:000001-deduction-0007": 1,
-        }
-        journal.recorded(2, second.items)
-        assert journal.copy(2) == []
-
-    asyncio.run(run())
-
-
-def test_a_carried_proposal_and_its_twin_are_a_task_and_a_duplicate() -> None:
-    async def run() -> None:
-        config, buffer = replace_play(PARTIAL, proposer_prompts=10, solver_prompts=10), seeded(PARTIAL)
-        engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("propose", "a + 7"))
-        journal = Journal(engine)
-        first = await step(config, engine, buffer, journal=journal).play(is_last=False)
-        journal.recorded(1, first.items)
-        engine.release.set()
-        await asyncio.sleep(0.05)
-        journal._sampler = Engine([proposal("a + 7")] + ["<|program|>no form"] * 9)
-        second = await step(config, engine, buffer, 2, journal).play()
-        assert [task.id for task in second.stored] == ["000001-deduction-0007"]
-        assert funnel(second, "deduction").rejected == {"duplicate": 1, "malformed": 9}
-
-    asyncio.run(run())
+async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_next(
+    restarted: bool, tmp_path: Path
+) -> None:
+    config, buffer = replace_play(PARTIAL, proposer_prompts=10, solver_prompts=10), seeded(PARTIAL)
+    # The group that estimates one task takes long; its proposal has been sampled.
+    engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("solve", "a + 7"))
+    journal = Journal(engine)
+    first = await step(config, engine, buffer, journal=journal).play(is_last=False)
+    assert funnel(first, "deduction").proposed == 9 and len(first.stored) == 9
+    assert [(item.begins, item.index) for item in journal.left_over[1]] == [("propose", 7)]
+    journal.recorded(1, first.items)
+    again = Engine(["<|program|>no form"] * 10)
+    if restarted:
+        old, journal = journal, saved(journal, 1, tmp_path, again)
+        await old.close()
+    else:
+        journal._sampler = again
+    engine.release.set()
+    second = await step(config, again, buffer, 2, journal).play()
+    assert again.asked["propose"] == 10, "a proposal that was sampled before is not sampled again"
+    assert again.asked["<|deduction|>"] == 0
+    assert funnel(second, "deduction").proposed == 11 and not journal.left_over[2]
+    assert [task.id for task in second.stored] == ["000001-deduction-0007"]
+    both = Counter(t.problem_id for t in (*trained(first), *trained(second)) if t.role is Role.PROPOSER)
+    assert set(both.values()) == {1} and len(both) == 20
+    solved = Counter(t.group for t in trained(second) if t.problem_id == "000001-deduction-0007")
+    assert solved == {
+        "propose:000001-deduction-0007": 1,
+        "estimate:000001:000001-deduction-0007": 4,
+        "solve:000001:000001-deduction-0007": 1,
+    }
+    journal.recorded(2, second.items)
+    assert journal.copy(2) == []
 
 
-def test_a_step_that_ends_while_a_proposal_is_rejected_can_be_resumed(tmp_path: Path) -> None:
-    async def run() -> None:
-        config = replace_play(PARTIAL, proposer_prompts=1, solver_prompts=1)
-        # The proposal is rejected once its step has ended, so nothing follows it.
-        engine = Engine(["<|program|>no form<|end|>"] * 2, late=("propose", "no form"))
-        journal = Journal(engine)
-        playing = asyncio.create_task(step(config, engine, seeded(config), journal=journal).play(is_last=False))
-        await asyncio.sleep(0.05)
-        playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
-        restored = saved(journal, 0, tmp_path, engine)
-        engine.release.set()
-        await journal.close()
-        result = await step(config, engine, seeded(config), 1, restored).play()
-        assert funnel(result, "deduction").rejected == {"malformed": 1}
-
-    asyncio.run(run())
+async def test_a_carried_proposal_and_its_twin_are_a_task_and_a_duplicate() -> None:
+    config, buffer = replace_play(PARTIAL, proposer_prompts=10, solver_prompts=10), seeded(PARTIAL)
+    engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("propose", "a + 7"))
+    journal = Journal(engine)
+    first = await step(config, engine, buffer, journal=journal).play(is_last=False)
+    journal.recorded(1, first.items)
+    engine.release.set()
+    await asyncio.sleep(0.05)
+    journal._sampler = Engine([proposal("a + 7")] + ["<|program|>no form"] * 9)
+    second = await step(config, engine, buffer, 2, journal).play()
+    assert [task.id for task in second.stored] == ["000001-deduction-0007"]
+    assert funnel(second, "deduction").rejected == {"duplicate": 1, "malformed": 9}
 
 
-def test_a_step_played_ahead_finds_its_answers_after_a_restart(tmp_path: Path) -> None:
-    async def run() -> None:
-        config = replace_play(PARTIAL, proposer_prompts=4, solver_prompts=4)
-        engine, buffer = Engine([proposal(f"a + {n}") for n in range(4)]), seeded(config)
-        journal = Journal(engine)
-        ahead = await step(config, engine, buffer, 2, journal).play()
-        silent = Engine([])
-        resumed = saved(journal, 1, tmp_path, silent)
-        again = await step(config, silent, seeded(config), 2, resumed).play()
-        assert again == ahead and not silent.asked
+async def test_a_step_that_ends_while_a_proposal_is_rejected_can_be_resumed(tmp_path: Path) -> None:
+    config = replace_play(PARTIAL, proposer_prompts=1, solver_prompts=1)
+    # The proposal is rejected once its step has ended, so nothing follows it.
+    engine = Engine(["<|program|>no form<|end|>"] * 2, late=("propose", "no form"))
+    journal = Journal(engine)
+    playing = asyncio.create_task(step(config, engine, seeded(config), journal=journal).play(is_last=False))
+    await asyncio.sleep(0.05)
+    playing.cancel()
+    await asyncio.gather(playing, return_exceptions=True)
+    restored = saved(journal, 0, tmp_path, engine)
+    engine.release.set()
+    await journal.close()
+    result = await step(config, engine, seeded(config), 1, restored).play()
+    assert funnel(result, "deduction").rejected == {"malformed": 1}
 
-    asyncio.run(run())
+
+async def test_a_step_played_ahead_finds_its_answers_after_a_restart(tmp_path: Path) -> None:
+    config = replace_play(PARTIAL, proposer_prompts=4, solver_prompts=4)
+    engine, buffer = Engine([proposal(f"a + {n}") for n in range(4)]), seeded(config)
+    journal = Journal(engine)
+    ahead = await step(config, engine, buffer, 2, journal).play()
+    silent = Engine([])
+    resumed = saved(journal, 1, tmp_path, silent)
+    again = await step(config, silent, seeded(config), 2, resumed).play()
+    assert again == ahead and not silent.asked
 
 
-def test_a_request_goes_on_when_its_work_is_cancelled_and_is_not_made_again() -> None:
-    async def run() -> None:
-        engine = Engine(["<|program|>no form"], late=("propose", "no form"))
-        journal = Journal(engine)
-        item = WorkItem(step=1, name="000001", kind="deduction", begins="propose")
-        prompt = CODEC.encode("<|propose|>")
-        asking = asyncio.create_task(journal.open(item).generate(prompt, n=1, max_tokens=9, seed=7))
-        await asyncio.sleep(0.01)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        engine.release.set()
-        (answer,) = await journal.open(item).generate(prompt, n=1, max_tokens=9, seed=7)
-        assert answer.prompt_ids.tolist() == prompt and engine.asked["propose"] == 1
-
-    asyncio.run(run())
+async def test_a_request_goes_on_when_its_work_is_cancelled_and_is_not_made_again() -> None:
+    engine = Engine(["<|program|>no form"], late=("propose", "no form"))
+    journal = Journal(engine)
+    item = WorkItem(step=1, name="000001", kind="deduction", begins="propose")
+    prompt = CODEC.encode("<|propose|>")
+    asking = asyncio.create_task(journal.open(item).generate(prompt, n=1, max_tokens=9, seed=7))
+    await asyncio.sleep(0.01)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    engine.release.set()
+    (answer,) = await journal.open(item).generate(prompt, n=1, max_tokens=9, seed=7)
+    assert answer.prompt_ids.tolist() == prompt and engine.asked["propose"] == 1
 
 
 def test_a_journal_comes_back_as_it_was_and_the_former_format_too(tmp_path: Path) -> None:

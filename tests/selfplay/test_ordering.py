@@ -13,7 +13,7 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionRes
 from azr.records import Completion, Role
 from azr.runs.metrics import num_ungraded
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.play import OrderedGate, StepResult, sort_samples
+from azr.selfplay.play import StepResult, sort_samples
 from azr.tasks.base import RejectReason
 from azr.tasks.registry import KINDS
 from tests.selfplay.test_play import CODEC, CONFIG, completion, funnel, proposal, replace_play, self_play, trained
@@ -42,16 +42,7 @@ class Delays:
         for _ in range(self._dice.randrange(12)):
             await asyncio.sleep(0)
 
-    async def generate(
-        self,
-        prompt_ids: list[int],
-        *,
-        n: int,
-        max_tokens: int,
-        temperature=None,
-        seed: int | None = None,
-        stop_strings=(),
-    ) -> list[Completion]:
+    async def generate(self, prompt_ids: list[int], *, n: int, seed: int, **_: object) -> list[Completion]:
         await self._wait()
         dice = random.Random(f"{seed}/{prompt_ids}")
         if CODEC.decode(prompt_ids).startswith("<|propose|>"):
@@ -116,20 +107,6 @@ async def test_other_seeds_give_other_steps():
     first, _ = await play(PLAY, Delays(0))
     other, _ = await play(replace(PLAY, run=RunConfig(deterministic=True, seed=2)), Delays(0))
     assert trained(first) != trained(other)
-
-
-async def test_of_equal_proposals_the_first_by_index_is_kept():
-    gate, passed = OrderedGate(ordered=True), []
-
-    async def pass_by(index: int) -> None:
-        async with gate.turn(index):
-            passed.append(index)
-
-    await asyncio.gather(*map(pass_by, (3, 1, 0, 2)))
-    assert passed == [0, 1, 2, 3]
-    gate, passed = OrderedGate(ordered=False), []
-    await asyncio.gather(*map(pass_by, (3, 1, 0, 2)))
-    assert passed == [3, 1, 0, 2]
 
 
 async def test_trajectories_of_one_group_are_sorted_too():

@@ -23,17 +23,13 @@ from azr.tasks.normalize import fingerprint
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 from tests.conftest import byte_tokenizer
+from tests.runs import factory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CONFIG = Config(
     selfplay=SelfPlayConfig(
-        kinds=("deduction",),
-        proposer_prompts=4,
-        solver_prompts=3,
-        references=1,
-        group_size=4,
-        train_on_estimates=True,
+        kinds=("deduction",), proposer_prompts=4, solver_prompts=3, references=1, group_size=4, train_on_estimates=True
     ),
     rollout=RolloutConfig(max_prompt_tokens=400, max_response_tokens=200),
     executor=ExecutorConfig(workers=2, wall_s=5.0),
@@ -49,16 +45,7 @@ class Script:
         self._solve = solve
         self._solved: Counter[str] = Counter()
 
-    async def generate(
-        self,
-        prompt_ids: list[int],
-        *,
-        n: int,
-        max_tokens: int,
-        temperature=None,
-        seed: int | None = None,
-        stop_strings=(),
-    ) -> list[Completion]:
+    async def generate(self, prompt_ids: list[int], *, n: int, **_: object) -> list[Completion]:
         prompt = CODEC.decode(prompt_ids)
         if prompt.startswith("<|propose|>"):
             return [completion(prompt_ids, next(self._proposals)) for _ in range(n)]
@@ -70,12 +57,8 @@ class Script:
 
 
 def completion(prompt_ids: list[int], text: str) -> Completion:
-    ids = CODEC.encode(text)
-    reason = FinishReason.STOP if text.endswith("<|end|>") else FinishReason.LENGTH
-    return Completion(
-        prompt_ids=tuple(prompt_ids), response_ids=tuple(ids), logprobs=0.0, finish_reason=reason,
-        weight_versions=0,
-    )  # fmt: skip
+    finish = FinishReason.STOP if text.endswith("<|end|>") else FinishReason.LENGTH
+    return factory.completion(CODEC.encode(text), tuple(prompt_ids), finish=finish)
 
 
 def proposal(body: str, given: str = "2") -> str:
@@ -155,22 +138,6 @@ async def test_the_funnel_counts_every_proposal_and_pays_it(play):
     assert buffer.sizes() == {"deduction": 2}
 
 
-async def test_everything_that_was_sampled_counts_for_its_form(play):
-    config = replace_play(CONFIG, train_proposer=False, train_on_estimates=False, solver_prompts=0)
-    script = Script(
-        [proposal("1 // 0"), proposal("a + 1"), "<|program|>never ends", "<|output|>no program<|end|>"],
-        lambda prompt, attempt: ["<|output|>3<|end|>", "three<|end|>", "<|output|>4", "<|output|>4<|end|>"][attempt],
-    )
-    result, _ = await play(config, script)
-    assert not trained(result)
-    malformed = {role: [each for each in result.samples if each.role is role and each.is_malformed] for role in Role}
-    assert Counter(each.role for each in result.samples) == {Role.PROPOSER: 4, Role.SOLVER: 4}
-    for bad, first in zip(malformed.values(), ("<|program|>never ends", "three<|end|>"), strict=True):
-        assert len(bad) == 2 and sum(each.finish_reason is FinishReason.LENGTH for each in bad) == 1
-        assert first in {CODEC.decode(each.completion.response_ids) for each in bad}
-    assert {each.used for each in result.samples} == {"recorded", "estimate"}
-
-
 async def test_proposals_of_one_prompt_form_a_group(play):
     proposals = [proposal(f"a + {i}") for i in range(5)]
     for per_prompt, sizes in ((1, [1] * 5), (2, [1, 2, 2]), (5, [5])):
@@ -182,15 +149,6 @@ async def test_proposals_of_one_prompt_form_a_group(play):
         assert sorted(Counter(each.group for each in proposed).values()) == sizes
         prompts = {(each.group, tuple(each.completion.prompt_ids)) for each in proposed}
         assert len(prompts) == len(sizes), "a group has one prompt"
-
-
-async def test_of_two_equal_proposals_in_flight_one_is_a_duplicate(play):
-    again = "<|program|>def f(number):\n    # again\n    return number + 1<|input|>2<|end|>"
-    result, buffer = await play(
-        replace_play(CONFIG, proposer_prompts=2), Script([proposal("a + 1"), again], half_right)
-    )
-    assert funnel(result, "deduction").rejected == {RejectReason.DUPLICATE: 1}
-    assert buffer.sizes() == {"deduction": 2}
 
 
 async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_estimated_nor_trained_on(play):
@@ -218,6 +176,8 @@ async def test_estimates_are_groups_that_are_trained_on(play):
     thrown = replace_play(config, train_on_estimates=False)
     result, _ = await play(thrown, Script([proposal("a + 1")], half_right))
     assert [t.role for t in trained(result)] == [Role.PROPOSER]
+    kept = Counter((t.accuracy, t.phase, t.used) for t in untrained(result))
+    assert kept == {(1.0, "estimate", "estimate"): 2, (0.0, "estimate", "estimate"): 2}
 
 
 async def test_tasks_solved_sometimes_are_answered_again_in_groups(play):
@@ -280,27 +240,6 @@ async def test_an_unsolvable_task_is_stored_and_pays_nothing(play):
     assert [t.reward for t in trained(result) if t.role is Role.PROPOSER] == [0.0]
 
 
-class Lost:
-    """An executor that fails for some programs."""
-
-    def __init__(self, kinds: tuple[int, ...]) -> None:
-        self._numbers = kinds
-
-    async def execute(self, request):
-        lost = any(f"+ {number}" in request.program for number in self._numbers)
-        call = CallResult(status=CallStatus.LOST) if lost else CallResult(status=CallStatus.OK, value="3")
-        return ExecutionResult(outputs=(call,) * len(request.inputs), deterministic=True)
-
-
-async def test_a_lost_proposal_is_neither_paid_nor_stored(play):
-    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
-    result, buffer = await play(config, Script([proposal("a + 1"), proposal("a + 2")], half_right), Lost((2,)))
-    assert num_ungraded(result.samples) == 1
-    assert funnel(result, "deduction").rejected == {RejectReason.LOST: 1}
-    assert len([t for t in trained(result) if t.role is Role.PROPOSER]) == 1
-    assert buffer.sizes() == {"deduction": 2}
-
-
 class LostVerifying:
     """An executor that validates proposals and fails whenever an abduction is graded."""
 
@@ -325,6 +264,9 @@ async def test_solver_only_training_still_proposes(play):
     result, buffer = await play(config, Script([proposal("a + 1")], half_right))
     assert {t.role for t in trained(result)} == {Role.SOLVER}
     assert buffer.sizes() == {"deduction": 2}
+    metrics = step_metrics(result.samples, config.selfplay.kinds, config.selfplay.group_size, {})
+    assert "deduction/solver/reward" in metrics and "deduction/proposer/reward" not in metrics
+    assert metrics["deduction/proposer/funnel/proposed"] == 1
 
 
 async def test_references_of_a_step_are_drawn_before_it_adds_to_the_buffer(play):
@@ -378,14 +320,6 @@ def replace_play(config: Config, **values) -> Config:
     """The config with other knobs of `selfplay`, or of `ablation`."""
     ablation = {knob: values.pop(knob) for knob in ("new_tasks", "train_proposer") if knob in values}
     return replace(config, selfplay=replace(config.selfplay, **values), ablation=replace(config.ablation, **ablation))
-
-
-async def test_metrics_of_solver_only_training_keep_their_names(play):
-    config = replace_play(CONFIG, train_proposer=False, proposer_prompts=1)
-    result, _ = await play(config, Script([proposal("a + 1")], half_right))
-    metrics = step_metrics(result.samples, config.selfplay.kinds, config.selfplay.group_size, {})
-    assert "deduction/solver/reward" in metrics and "deduction/proposer/reward" not in metrics
-    assert metrics["deduction/proposer/funnel/proposed"] == 1
 
 
 async def test_without_new_tasks_stored_ones_are_sampled_as_groups_and_nothing_is_proposed(play):

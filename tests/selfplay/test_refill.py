@@ -67,7 +67,7 @@ def groups(samples: list[Sample]) -> list[list[Sample]]:
 @pytest.mark.parametrize("is_deterministic", [False, True])
 @pytest.mark.parametrize("number", range(1, 7))
 def test_as_few_are_proposed_as_hold_enough_learnable_tasks_and_the_same_ones_in_any_order(
-    number: int, is_deterministic: bool
+    number, is_deterministic
 ) -> None:
     config = replace(REFILL, run=replace(REFILL.run, deterministic=is_deterministic))
     first, *others = (played(config, Engine(times), number) for times in range(3))

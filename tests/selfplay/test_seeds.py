@@ -5,7 +5,9 @@ import json
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
@@ -17,7 +19,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import Sample, Task
 from azr.selfplay import seeds
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.seeding import Seeding
+from azr.selfplay.seeding import fill_buffer
 from azr.selfplay.seeds import read_seeds
 from azr.tasks.normalize import fingerprint
 from azr.tasks.prompts import CompactFormat
@@ -77,21 +79,20 @@ LINES = [
 ]
 
 
-def seeding(path, pool, config: Config = CONFIG, proposals: tuple[str, ...] = ()) -> tuple[Seeding, list[Task], list]:
-    """A seeding, the tasks that it stores and the lines that it prints."""
+def seeding(path, pool, config: Config = CONFIG, proposals: tuple[str, ...] = (), record=None):
+    """A seeding with its buffer and file, the tasks that it stores and the lines that it prints."""
     buffer = TaskBuffer(config.selfplay.kinds, benchmark={fingerprint(EXAM): "question 1"})
     stored: list[Task] = []
     said: list[str] = []
 
-    async def not_recorded(proposals) -> None: ...
-
-    return Seeding(
-        config=replace(config, selfplay=replace(config.selfplay, seeds=str(path))),
-        seeds=read_seeds(path) if path.exists() else None, codec=CODEC,
-        engines=Script(list(proposals), half_right), executor=pool, buffer=buffer,
-        phase=lambda name: nullcontext(), store=stored.extend, record=not_recorded, log=said.append,
-        refused=path.with_name("seeds_rejected.jsonl"), watch=lambda name, samples: None,
-    ), stored, said  # fmt: skip
+    refused = path.with_name("seeds_rejected.jsonl")
+    run = partial(
+        fill_buffer, buffer, replace(config, selfplay=replace(config.selfplay, seeds=str(path))),
+        read_seeds(path) if path.exists() else None, codec=CODEC, engines=Script(list(proposals), half_right),
+        executor=pool, phase=lambda name: nullcontext(), store=stored.extend, record=record, log=said.append,
+        refused=refused, watch=lambda name, samples: None,
+    )  # fmt: skip
+    return SimpleNamespace(run=run, buffer=buffer, refused=refused), stored, said
 
 
 @pytest.fixture
@@ -127,17 +128,6 @@ async def test_every_task_is_checked_anew_and_every_refusal_has_its_line_and_rea
     assert said[1] == "tasks to start from: 2 deduction, 1 induction"
 
 
-async def test_two_runs_start_from_the_same_buffer_in_the_same_order(path, pool):
-    first, stored, _ = seeding(path, pool)
-    second, stored_second, _ = seeding(path, pool)
-    await first.run()
-    await second.run()
-    assert stored and stored_second == stored
-    assert [second.buffer.tasks(kind) for kind in CONFIG.selfplay.kinds] == [
-        first.buffer.tasks(kind) for kind in CONFIG.selfplay.kinds
-    ]
-
-
 async def test_what_a_run_logs_as_its_tasks_is_a_seed_file_without_refusals(path, pool):
     first, stored, _ = seeding(path, pool)
     await first.run()
@@ -170,13 +160,13 @@ async def test_without_a_file_all_kinds_grow_from_the_identity_until_the_smalles
     config = replace(kinds, selfplay=replace(kinds.selfplay, proposer_prompts=1))
     # Of the first round one proposal fails, so both kinds have another.
     proposals = (proposal("a + 1"), proposal("a // 0"), proposal("a + 3"), proposal("a + 4"))
-    work, stored, _ = seeding(tmp_path / "none", pool, config, proposals)
     recorded: list[list[Sample]] = []
 
     async def record(proposals) -> None:
         recorded.append(proposals)
 
-    await replace(work, config=config, record=record).run()
+    work, stored, _ = seeding(tmp_path / "none", pool, config, proposals, record)
+    await work.run()
     assert work.buffer.sizes() == {"deduction": 3, "abduction": 2} and len(stored) == 5
     assert [len(each) for each in recorded] == [2, 4]
     assert Counter(each.judgement.verdict for each in recorded[-1]) == {"valid": 3, "failed": 1}

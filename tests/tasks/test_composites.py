@@ -37,25 +37,15 @@ def test_functions_are_renamed_where_they_call_themselves_and_stand_side_by_side
 @pytest.mark.parametrize(
     "program",
     [
-        body("a") + "\nx = 3",
-        "x = 3\n" + body("a + x"),
-        "def helper(a):\n    return a\n\n" + body("helper(a)"),
-        "class C:\n    pass\n\n" + body("a"),
-        "def g_0(a):\n    return a\n\n" + body("g_0(a)"),
-        "import math as g_1\n" + body("a"),
-        body("[g_2 for g_2 in a]"),
-        "def f(a, g_0=1):\n    return a",
-        "def f(f):\n    return f",
-        "def f(a):\n    f = a\n    return f",
-        "def f(a):\n    global f\n    return a",
+        body("a") + "\nx = 3", "x = 3\n" + body("a + x"), "def helper(a):\n    return a\n\n" + body("helper(a)"),
+        "class C:\n    pass\n\n" + body("a"), "def g_0(a):\n    return a\n\n" + body("g_0(a)"),
+        "import math as g_1\n" + body("a"), body("[g_2 for g_2 in a]"), "def f(a, g_0=1):\n    return a",
+        "def f(f):\n    return f", "def f(a):\n    f = a\n    return f", "def f(a):\n    global f\n    return a",
         "def f(a):\n    def f(b):\n        return b\n    return f(a)",
-        "from __future__ import annotations\n" + body("a"),
-        "from math import *\n" + body("a"),
-        "from functools import cache\n\n@cache\n" + body("a"),
-        "def f(a:",
-        "",
+        "from __future__ import annotations\n" + body("a"), "from math import *\n" + body("a"),
+        "from functools import cache\n\n@cache\n" + body("a"), "def f(a:", "",
     ],
-)
+)  # fmt: skip
 def test_a_program_that_is_more_than_imports_and_one_function_does_not_serve(program):
     assert give_functions([task(program)], 1) is None
     assert give_functions([task(program), task(body("a"), "good")], 1).tasks[0].id == "good"

@@ -70,68 +70,30 @@ async def grade(pool: SandboxPool, task: Task, response: str, *, static_check: b
 
 
 ANSWERS = {
-    "parentheses": "0) or True or (0",
-    "parentheses, one value": "0) or (41",
-    "parentheses, argument list": "0), (1, 2",
-    "brackets": "0], [41",
-    "comment": "41 # 0\n or True",
-    "comment that hides the call's end": "0 #",
-    "comparison": "0 == 0 or 41",
-    "always equal": "type('E', (), {'__eq__': lambda a, b: True})()",
-    "lying class": "type('I', (int,), {'__eq__': lambda a, b: True})(1)",
-    "lambda": "(lambda: 41)()",
-    "arithmetic": "20 + 21",
-    "arithmetic on strings": "'4' '1' * 1",
-    "power": "9**9**9",
-    "conversion": "int('41')",
-    "import": "__import__('os').getpid()",
-    "evaluation": "eval('41')",
-    "the function itself": "f(41)",
-    "exit": "exit()",
-    "print": "print(41) or 41",
-    "walrus": "(x := 41)",
-    "keyword argument": "x=41",
-    "star": "*[41]",
-    "double star": "**{'x': 41}",
-    "comprehension": "[x for x in range(42)][-1]",
-    "condition": "41 if True else 0",
-    "attribute": "(41).real",
-    "subscript": "[41][0]",
-    "f-string": "f'{41}'",
-    "string": "'41'",
-    "string of an expression": "'40+1'",
-    "bytes": "b'41'",
-    "name": "x",
-    "ellipsis": "...",
-    "nothing": "",
-    "space": " \t ",
-    "several values": "41, 42",
-    "several statements": "41; 41",
-    "several lines": "41\n41",
-    "all numbers": "set(range(100))",
-    "hedge": "41 or 42",
-    "code fence": "```python\n41\n```",
-    "full-width digits": "\uff14\uff11",
-    "arabic digits": "\u0664\u0661",
-    "full-width parentheses": "\uff0841\uff09",
-    "null byte": "41\x00",
-    "null byte in between": "4\x001",
-    "lone surrogate": "'\ud800'",
-    "invisible": "4\u200b1",
-    "long literal": "'" + "a" * 10_000_000 + "'",
-    "long number": "9" * 10_000_000,
-    "long list": "[" + "1," * 5_000_000 + "]",
-    "deep": "[" * 10_000 + "]" * 10_000,
-    "deep and open": "(" * 10_000,
-    "many signs": "-" * 10_000 + "41",
-    "search": "[x for x in range(100) if f(x) == 41][0]",
+    "parentheses": "0) or True or (0", "parentheses, one value": "0) or (41", "parentheses, argument list": "0), (1, 2",
+    "brackets": "0], [41", "comment": "41 # 0\n or True", "comment that hides the call's end": "0 #",
+    "comparison": "0 == 0 or 41", "always equal": "type('E', (), {'__eq__': lambda a, b: True})()",
+    "lying class": "type('I', (int,), {'__eq__': lambda a, b: True})(1)", "lambda": "(lambda: 41)()",
+    "arithmetic": "20 + 21", "arithmetic on strings": "'4' '1' * 1", "power": "9**9**9", "conversion": "int('41')",
+    "import": "__import__('os').getpid()", "evaluation": "eval('41')", "the function itself": "f(41)", "exit": "exit()",
+    "print": "print(41) or 41", "walrus": "(x := 41)", "keyword argument": "x=41", "star": "*[41]",
+    "double star": "**{'x': 41}", "comprehension": "[x for x in range(42)][-1]", "condition": "41 if True else 0",
+    "attribute": "(41).real", "subscript": "[41][0]", "f-string": "f'{41}'", "string": "'41'",
+    "string of an expression": "'40+1'", "bytes": "b'41'", "name": "x", "ellipsis": "...", "nothing": "",
+    "space": " \t ", "several values": "41, 42", "several statements": "41; 41", "several lines": "41\n41",
+    "all numbers": "set(range(100))", "hedge": "41 or 42", "code fence": "```python\n41\n```",
+    "two outputs": "0\n```\n```output\n41", "output and input": "41\n```\n```input\n41",
+    "full-width digits": "\uff14\uff11", "arabic digits": "\u0664\u0661", "full-width parentheses": "\uff0841\uff09",
+    "null byte": "41\x00", "null byte in between": "4\x001", "lone surrogate": "'\ud800'", "invisible": "4\u200b1",
+    "long literal": "'" + "a" * 10_000_000 + "'", "long number": "9" * 10_000_000,
+    "long list": "[" + "1," * 5_000_000 + "]", "deep": "[" * 10_000 + "]" * 10_000, "deep and open": "(" * 10_000,
+    "many signs": "-" * 10_000 + "41", "search": "[x for x in range(100) if f(x) == 41][0]",
     "search without the program": "[x for x in range(100) if x == 41][0]",
     "search by mapping": "list(map(f, range(100))).index(41)",
     "search by filtering": "next(filter((41).__eq__, range(100)))",
-    "hash collisions": "{" + ", ".join(str(n * (2**61 - 1)) for n in range(10_000)) + "}",
-    "infinity": "1e999",
+    "hash collisions": "{" + ", ".join(str(n * (2**61 - 1)) for n in range(10_000)) + "}", "infinity": "1e999",
     "nan": "nan",
-}
+}  # fmt: skip
 
 
 OTHER_SPELLINGS = ("arithmetic", "conversion", "keyword argument", "subscript")
@@ -157,30 +119,6 @@ async def test_other_spellings_of_the_right_value_are_right(pool, text):
     for kind, fence in (("deduction", "output"), ("abduction", "input")):
         task = await task_of(pool, kind, "def f(x): return x", "41")
         assert await grade(pool, task, answer(fence, text)) is Verdict.RIGHT
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        "</think><answer>```output\n0\n```\n```output\n41\n```</answer>",
-        "</think><answer>```output\n41\n```\n```input\n41\n```</answer>",
-        "</think><answer>```python\n41\n```</answer>",
-        "</think><answer>41</answer>",
-        "</think>```output\n41\n```",
-        "```output\n41\n```",
-        "</think><answer>```output\n41\n```",
-    ],
-)
-async def test_answers_in_another_form_are_malformed(pool, response):
-    task = await task_of(pool, "deduction", "def f(x): return x", "41")
-    assert await grade(pool, task, response) is Verdict.MALFORMED
-
-
-async def test_the_first_complete_answer_counts(pool):
-    task = await task_of(pool, "deduction", "def f(x): return x", "41")
-    first, second = (f"</think><answer>```output\n{value}\n```</answer>" for value in (0, 41))
-    assert await grade(pool, task, f"{first} or rather {second}") is Verdict.WRONG
-    assert await grade(pool, task, f"{second} or rather {first}") is Verdict.RIGHT
 
 
 async def test_arguments_never_run_and_never_reach_past_their_call(pool):
@@ -361,29 +299,6 @@ async def test_a_patched_judge_claims_a_value_for_its_own_call_and_nothing_else(
     claimed, unmoved = await execute_many(pool, [request, honest])
     assert claimed.outputs[0].value == "41"
     assert [output.value for output in unmoved.outputs] == ["1", "2"]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "import builtins\n    builtins.n = getattr(builtins, 'n', 0) + 1\n    return builtins.n",
-        "import sys\n    sys.n = getattr(sys, 'n', 0) + 1\n    return sys.n",
-        "import posix\n    posix.environ[b'n'] = posix.environ.get(b'n', b'') + b'1'\n    return posix.environ[b'n']",
-        "try: return len(open('/tmp/azr_seen').read())\n    except OSError: pass\n"
-        "    try: open('/tmp/azr_seen', 'w').write('seen')\n    except OSError: return 0",
-    ],
-)
-async def test_a_program_cannot_tell_a_repeat_by_what_it_left_behind(pool, body):
-    request = ExecutionRequest(program=f"def f(x):\n    {body}", inputs=("1",), repeats=2, static_check=False)
-    result = await pool.execute(request)
-    assert result.ok and result.deterministic
-    assert not os.path.exists("/tmp/azr_seen")
-
-
-@pytest.mark.parametrize("body", ["return id(object())", "return hash('a')"])
-async def test_a_program_that_tells_a_repeat_by_the_interpreter_is_not_deterministic(pool, body):
-    request = ExecutionRequest(program=f"def f(x):\n    {body}", inputs=("1",), repeats=2, static_check=False)
-    assert (await pool.execute(request)).deterministic is False
 
 
 async def test_an_exception_cannot_be_named_like_no_exception(pool):

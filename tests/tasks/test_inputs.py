@@ -50,19 +50,12 @@ async def test_data_is_read_without_the_program(text):
 @pytest.mark.parametrize(
     "text, stored",
     [
-        ("a=1, b=[2]", "1, [2]"),
-        ("b=[2], a=1", "1, [2]"),
-        ("1, b=2", "1, 2"),
-        ("a=1", "1"),
-        ("a = 1", "1"),
-        ("a = 1,\nb = 'x',", "1, 'x'"),
-        ("a = [\n  1,\n]\nb = 2  # two", "[1], 2"),
-        ("  b: int = 2\n  a: list[int] = [1]", "[1], 2"),
-        ("a = 1; b = nan", "1, nan"),
-        ("a = 1, 2", "(1, 2)"),
+        ("a=1, b=[2]", "1, [2]"), ("b=[2], a=1", "1, [2]"), ("1, b=2", "1, 2"), ("a=1", "1"), ("a = 1", "1"),
+        ("a = 1,\nb = 'x',", "1, 'x'"), ("a = [\n  1,\n]\nb = 2  # two", "[1], 2"),
+        ("  b: int = 2\n  a: list[int] = [1]", "[1], 2"), ("a = 1; b = nan", "1, nan"), ("a = 1, 2", "(1, 2)"),
         ("# the first\na = {'k': 1}", "{'k': 1}"),
     ],
-)
+)  # fmt: skip
 async def test_data_by_name_takes_its_place_without_running_anything(text, stored):
     assert read_input(text, PROGRAM) == read_input(text, PROGRAM, is_answer=True) == stored
 
@@ -70,70 +63,17 @@ async def test_data_by_name_takes_its_place_without_running_anything(text, store
 @pytest.mark.parametrize(
     "text",
     [
-        "b=1",
-        "1, a=2",
-        "z=1",
-        "1, c=2",
-        "1, a=1, a=1",
-        "a=1, a=1",
-        "a = 1\na = 2",
-        "*[1]",
-        "**{'a': 1}",
-        "a = b = 1",
-        "a, b = 1, 2",
-        "a += 1",
-        "a[0] = 1",
-        "a: int",
-        "a = 1\nprint(a)",
-        "import os",
-        "def g(): pass",
-        "return 1",
-        "1\n2",
-        "0) or (1",
-        "1)(2",
-        "1), _(2",
-        "1)[0](2",
-        "1) if True else _(2",
-        "1)\n_(2",
-        "1)#",
-        "lambda: 1",
-        "[lambda x: x]",
-        "{'key': lambda v: v}",
-        "(y := 1)",
-        "await x",
-        "(yield)",
-        "f'{1}'",
-        "...",
-        "[1, ..., 3]",
-        "x",
-        "x + 1",
-        "id(1)",
-        "hash('a')",
-        "object()",
-        "type(1)",
-        "print(1)",
-        "open('x')",
-        "eval('1')",
-        "exec('1')",
-        "input()",
-        "getattr(1, 'real')",
-        "vars()",
-        "__import__('os')",
-        "().__class__",
-        "''._x",
-        "_inputs",
-        "1 + " * 200 + "1",
-        "-" * 20_000 + "1",
-        "(" * 20_000,
-        "[" * 90 + "1 + 1" + "]" * 90,
-        "0x" + "f" * 5_000,
-        "[1 + 1, 0x" + "f" * 5_000 + "]",
-        "9" * 5_000 + " + 1",
-        "1 + 1 #" + "x" * 9_000,
-        "'a\x00b' + 'c'",
+        "b=1", "1, a=2", "z=1", "1, c=2", "1, a=1, a=1", "a=1, a=1", "a = 1\na = 2", "*[1]", "**{'a': 1}", "a = b = 1",
+        "a, b = 1, 2", "a += 1", "a[0] = 1", "a: int", "a = 1\nprint(a)", "import os", "def g(): pass", "return 1",
+        "1\n2", "0) or (1", "1)(2", "1), _(2", "1)[0](2", "1) if True else _(2", "1)\n_(2", "1)#", "lambda: 1",
+        "[lambda x: x]", "{'key': lambda v: v}", "(y := 1)", "await x", "(yield)", "f'{1}'", "...", "[1, ..., 3]", "x",
+        "x + 1", "id(1)", "hash('a')", "object()", "type(1)", "print(1)", "open('x')", "eval('1')", "exec('1')",
+        "input()", "getattr(1, 'real')", "vars()", "__import__('os')", "().__class__", "''._x", "_inputs",
+        "1 + " * 200 + "1", "-" * 20_000 + "1", "(" * 20_000, "[" * 90 + "1 + 1" + "]" * 90, "0x" + "f" * 5_000,
+        "[1 + 1, 0x" + "f" * 5_000 + "]", "9" * 5_000 + " + 1", "1 + 1 #" + "x" * 9_000, "'a\x00b' + 'c'",
         "'\ud800' + 'c'",
     ],
-)
+)  # fmt: skip
 async def test_what_is_no_input_is_refused_before_anything_runs(text):
     assert read_input(text, PROGRAM) is None
     assert read_input(text, PROGRAM, is_answer=True) is None
@@ -174,15 +114,11 @@ async def test_constant_expressions_are_stored_as_their_values(pool, text, store
 @pytest.mark.parametrize(
     "text, stored",
     [
-        ("[x for x in range(9) if x % 2]", "[1, 3, 5, 7]"),
-        ("''.join([chr(ord('a') + i) for i in range(3)])", "'abc'"),
-        ("list(map(str, range(2)))", "['0', '1']"),
-        ("double(2)", "4"),
-        ("STEP if STEP > 2 else 0", "3"),
-        ("f(1)", "(1, 3, ())"),
-        ("b=1 + 1, a=f(1)[0]", "1, 2"),
+        ("[x for x in range(9) if x % 2]", "[1, 3, 5, 7]"), ("''.join([chr(ord('a') + i) for i in range(3)])", "'abc'"),
+        ("list(map(str, range(2)))", "['0', '1']"), ("double(2)", "4"), ("STEP if STEP > 2 else 0", "3"),
+        ("f(1)", "(1, 3, ())"), ("b=1 + 1, a=f(1)[0]", "1, 2"),
     ],
-)
+)  # fmt: skip
 async def test_a_proposal_may_loop_and_use_its_program_and_an_answer_may_not(pool, text, stored):
     assert await evaluate(pool, text, program=PROGRAM) == (stored,)
     assert read_input(text, PROGRAM, is_answer=True) is None
@@ -327,15 +263,10 @@ async def test_a_lost_evaluation_is_nobodys_fault():
 async def test_answers_are_graded_by_what_they_come_to(pool):
     task = KINDS["abduction"].make_task("t", "def f(a, b):\n    return a + b", ("'aa', 'b'",), ("'aab'",))
     verdicts = {
-        "'a' * 2, 'b'": Verdict.RIGHT,
-        "b='b', a='a' * 2": Verdict.RIGHT,
-        "a = 'aa'\nb = 'b'": Verdict.RIGHT,
-        "'a' * 3, 'b'": Verdict.WRONG,
-        "1 / 0, 'b'": Verdict.WRONG,
-        "f('aa', 'b')": Verdict.MALFORMED,
-        "[x for x in ('aa',)][0], 'b'": Verdict.MALFORMED,
-        "*('aa', 'b')": Verdict.MALFORMED,
-    }
+        "'a' * 2, 'b'": Verdict.RIGHT, "b='b', a='a' * 2": Verdict.RIGHT, "a = 'aa'\nb = 'b'": Verdict.RIGHT,
+        "'a' * 3, 'b'": Verdict.WRONG, "1 / 0, 'b'": Verdict.WRONG, "f('aa', 'b')": Verdict.MALFORMED,
+        "[x for x in ('aa',)][0], 'b'": Verdict.MALFORMED, "*('aa', 'b')": Verdict.MALFORMED,
+    }  # fmt: skip
     graded = await asyncio.gather(
         *(KINDS["abduction"].grade(task, [Section("input", text)], pool.execute) for text in verdicts)
     )

@@ -137,44 +137,12 @@ async def test_what_did_not_run_well_is_never_a_task(kind, result, refusal):
     assert await validate(kind, *sections, run=Runner(result), references=(seed,)) is refusal
 
 
-@pytest.mark.parametrize(
-    "output, answer, verdict",
-    [
-        ("5", "5", Verdict.RIGHT),
-        ("5", "5.0", Verdict.RIGHT),
-        ("'5'", "5.0", Verdict.WRONG),
-        ("2", "1+1", Verdict.MALFORMED),
-        ("{1, 2}", "{2, 1}", Verdict.RIGHT),
-        ("3", "4", Verdict.WRONG),
-        ("3", "__import__('os').getpid()", Verdict.MALFORMED),
-        ("3", "", Verdict.MALFORMED),
-    ],
-)
-async def test_deduction_compares_values(output, answer, verdict):
-    stated = await task("deduction", ADD, "1, 2", output)
-    assert await KINDS["deduction"].grade(stated, [Section("output", answer)], nothing_runs) is verdict
-
-
-async def test_long_outputs_stay_whole():
-    numbers = str(list(range(300)))
-    stated = await task("deduction", "def f(n):\n    return list(range(n))", "300", numbers)
-    assert stated.outputs == (numbers,)
-    assert await KINDS["deduction"].grade(stated, [Section("output", numbers)], nothing_runs) is Verdict.RIGHT
-
-
 async def test_abduction_takes_any_preimage_on_several_lines():
     kind, stated = KINDS["abduction"], await task("abduction", ADD, "1, 2", "3")
     answer, run = [Section("input", "0,\n3")], Runner(ran("3"))
     assert await kind.grade(stated, answer, run) is Verdict.RIGHT
     assert [request.inputs for request in run.requests] == [("0, 3",)]
     assert await kind.grade(stated, answer, Runner(ran("4"))) is Verdict.WRONG
-
-
-@pytest.mark.parametrize("answer", ["0) or True or (0", "1, c=2", "*[1, 2]", "1 # ,", "lambda: 0"])
-async def test_abduction_answers_are_data_never_code(answer):
-    stated, run = await task("abduction", ADD, "1, 2", "3"), Runner(ran("4"))
-    verdict = await KINDS["abduction"].grade(stated, [Section("input", answer)], run)
-    assert verdict is Verdict.MALFORMED or [request.inputs for request in run.requests] == [("1",)]
 
 
 @pytest.mark.parametrize("kind", ["abduction", "induction"])
@@ -189,12 +157,6 @@ async def test_induction_checks_the_hidden_half_only():
     assert await kind.grade(seed, kind.solution(seed), run) is Verdict.RIGHT
     assert [request.inputs for request in run.requests] == [seed.inputs[3:]]
     assert await kind.grade(seed, kind.solution(seed), Runner(ran(*seed.outputs[3:5], "0"))) is Verdict.WRONG
-
-
-async def test_induction_inputs_must_differ_so_that_no_hidden_answer_is_shown():
-    sections = [Section("input", text) for text in ("1", "2", "3", "4", "5", " 1 ")] + [Section("message", "same")]
-    references = [KINDS["induction"].seed()]
-    assert await validate("induction", *sections, references=references) is RejectReason.MALFORMED
 
 
 @pytest.mark.parametrize(

@@ -46,24 +46,17 @@ def test_exception_names_are_local(name):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "x = 1",
-        "def f(",
-        "def f():\n    pass",
-        "\0",
-        "(" * 5000,
-        "def g(a): return a",
-        "def f(a):\n    return a" + " + 1" * 330,
-        "def f(a):\n    return a" + "[0]" * 400,
+        "", "x = 1", "def f(", "def f():\n    pass", "\0", "(" * 5000, "def g(a): return a",
+        "def f(a):\n    return a" + " + 1" * 330, "def f(a):\n    return a" + "[0]" * 400,
         "def f(a):\n    return a #" + "a" * 10_000_000,
     ],
-)
+)  # fmt: skip
 def test_other_texts_are_no_task_programs(text):
     assert parse_program(text) is None
 
 
 ODD = r"""
-from azr.evaluation.graders.calls import defines
+from azr.evaluation.graders.programs import defines
 from azr.monitoring.texts import measure
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.values import parse

@@ -14,15 +14,7 @@ from statistics import fmean
 
 import pytest
 
-from azr.config import (
-    AblationConfig,
-    Config,
-    EvalConfig,
-    ModelConfig,
-    RunConfig,
-    SelfPlayConfig,
-    TrainConfig,
-)
+from azr.config import AblationConfig, Config, EvalConfig, ModelConfig, RunConfig, SelfPlayConfig, TrainConfig
 from azr.errors import UserError
 from azr.evaluation.scores import metrics
 from azr.evaluation.scores import rows as score_rows

@@ -23,11 +23,12 @@ from azr.config import (
     TimeoutConfig,
     TrainConfig,
 )
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 from azr.train import learner
 from azr.train.model_worker import ModelWorker
 from azr.train.train_batch import TrainBatch
 from azr.train.worker_group import RankDied, WorkerGroup
+from tests.runs.factory import completion
 
 LR = 1e-3
 STEP_S = 120.0
@@ -40,15 +41,9 @@ StartGroup = Callable[[str, type[ModelWorker], Config, int], Awaitable[WorkerGro
 def make_config(path: Path, **train: object) -> Config:
     """Float32, so that two ways to the same number can be compared tightly; two warm-up steps; real clipping."""
     defaults = {
-        "device": "cpu",
-        "dtype": "float32",
-        "policy_lr": LR,
-        "critic_lr": LR,
-        "weight_decay": 0.1,
-        "warmup_steps": 2,
-        "grad_clip": 0.05,
-        "tokens_per_micro_batch": 64,
-    }
+        "device": "cpu", "dtype": "float32", "policy_lr": LR, "critic_lr": LR, "weight_decay": 0.1, "warmup_steps": 2,
+        "grad_clip": 0.05, "tokens_per_micro_batch": 64,
+    }  # fmt: skip
     return Config(
         model=ModelConfig(path=str(path)),
         train=TrainConfig(**(defaults | train)),
@@ -93,16 +88,13 @@ def completions() -> list[Completion]:
     """Eleven samples of 4 to 40 tokens with random ids."""
     dice = random.Random(3)
     lengths = [(dice.randint(2, 20), dice.randint(2, 20)) for _ in range(11)]
-    return [
-        Completion(
-            prompt_ids=tuple(dice.randrange(256) for _ in range(prompt)),
-            response_ids=tuple(dice.randrange(256) for _ in range(response)),
-            logprobs=tuple(-5 * dice.random() for _ in range(response)),
-            finish_reason=FinishReason.STOP,
-            weight_versions=0,
-        )
-        for prompt, response in lengths
-    ]
+    return [random_completion(dice, *each) for each in lengths]
+
+
+def random_completion(dice: random.Random, prompt: int, response: int) -> Completion:
+    """A completion of so many tokens."""
+    prompt_ids, response_ids = ([dice.randrange(256) for _ in range(count)] for count in (prompt, response))
+    return completion(response_ids, prompt_ids, logprobs=[-5 * dice.random() for _ in response_ids])
 
 
 @pytest.fixture(scope="session")

@@ -23,13 +23,22 @@ from torch.distributed import distributed_c10d
 from azr.config import Config
 from azr.errors import UserError
 from azr.hashed_files import hash_file
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 from azr.train.learner import update_critic
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.shards import ShardReader, shard_path
 from azr.train.worker_group import RankDied, WorkerGroup
-from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_step, process_ids, update_policy
+from tests.train.conftest import (
+    LR,
+    STEP_S,
+    make_config,
+    on_ranks,
+    one_step,
+    process_ids,
+    random_completion,
+    update_policy,
+)
 
 KINDS = (Tensor, torch.nn.Parameter)
 TOKENS = 24
@@ -48,16 +57,7 @@ EACH_ROLE_IN_ONE_TYPE = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def samples() -> list[Completion]:
     dice = random.Random(7)
-    return [
-        Completion(
-            prompt_ids=tuple(dice.randrange(256) for _ in range(TOKENS // 2)),
-            response_ids=tuple(dice.randrange(256) for _ in range(TOKENS // 2)),
-            logprobs=tuple(-5 * dice.random() for _ in range(TOKENS // 2)),
-            finish_reason=FinishReason.STOP,
-            weight_versions=0,
-        )
-        for _ in range(6)
-    ]
+    return [random_completion(dice, TOKENS // 2, TOKENS // 2) for _ in range(6)]
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,7 @@ def policies() -> dict[str, tuple[Trained, Trained]]:
 
 
 @pytest.fixture
-def pairs(
-    start_group: StartGroup,
-    lend_group: StartGroup,
-    policies: dict[str, tuple[Trained, Trained]],
-    tiny_model_path: Path,
-    samples: list[Completion],
-) -> Pairs:
+def pairs(start_group, lend_group, policies, tiny_model_path, samples) -> Pairs:
     """A role of one rank and of two, by role and type. Starting takes most of the time here, so policies are kept."""
 
     async def start(role: str, dtype: str) -> tuple[Trained, Trained]:
@@ -138,9 +132,7 @@ def whole(folder: Path) -> dict[str, Tensor]:
 
 
 @EACH_ROLE_IN_ONE_TYPE
-async def test_leaves_the_device_is_saved_from_the_host_and_comes_back(
-    role: str, dtype: str, pairs: Pairs, tmp_path: Path
-) -> None:
+async def test_leaves_the_device_is_saved_from_the_host_and_comes_back(role, dtype, pairs, tmp_path) -> None:
     for run in await pairs(role, dtype):
         ranks, call = run.group.size, partial(run.group.call, timeout_s=STEP_S)
         await run.update(1)
@@ -175,12 +167,7 @@ def resident(worker: ModelWorker) -> int:
 
 
 @EACH_ROLE_IN_ONE_TYPE
-async def test_continues_on_as_many_ranks_and_on_others(
-    role: str,
-    dtype: str,
-    pairs: Pairs,
-    tmp_path: Path,
-) -> None:
+async def test_continues_on_as_many_ranks_and_on_others(role, dtype, pairs, tmp_path) -> None:
     one, two = await pairs(role, dtype)
     saved, later = {}, {}
     for run in (one, two):
@@ -207,9 +194,7 @@ async def test_continues_on_as_many_ranks_and_on_others(
 
 
 @pytest.mark.parametrize("before, after", [("bfloat16", "float32"), ("float32", "bfloat16")])
-async def test_a_run_may_go_on_where_another_type_is_faster(
-    before: str, after: str, pairs: Pairs, tmp_path: Path
-) -> None:
+async def test_a_run_may_go_on_where_another_type_is_faster(before, after, pairs, tmp_path) -> None:
     (there, _), (here, _) = await pairs("policy", before), await pairs("policy", after)
     await there.update(1)
     left = await there.save(tmp_path / "left")
@@ -289,9 +274,7 @@ async def test_damage_is_named_and_changes_nothing(two: Trained, tmp_path: Path)
     assert two.files(await two.save(tmp_path / "after")) == two.files(before)
 
 
-async def test_a_group_that_lost_a_rank_is_rebuilt_and_continues(
-    two: Trained, start_group: StartGroup, tmp_path: Path
-) -> None:
+async def test_a_group_that_lost_a_rank_is_rebuilt_and_continues(two, start_group, tmp_path) -> None:
     saved = await two.save(tmp_path / "saved")
     expected = await two.update(2)
     later = await two.save(tmp_path / "later")

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from azr.hardware import hpz_partition_size
-from azr.records import Completion
 from azr.train.learner import score
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import engine_config
-from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step, update_policy
+from tests.train.conftest import STEP_S, make_config, on_ranks, one_step, update_policy
 
 
 class OfTwoRanksANode(PolicyWorker):
@@ -35,12 +34,7 @@ def test_a_copy_needs_several_nodes_of_equally_many_ranks_side_by_side() -> None
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 async def test_updates_are_the_same_bit_for_bit(
-    ranks: int,
-    lend_group: StartGroup,
-    tiny_model_path: Path,
-    completions: list[Completion],
-    columns: dict[str, torch.Tensor],
-    tmp_path: Path,
+    ranks, lend_group, tiny_model_path, completions, columns, tmp_path
 ) -> None:
     config = make_config(tiny_model_path, dtype="bfloat16")
 

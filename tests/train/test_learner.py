@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gzip
+import json
 from collections import Counter, defaultdict
 from contextlib import nullcontext
 from dataclasses import replace
@@ -88,7 +90,7 @@ async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, t
     config, groups = ppo
     seen: Counter[str] = Counter()
     learner = Learner(config, *groups, phases(seen))
-    learned = await learner.learn(trajectories, seed=1)
+    learned = await learner.learn(trajectories, step=1)
     assert set(seen) == {
         "critic values", "reference logprobs", "policy logprobs", "train critic", "train policy",
     }  # fmt: skip
@@ -101,7 +103,7 @@ async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, t
     steps = [(await on_ranks(group, lambda worker: worker.engine.global_steps))[0] for group in groups[:2]]
     assert steps == [2, 3]
     again = [replace(each, used="recorded", advantage=None, mismatch=None) for each in trajectories]
-    told = await learner.learn(again, seed=2, critic_only=True)
+    told = await learner.learn(again, step=2, critic_only=True)
     assert set(told) == {"critic"} and outcomes(again) == [("trained", None, None)] * len(again)
     steps = [(await on_ranks(group, lambda worker: worker.engine.global_steps))[0] for group in groups[:2]]
     assert steps == [2, 6], "the policy stays as it is"
@@ -117,15 +119,13 @@ async def test_a_kl_in_the_reward_is_scored_before_the_estimate(ppo: Models, tra
         (replace(config, algorithm=replace(charged.algorithm, kl=PPO.kl)), "loss"),
     ):
         again, seen = [replace(sample, used="recorded") for sample in trajectories], Counter[str]()
-        learned = await Learner(each, *groups, phases(seen)).learn(again, seed=1, critic_only=True)
+        learned = await Learner(each, *groups, phases(seen)).learn(again, step=1, critic_only=True)
         earned[where], scored = learned["critic"]["returns"], list(seen)
         assert ("reference logprobs" in scored) == (where == "reward")
     assert earned["reward"] < earned["loss"] - 1e-3, "engine and reference are apart in the tests"
 
 
-async def test_the_rates_of_policy_and_critic_fall_alike_however_many_steps_they_take(
-    ppo: Models, trajectories: list[Sample]
-) -> None:
+async def test_the_rates_of_policy_and_critic_fall_alike_however_many_steps_they_take(ppo, trajectories) -> None:
     config, groups = ppo
     decaying = replace(config, train=replace(config.train, warmup_steps=0, decay_steps=4))
 
@@ -139,7 +139,7 @@ async def test_the_rates_of_policy_and_critic_fall_alike_however_many_steps_they
     await build(decaying)
     learner = Learner(decaying, *groups, phases(Counter()))
     for step in range(1, 6):
-        learned = await learner.learn(trajectories, seed=step)
+        learned = await learner.learn(trajectories, step=step)
         for model, group, mini_batches in (("policy", groups[0], 2), ("critic", groups[1], 3)):
             (rate,) = await on_ranks(group, lambda worker: worker.engine.get_lr()[0])
             assert rate == pytest.approx(LR * max(0, 1 - step / 4))
@@ -148,9 +148,7 @@ async def test_the_rates_of_policy_and_critic_fall_alike_however_many_steps_they
     await build(config)
 
 
-async def test_models_that_visit_the_gpu_one_after_the_other_learn_the_same(
-    ppo: Models, trajectories: list[Sample], tmp_path: Path
-) -> None:
+async def test_models_that_visit_the_gpu_one_after_the_other_learn_the_same(ppo, trajectories, tmp_path) -> None:
     config, groups = ppo
     learned = []
     for name, visiting in (("staying", False), ("visiting", True)):
@@ -159,7 +157,7 @@ async def test_models_that_visit_the_gpu_one_after_the_other_learn_the_same(
         models = [replace(group, visits_gpu=visiting) for group in groups]
         if visiting:
             await asyncio.gather(*(leave_gpu(model, STEP_S) for model in models))
-        metrics = await Learner(config, *models, phases(seen)).learn(trajectories, seed=1)
+        metrics = await Learner(config, *models, phases(seen)).learn(trajectories, step=1)
         assert (seen["reload"], seen["offload"]) == ((5, 4) if visiting else (0, 0))
         away = [(await on_ranks(model, is_away))[0] for model in models]
         assert away == ([False, True, True] if visiting else [False] * 3), "the policy's weights are pushed next"
@@ -178,13 +176,11 @@ async def test_the_papers_algorithm_needs_the_policy_alone(paper: Models, trajec
     config, [policy] = paper
     seen: Counter[str] = Counter()
     learner = Learner(config, policy, None, None, phases(seen))
-    learned = await learner.learn(trajectories, seed=1)
+    learned = await learner.learn(trajectories, step=1)
     assert set(seen) == {"train policy"} and set(learned) == {"policy"}
 
 
-async def test_one_update_is_profiled(
-    paper: Models, trajectories: list[Sample], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_one_update_is_profiled(paper, trajectories, tmp_path, caplog) -> None:
     config, [policy] = paper
     config = replace(
         config,
@@ -193,16 +189,18 @@ async def test_one_update_is_profiled(
     )
     learner = Learner(config, policy, None, None, phases(Counter()))
     with caplog.at_level("INFO", logger="azr.train.learner"):
-        for seed in range(3):
+        for step in range(1, 4):
             again = [replace(each, used="recorded", advantage=None, mismatch=None) for each in trajectories]
-            assert (await learner.learn(again, seed=seed))["policy"]["skipped_steps"] == 0
+            assert (await learner.learn(again, step=step))["policy"]["skipped_steps"] == 0
     assert [file.name for file in (tmp_path / "profiled").iterdir()] == ["profile_2.json.gz"]
+    trace = gzip.decompress((tmp_path / "profiled" / "profile_2.json.gz").read_bytes())
+    assert any(event.get("name") == "aten::mm" for event in json.loads(trace)["traceEvents"])
     (message,) = [record.getMessage() for record in caplog.records if "profile of" in record.getMessage()]
-    assert "policy update 2" in message and "matrix products" in message and "idle" in message
+    assert "matrix products" in message and "idle" in message
 
 
 async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_fails(
-    paper: Models, trajectories: list[Sample], monkeypatch: pytest.MonkeyPatch
+    paper, trajectories, monkeypatch
 ) -> None:
     config, [policy] = paper
 
@@ -220,20 +218,9 @@ async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_f
             replace(config, algorithm=AlgorithmConfig(estimator=estimator)), policy, None, None, phases(Counter())
         )
         taught = copy.deepcopy(trajectories)
-        told.append(((await learner.learn(taught, seed=1))["policy"], outcomes(taught)))
+        told.append(((await learner.learn(taught, step=1))["policy"], outcomes(taught)))
     assert told[0] == told[1] and told[0][0]["grad_norm"] > 0
     assert told[2] == ({}, [("recorded", None, None)] * len(trajectories))
-
-
-async def test_trajectories_without_advantage_may_be_left_out(paper: Models, trajectories: list[Sample]) -> None:
-    config, [policy] = paper
-    # Every second group has equal rewards: no advantage, no gradient.
-    told = {}
-    for skip in (False, True):
-        algorithm = AlgorithmConfig(estimator=RLOO(), drop_zero_advantage=skip)
-        learner = Learner(replace(config, algorithm=algorithm), policy, None, None, phases(Counter()))
-        told[skip] = (await learner.learn(trajectories, seed=1))["policy"]
-    assert told[True]["grad_norm"] > 0 and told[True]["entropy"] != told[False]["entropy"]
 
 
 async def test_a_kl_loss_covers_what_is_left(ppo: Models, trajectories: list[Sample], tmp_path: Path) -> None:
@@ -243,7 +230,7 @@ async def test_a_kl_loss_covers_what_is_left(ppo: Models, trajectories: list[Sam
         algorithm = replace(PPO, estimator=RLOO(), loss_weighting="token", policy_mini_batches=1)
         algorithm = replace(algorithm, drop_zero_advantage=skip)
         learner = Learner(replace(config, algorithm=algorithm), policy, None, reference, phases(Counter()))
-        return (await learner.learn(taught, seed=1))["policy"]
+        return (await learner.learn(taught, step=1))["policy"]
 
     await learn(False, trajectories)  # away from the reference
     await policy.call("save_checkpoint", str(tmp_path), timeout_s=60)
@@ -262,7 +249,7 @@ async def test_a_kl_loss_covers_what_is_left(ppo: Models, trajectories: list[Sam
 
 
 async def test_dr_grpo_divides_by_a_constant_however_the_batch_is_cut(
-    start_group: StartGroup, tiny_model_path: Path, trajectories: list[Sample], tmp_path: Path
+    start_group, tiny_model_path, trajectories, tmp_path
 ) -> None:
     start_config = replace(make_config(tiny_model_path), algorithm=PAPER)
     groups = {ranks: (await start(start_group, start_config, ranks, policy=PolicyWorker))[1][0] for ranks in (1, 2)}
@@ -275,7 +262,7 @@ async def test_dr_grpo_divides_by_a_constant_however_the_batch_is_cut(
         config = replace(start_config, algorithm=AlgorithmConfig(estimator=DrGRPO(), **algorithm))
         config = replace(config, train=replace(config.train, tokens_per_micro_batch=tokens))
         learner = Learner(config, groups[ranks], None, None, phases(Counter()))
-        return (await learner.learn(trajectories, seed=1))["policy"]
+        return (await learner.learn(trajectories, step=1))["policy"]
 
     whole, by_token = await learn(), await learn(loss_weighting="token")
     lengths = [len(t.completion.response_ids) for t in trajectories]
@@ -291,9 +278,7 @@ async def test_dr_grpo_divides_by_a_constant_however_the_batch_is_cut(
         assert norms[0] == pytest.approx(norms[1], rel=1e-4), weighting
 
 
-async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
-    paper: Models, trajectories: list[Sample], tmp_path: Path
-) -> None:
+async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(paper, trajectories, tmp_path) -> None:
     config, [policy] = paper
     await policy.call("save_checkpoint", str(tmp_path), timeout_s=60)
 
@@ -301,7 +286,7 @@ async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
         await policy.call("load_checkpoint", str(tmp_path), timeout_s=60)
         reward = replace(config.reward, overlong=overlong)
         learner = Learner(replace(config, reward=reward), policy, None, None, phases(Counter()))
-        return (await learner.learn(taught, seed=1))["policy"]
+        return (await learner.learn(taught, step=1))["policy"]
 
     cut = [
         replace(t, completion=replace(t.completion, finish_reason=FinishReason.LENGTH), reward=-9.0)
@@ -322,21 +307,19 @@ async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
 
 
 async def test_a_step_with_fewer_trajectories_than_updates_teaches_nothing_and_says_so(
-    paper: Models, trajectories: list[Sample], caplog: pytest.LogCaptureFixture
+    paper, trajectories, caplog
 ) -> None:
     """Most may have been ungraded, and that is no reason to end a run."""
     config, [policy] = paper
     many = replace(config, algorithm=replace(PAPER, policy_mini_batches=50))
     learner = Learner(many, policy, None, None, phases(Counter()))
-    assert await learner.learn(trajectories, seed=1) == {"policy": {}}
+    assert await learner.learn(trajectories, step=1) == {"policy": {}}
     assert outcomes(trajectories) == [("recorded", None, None)] * len(trajectories)
     assert f"nothing is learned in this step, which has only {len(trajectories)} traj" in caplog.text
-    assert await learner.learn([], seed=1) == {"policy": {}}
+    assert await learner.learn([], step=1) == {"policy": {}}
 
 
-async def test_training_sees_shuffled_rewards_only_where_asked(
-    paper: Models, trajectories: list[Sample], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_training_sees_shuffled_rewards_only_where_asked(paper, trajectories, monkeypatch) -> None:
     config, [policy] = paper
     kept = [t.reward for t in trajectories]
     seen: dict[bool, list[list[float]]] = {False: [], True: []}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from azr.train import model_worker
 from azr.train.learner import MAX_SKIPPED_STEPS, Learner
 from azr.train.model_worker import LossFn, StepReport
 from azr.train.policy import CriticWorker, PolicyWorker
-from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step, update_policy
+from tests.train.conftest import STEP_S, make_config, on_ranks, one_step, update_policy
 
 NAN, INF = math.nan, math.inf
 
@@ -89,17 +88,10 @@ def misbehave(loss: float = 0.0, factor: float = 1.0) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("worker", "ranks", "dtype"),
-    [(Worker, 1, "float32"), (Worker, 2, "bfloat16"), (OffloadedWorker, 2, "bfloat16")],
+    ("worker", "ranks", "dtype"), [(Worker, 1, "float32"), (Worker, 2, "bfloat16"), (OffloadedWorker, 2, "bfloat16")]
 )
 async def test_a_step_that_is_not_finite_leaves_every_bit_where_it_is_and_the_next_is_taken(
-    worker: type[Worker],
-    ranks: int,
-    dtype: str,
-    lend_group: StartGroup,
-    completions: list[Completion],
-    columns: dict[str, Tensor],
-    tiny_model_path: Path,
+    worker, ranks, dtype, lend_group, completions, columns, tiny_model_path
 ) -> None:
     config = make_config(tiny_model_path, dtype=dtype)
     group = await lend_group("policy", worker, config, ranks)
@@ -142,20 +134,18 @@ def answers(completions: list[Completion], reward: float) -> list[Sample]:
     ]
 
 
-async def test_too_many_in_a_row_of_any_model_end_the_run(
-    lend_group: StartGroup, completions: list[Completion], tiny_model_path: Path
-) -> None:
+async def test_too_many_in_a_row_of_any_model_end_the_run(lend_group, completions, tiny_model_path) -> None:
     config = replace(make_config(tiny_model_path), algorithm=AlgorithmConfig(estimator=GAE(critic_mini_batches=2)))
     policy = await lend_group("policy", PolicyWorker, config, 1)
     critic = await lend_group("critic", CriticWorker, config, 1)
     learner = Learner(config, policy, critic, None, lambda name: nullcontext())
     for _ in range(2):
-        told = await learner.learn(answers(completions, NAN), seed=1)
+        told = await learner.learn(answers(completions, NAN), step=1)
     assert told["policy"]["skipped_in_a_row"] == 2 and told["critic"]["skipped_steps"] == 2
     learner.raise_if_diverged()
-    assert (await learner.learn(answers(completions, 1.0), seed=1))["critic"]["skipped_in_a_row"] == 0
+    assert (await learner.learn(answers(completions, 1.0), step=1))["critic"]["skipped_in_a_row"] == 0
     for _ in range(MAX_SKIPPED_STEPS // 2 + 1):
         learner.raise_if_diverged()
-        await learner.learn(answers(completions, NAN), seed=1)
+        await learner.learn(answers(completions, NAN), step=1)
     with pytest.raises(RunEnded, match=r"The last 6 optimizer steps of the critic .* train.critic_lr"):
         learner.raise_if_diverged()

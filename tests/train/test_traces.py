@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from azr.algorithms.batch import Batch
-from azr.config import GAE, GRPO, RLOO, TRRPP, AlgorithmConfig, Config, DrGRPO, Estimator, OffPolicyConfig
+from azr.config import GAE, GRPO, RLOO, TRRPP, AlgorithmConfig, Config, DrGRPO, OffPolicyConfig
 from azr.records import Completion, Role, Sample
 from azr.train.learner import Learner
 from azr.train.policy import CriticWorker, PolicyWorker
@@ -59,7 +59,7 @@ async def learn(
     await asyncio.gather(*(on_ranks(each, with_config(config)) for each in (group, critic) if each is not None))
     await asyncio.gather(*(each.call("build", timeout_s=STEP_S) for each in (group, critic) if each is not None))
     learner = Learner(config, group, critic, None, lambda name: nullcontext())
-    return await learner.learn(taught, seed=1), learner
+    return await learner.learn(taught, step=1), learner
 
 
 def with_config(config: Config):
@@ -121,7 +121,7 @@ def plain_gradient(model: PreTrainedModel, config: Config, taught: Sequence[Samp
 
 @pytest.mark.parametrize("loss", ["shaped", "plain", "sft"])
 async def test_gradients_are_those_written_out_whatever_the_packing_and_the_ranks(
-    loss: str, groups: dict[int, WorkerGroup], base: Config, plain: PreTrainedModel, trajectories: list[Sample]
+    loss, groups, base, plain, trajectories
 ) -> None:
     off_policy = OffPolicyConfig(loss=loss, gamma=0.01, sft_coef=0.3)
     config = replace(base, algorithm=replace(base.algorithm, off_policy=off_policy))
@@ -145,9 +145,7 @@ async def test_gradients_are_those_written_out_whatever_the_packing_and_the_rank
         assert [t.mismatch is None for t in taught] == [t.origin == "trace" for t in taught]
 
 
-async def test_a_right_trace_among_seven_wrong_answers(
-    groups: dict[int, WorkerGroup], base: Config, completions: list[Completion]
-) -> None:
+async def test_a_right_trace_among_seven_wrong_answers(groups, base, completions) -> None:
     eight = [traced(c, 0, share=float(i == 7), reward=float(i == 7)) for i, c in enumerate(completions[:8])]
     await learn(groups[1], base, eight)
     assert [t.advantage for t in eight] == [-1 / 8] * 7 + [7 / 8]
@@ -157,9 +155,7 @@ async def test_a_right_trace_among_seven_wrong_answers(
 
 
 @pytest.mark.parametrize("estimator", [TRRPP(), RLOO(), GRPO(), DrGRPO()], ids=lambda knobs: type(knobs).__name__)
-async def test_imitation_ignores_what_the_trace_earned(
-    estimator: Estimator, base: Config, groups: dict[int, WorkerGroup], trajectories: list[Sample]
-) -> None:
+async def test_imitation_ignores_what_the_trace_earned(estimator, base, groups, trajectories) -> None:
     config = replace(base, algorithm=sft(estimator=estimator, drop_zero_advantage=True))
     told = []
     for reward in (0.0, 100.0):
@@ -175,14 +171,12 @@ async def test_imitation_ignores_what_the_trace_earned(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-async def test_steps_of_nothing_but_traces_make_them_more_probable(
-    dtype: str, base: Config, groups: dict[int, WorkerGroup], completions: list[Completion]
-) -> None:
+async def test_steps_of_nothing_but_traces_make_them_more_probable(dtype, base, groups, completions) -> None:
     config = replace(base, algorithm=sft(policy_mini_batches=2), train=replace(base.train, dtype=dtype))
     taught = [traced(c, i, 1.0) for i, c in enumerate(completions)]
     first, learner = await learn(groups[2], config, taught)
     for _ in range(3):
-        last = await learner.learn(taught, seed=1)
+        last = await learner.learn(taught, step=1)
     assert last["policy"]["trace_prob"] > first["policy"]["trace_prob"]
     assert last["policy"]["loss"] < first["policy"]["loss"] == pytest.approx(first["policy"]["trace_loss"])
     assert first["policy"]["trace_share"] == 1
@@ -191,7 +185,7 @@ async def test_steps_of_nothing_but_traces_make_them_more_probable(
 
 
 async def test_responses_without_traces_learn_bit_for_bit_as_with_a_mask_of_none(
-    base: Config, groups: dict[int, WorkerGroup], completions: list[Completion], columns: dict[str, Tensor]
+    base, groups, completions, columns
 ) -> None:
     config = replace(base, algorithm=AlgorithmConfig(entropy_coef=0.01))
     batch = one_step(completions, groups[2], with_micro_batches(config, 40))
@@ -204,9 +198,7 @@ async def test_responses_without_traces_learn_bit_for_bit_as_with_a_mask_of_none
         assert {name: masked[name] for name in without} == without
 
 
-async def test_the_critic_learns_from_what_was_sampled_alone(
-    base: Config, groups: dict[int, WorkerGroup], lend_group: StartGroup, trajectories: list[Sample]
-) -> None:
+async def test_the_critic_learns_from_what_was_sampled_alone(base, groups, lend_group, trajectories) -> None:
     ppo = replace(base, algorithm=AlgorithmConfig(estimator=GAE()))
     critic = await lend_group("critic", CriticWorker, ppo, 1)
     told = []

@@ -14,8 +14,9 @@ from azr.algorithms.batch import Batch
 from azr.algorithms.packing import split_mini_batches, without_samples
 from azr.config import GRPO, TRRPP, AlgorithmConfig
 from azr.errors import UserError
-from azr.records import Completion, FinishReason, Role, Sample
+from azr.records import Completion, Role
 from azr.train.train_batch import RankBatch, TrainBatch
+from tests.runs.factory import completion, sample
 
 
 def rank_batches(batch: TrainBatch) -> list[RankBatch]:
@@ -29,7 +30,7 @@ def targets(batch: RankBatch) -> list[int]:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("mini_batches", [[list(range(11))], [[0, 2, 4, 6], [1, 3, 5], [10, 9, 8, 7]]])
 def test_arrays_follow_their_tokens_and_outputs_come_back_in_order(
-    ray_cluster: None, completions: list[Completion], ranks: int, mini_batches: list[list[int]]
+    ray_cluster, completions, ranks, mini_batches
 ) -> None:
     batch = TrainBatch.build(completions, mini_batches, ranks, 64)
     everything = torch.tensor([t for c in completions for t in c.response_ids])
@@ -80,25 +81,11 @@ def learners_work(count: int) -> float:
     dice = np.random.default_rng(count)
     prompts = [dice.integers(0, 1000, 600, np.int32) for _ in range(count // 8)]
     completions = [
-        Completion(
-            prompt_ids=prompts[i // 8],
-            response_ids=dice.integers(0, 1000, 30 + i % 61, np.int32),
-            logprobs=-1.0,
-            finish_reason=FinishReason.STOP,
-            weight_versions=0,
-        )
-        for i in range(count)
+        completion(dice.integers(0, 1000, 30 + i % 61, np.int32), prompts[i // 8], logprobs=-1.0) for i in range(count)
     ]
     samples = [
-        Sample(
-            completion=completion,
-            role=Role.SOLVER if i % 8 else Role.PROPOSER,
-            kind="deduction",
-            problem_id=str(i),
-            group=f"group {i // 8}",
-            reward=float(i % 3),
-        )
-        for i, completion in enumerate(completions)
+        sample(Role.SOLVER if i % 8 else Role.PROPOSER, completion=c, group=f"group {i // 8}", reward=float(i % 3))
+        for i, c in enumerate(completions)
     ]
     began = time.process_time()
     batch = Batch.from_samples(samples)

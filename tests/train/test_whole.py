@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,10 +10,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from azr.config import Config
-from azr.records import Completion
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
-from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step, update_policy
+from tests.train.conftest import STEP_S, make_config, on_ranks, one_step, update_policy
 
 
 def sharded(config: Config, shard: str) -> Config:
@@ -29,13 +27,7 @@ async def weights(group: WorkerGroup) -> dict[str, Tensor]:
     return (await on_ranks(group, whole))[0]
 
 
-async def test_same_bits_as_zero3_on_one_rank(
-    lend_group: StartGroup,
-    tiny_model_path: Path,
-    completions: list[Completion],
-    columns: dict[str, Tensor],
-    tmp_path: Path,
-) -> None:
+async def test_same_bits_as_zero3_on_one_rank(lend_group, tiny_model_path, completions, columns, tmp_path) -> None:
     config = make_config(tiny_model_path)
     seen, written = [], []
     group = await lend_group("policy", PolicyWorker, sharded(config, "zero3"), 1)
@@ -63,11 +55,7 @@ async def test_same_bits_as_zero3_on_one_rank(
 
 
 async def test_two_ranks_that_hold_everything_agree_with_one(
-    lend_group: StartGroup,
-    tiny_model_path: Path,
-    completions: list[Completion],
-    columns: dict[str, Tensor],
-    tmp_path: Path,
+    lend_group, tiny_model_path, completions, columns, tmp_path
 ) -> None:
     config = sharded(make_config(tiny_model_path), "none")
     seen = []

@@ -7,22 +7,17 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from azr.evaluation.graders.calls import CallsGrader
 from azr.evaluation.graders.choice import ChoiceGrader
 from azr.evaluation.graders.maths import MathGrader, check_math
 from azr.evaluation.graders.own import OwnGrader, is_own, load_grader
-from azr.evaluation.graders.stdin import StdinGrader, Tests
+from azr.evaluation.graders.programs import ProgramGrader
 from azr.evaluation.graders.value import TaskGrader, ValueGrader
-from azr.evaluation.question import TASK, Grader, GraderName, Question
-from azr.records import Judgement
+from azr.evaluation.question import TASK, Grader, GraderName
 
 if TYPE_CHECKING:
     from azr.answering import Executor
 
     OpenExecutor = Callable[[], AbstractAsyncContextManager[Executor]]
-
-CODE_GRADERS: frozenset[GraderName] = frozenset({"value", "calls", "stdin"})
-"""Graders that run programs of answers, and need an executor for them."""
 
 
 def check_graders(names: Iterable[GraderName]) -> None:
@@ -34,19 +29,8 @@ def check_graders(names: Iterable[GraderName]) -> None:
             load_grader(name)
 
 
-class _CodeGrader:
-    """Calls a function or runs a script, as each question asks."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._calls, self._stdin = CallsGrader(executor), StdinGrader(executor)
-
-    async def grade(self, question: Question, response: str) -> Judgement:
-        grader: Grader = self._stdin if isinstance(question.gold, Tests) else self._calls
-        return await grader.grade(question, response)
-
-
 _WITH_EXECUTOR: dict[GraderName, Callable[[Executor], Grader]] = {
-    TASK: TaskGrader, "value": ValueGrader, "calls": _CodeGrader, "stdin": _CodeGrader,
+    TASK: TaskGrader, "value": ValueGrader, "calls": ProgramGrader, "stdin": ProgramGrader,
 }  # fmt: skip
 
 
@@ -63,7 +47,7 @@ async def open_graders(
     Raises UserError when a package of the extra ``eval`` is missing, or model-written code cannot be isolated here.
     """
     async with contextlib.AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(answers()) if CODE_GRADERS.intersection(names) else None
+        pool = await stack.enter_async_context(answers()) if _WITH_EXECUTOR.keys() & {*names} - {TASK} else None
         graders: dict[GraderName, Grader] = {}
         for name in sorted(set(names)):
             executor = await stack.enter_async_context(tasks()) if name == TASK and tasks else pool
@@ -75,16 +59,13 @@ async def open_graders(
 async def make_grader(name: GraderName, executor: Executor | None = None) -> AsyncIterator[Grader]:
     """Yield a grader; what it starts ends with the block.
 
-    ``executor``: of `TASK` and the graders in `CODE_GRADERS`, see `open_graders`, which says what this raises.
+    ``executor``: of graders that run programs, see `open_graders`, which says what this raises.
     """
-    if name == "math":
-        async with MathGrader() as grader:
-            yield grader
-    elif name == "choice":
-        yield ChoiceGrader()
-    elif name in _WITH_EXECUTOR:
+    if name in _WITH_EXECUTOR:
         assert executor is not None
         yield _WITH_EXECUTOR[name](executor)
+    elif name == "choice":
+        yield ChoiceGrader()
     else:
-        async with OwnGrader(name) as own:
-            yield own
+        async with MathGrader() if name == "math" else OwnGrader(name) as grader:
+            yield grader

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,16 +40,13 @@ class MathGold:
     """Add the part ``close``: whether the answer is within one part in 10,000."""
 
 
-class MathGrader:
+class MathGrader(AbstractAsyncContextManager["MathGrader"]):
     """Compares answers in at most ``workers`` processes: ``async with MathGrader() as grader``."""
 
     def __init__(self, workers: int = 2) -> None:
         """Raises UserError when math-verify is not installed."""
         check_math()
         self._workers = Workers(_WORKER, size=workers)
-
-    async def __aenter__(self) -> MathGrader:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._workers.end()

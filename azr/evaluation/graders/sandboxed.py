@@ -270,7 +270,7 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # such as a number of more digits than Python writes
-        return f"a {type(value).__name__} too large to write"
+        return "a value too large to write"
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
 

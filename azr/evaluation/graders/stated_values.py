@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from azr import values
 from azr.evaluation.graders import extraction
 from azr.evaluation.graders.code_blocks import MOST_BLOCKS, Block, blocks, parse
 
-_MAX_CHARS = 2**13
-"""Longest value."""
+_MAX_CHARS, _MAX_LITERAL = 2**13, 2**10
+"""Longest value, and longest one in a sentence."""
 _MAX_PASSAGE, _MAX_SENTENCE, _MAX_CALLS = 20_000, 2_000, 50
 """Of a passage only the end is searched, and in it no longer sentence; calls that are searched in a line."""
 _ON_ONE_LINE = re.compile(
@@ -22,7 +22,6 @@ _ON_ONE_LINE = re.compile(
 )
 _WRAPPED = re.compile(r"\\(?:text|texttt|mathtt|mathrm|textbf|mathbf)\s*\{(.*)\}", re.DOTALL)
 _ESCAPED = re.compile(r"\\([{}_#$%&])")
-"""Characters that LaTeX escapes."""
 _UNQUOTED = re.compile(r"(?=.*[^\W\d_])[\w.+-](?:[^\n()\[\]{}<>=]*[^\n()\[\]{}<>=.?:])?")
 """A line that may be a string without its quotes: no brackets, and no sentence."""
 _CODE = re.compile(r"(?<!`)(`{1,2})(?!`)([^\n]+?)(?<!`)\1(?![`='\"])")
@@ -48,6 +47,7 @@ _HEADING = re.compile(
     re.IGNORECASE,
 )
 """A line whose value is on the next line."""
+_CLOSING = {"[": "]", "(": ")", "{": "}", "'": "'", '"': '"'}
 _LITERAL = re.compile(r"[-+]?(?:\d|\.\d)[\w.]*|True\b|False\b|None\b")
 _MORE = re.compile(r"[*_]*,?\s*(?:,|\bor\b|\band\b)\s*[*_]*(?=\0|['\"\[({\d-])")
 """Another value follows."""
@@ -55,22 +55,17 @@ _ENDS = re.compile(r"[*_$]*(?:\s*(?:[.,;:!)]|$)|\s+[a-z(\0-])", re.IGNORECASE)
 _NUMBER_ENDS = re.compile(
     r"[*_$]*\s*(?:[.,;:!)]|$|\b(?:as|for|because|since|which|when|given|after|here|in this|and (?:the|then|it))\b|\()"
 )
-_UNSURE = re.compile(
-    r"\b(?:if|unless|suppos\w+|assum\w+|imagine|would have|could|might|may|maybe|perhaps|either|otherwise|example|e\.g"
-    r"|option|not sure|unsure|cannot|can't|instead of|rather than|unlike|wrong|incorrect|another|different"
-    r"|when(?! (?:it is )?called))\b",
-    re.IGNORECASE,
+_UNSURE, _OTHER_SUBJECT, _CONCLUDES = (
+    re.compile(rf"\b(?:{words})\b", re.IGNORECASE)
+    for words in (
+        r"if|unless|suppos\w+|assum\w+|imagine|would have|could|might|may|maybe|perhaps|either|otherwise|example|e\.g"
+        r"|option|not sure|unsure|cannot|can't|instead of|rather than|unlike|wrong|incorrect|another|different"
+        r"|when(?! (?:it is )?called)",
+        "methods?|loops?|iterations?|conditions?|expressions?|operations?|operators?|statements?|index|element|variable",
+        "therefore|thus|hence|so|finally|final|consequently|in summary|in conclusion|overall|as a result|answer",
+    )
 )
 _DENIED = re.compile(r"(?:\b(?:not|never)\b|n't\b)[^,;:\0]*$", re.IGNORECASE)
-_OTHER_SUBJECT = re.compile(
-    r"\b(?:methods?|loops?|iterations?|conditions?|expressions?|operations?|operators?|statements?|index|element"
-    r"|variable)\b",
-    re.IGNORECASE,
-)
-_CONCLUDES = re.compile(
-    r"\b(?:therefore|thus|hence|so|finally|final|consequently|in summary|in conclusion|overall|as a result|answer)\b",
-    re.IGNORECASE,
-)
 _ASIDE = re.compile(
     r"\b(?:for|with|given|on|of)\s+(?:(?:the|this|that|these|an?|your)\s+)?(?:(?:given|provided|above)\s+)?"
     r"(?:inputs?|arguments?|calls?)\b"
@@ -88,7 +83,6 @@ _ANSWER_NAMES = {
     "output": ("output", "result", "answer", "return_value", "returned_value", "value"),
     "input": ("input", "inputs", "answer", "args", "arguments"),
 }
-Side = Literal["output", "input"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +91,7 @@ class ProgramValue:
 
     program: str
     """Defines ``f``, or the function that ``entry`` names."""
-    asked: Side
+    asked: Literal["output", "input"]
     input: str
     """Argument text; if the input is asked for, one of many that are right."""
     output: str
@@ -118,8 +112,7 @@ def stated_value(response: str, gold: ProgramValue) -> str | None:
         return value_in(next((block.content for block in blocks(answer)), answer), gold)
     text = _ON_ONE_LINE.sub(lambda found: f"\n```{found[1] or ''}\n{found[2].strip(' =:')}\n```\n", text)
     found = _finished(blocks(text)[-MOST_BLOCKS:], text)
-    labelled = [block for block in found if block.language == gold.asked]
-    if labelled:
+    if labelled := [block for block in found if block.language == gold.asked]:
         return _block_value(labelled[-1], text, gold)
     if (box := extraction.last_box(text)) is not None:
         return value_in(_without_latex(box), gold)
@@ -146,8 +139,7 @@ def value_in(text: str, gold: ProgramValue) -> str | None:
     """
     text = text.strip().strip("`").strip()
     first, _, rest = text.partition("\n")
-    text = rest if first.strip() == gold.asked else text
-    text = re.sub(r"\Aassert\s+", "", text.strip())
+    text = re.sub(r"\Aassert\s+", "", (rest if first.strip() == gold.asked else text).strip())
     text = re.sub(rf"\A({gold.entry}\(.*\))\s*(?:=(?!=)|->|=>|\u2192)\s*", r"\1 == ", text)
     if len(text) > _MAX_CHARS:
         return None
@@ -162,20 +154,16 @@ def value_in(text: str, gold: ProgramValue) -> str | None:
     if isinstance(tree, ast.Call) and _called(tree) == "print" and len(tree.args) == 1:
         text, tree = ast.get_source_segment(text, tree.args[0]) or "", tree.args[0]
     if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Eq):
-        return _side_of(tree, text, gold)
+        call, returned = tree.left, ast.get_source_segment(text, tree.comparators[0]) or ""
+        if not isinstance(call, ast.Call) or _called(call) != gold.entry:
+            return None
+        # The asked side counts if the other one is the question's.
+        if not (_is_asked_call(call, gold) if gold.asked == "output" else _same(returned, gold.output)):
+            return None
+        text, tree = returned if gold.asked == "output" else ast.get_source_segment(text, call) or "", call
     if gold.asked == "output":
         return text if _is_data(text) else None
     return _arguments(text, tree, gold)
-
-
-def _side_of(tree: ast.Compare, text: str, gold: ProgramValue) -> str | None:
-    """Return the asked side of ``f(1) == 2`` if the other side is the question's."""
-    left, right = (ast.get_source_segment(text, side) or "" for side in (tree.left, tree.comparators[0]))
-    if not isinstance(tree.left, ast.Call) or _called(tree.left) != gold.entry:
-        return None
-    if gold.asked == "output":
-        return right if _is_asked_call(tree.left, gold) and _is_data(right) else None
-    return _arguments(left, tree.left, gold) if _same(right, gold.output) else None
 
 
 def _arguments(text: str, tree: ast.expr | None, gold: ProgramValue) -> str | None:
@@ -183,34 +171,28 @@ def _arguments(text: str, tree: ast.expr | None, gold: ProgramValue) -> str | No
     if isinstance(tree, ast.Call) and _called(tree) in (gold.entry, "input"):
         if _called(tree) == "input" and not (tree.args or tree.keywords):
             return None
-        text = text.strip()[text.strip().index("(") + 1 : text.strip().rindex(")")]
+        text = text.partition("(")[2].rpartition(")")[0]
     call = _expression(f"_({text}\n)")
     if not isinstance(call, ast.Call) or _called(call) != "_" or not _is_input(call, gold.entry):
         return None
-    signature = _signature(gold)
-    takes_any = signature is None or signature.kwarg is not None
-    known = takes_any or {keyword.arg for keyword in call.keywords} <= {*_parameters(gold), None}
-    return text if known else None
+    known, takes_any = _parameters(gold)
+    return text if takes_any or {keyword.arg for keyword in call.keywords} <= {*known, None} else None
 
 
 def _keywords(text: str, gold: ProgramValue) -> str | None:
     """Return lines such as ``a = 1`` as keyword arguments, if they name parameters of the function, each once."""
-    tree = parse(text)
-    if tree is None:
-        return None
     named: dict[str, str] = {}
-    for line in tree.body:
+    for line in (parse(text) or ast.Module([], [])).body:
         if not isinstance(line, ast.Assign) or len(line.targets) != 1 or not isinstance(line.targets[0], ast.Name):
             return None
         name, value = line.targets[0].id, ast.get_source_segment(text, line.value) or ""
-        if name not in _parameters(gold) or not _is_data(value) or named.setdefault(name, value) != value:
+        if name not in _parameters(gold)[0] or not _is_data(value) or named.setdefault(name, value) != value:
             return None
     return ", ".join(f"{name}={value}" for name, value in named.items()) or None
 
 
 def _block_value(block: Block, text: str, gold: ProgramValue) -> str | None:
-    """Return the value of a block. One line without quotes is a string: as the sentence before it quotes it, or else
-    if it is no code."""
+    """Return a block's value. A line without quotes is a string, if the sentence before quotes it or it is no code."""
     content = block.content.strip()
     if (stated := value_in(content, gold)) is not None:
         return stated
@@ -223,7 +205,7 @@ def _unquoted(text: str, gold: ProgramValue) -> str | None:
     """Return a string that a response states without its quotes, in quotes."""
     if not _UNQUOTED.fullmatch(text) or not isinstance(_expression(text), ast.Name | ast.Attribute | None):
         return None
-    return repr(text) if gold.asked == "output" or len(_parameters(gold)) == 1 else None
+    return repr(text) if gold.asked == "output" or len(_parameters(gold)[0]) == 1 else None
 
 
 def _last_statement(text: str, found: Sequence[Block], gold: ProgramValue) -> str | None:
@@ -235,22 +217,16 @@ def _last_statement(text: str, found: Sequence[Block], gold: ProgramValue) -> st
         if (stated := _conclusion(passage, gold)) is not None or _claims(passage, gold):
             return stated
         opening = lines[block.lines.start].partition("```")[0]
-        before = [line for line in [*lines[: block.lines.start], opening] if line.strip(" `*_")]
-        if block.content.strip() and _introduces(
-            before[-1] if before else "", gold, ends=not re.search(r"\w", passage)
-        ):
+        before = ["", *(line for line in [*lines[: block.lines.start], opening] if line.strip(" `*_"))]
+        intro = _SENTENCE.split(_masked(before[-1], gold)[0].strip())[-1]
+        if (side := _side(intro)) is None:
+            introduces = not re.search(r"\w", passage) or _CONCLUDES.search(intro) is not None
+        else:
+            introduces = side in (gold.asked, "asked") and not _UNSURE.search(intro)
+        if introduces and block.content.strip():
             return _block_value(block, text, gold)
         end = block.lines.start
     return _conclusion("\n".join(lines[:end]), gold)
-
-
-def _introduces(intro: str, gold: ProgramValue, *, ends: bool) -> bool:
-    """Whether the line before a block says that it holds the answer. ``ends``: the response ends with the block."""
-    sentence = _SENTENCE.split(_masked(intro, gold)[0].strip())[-1]
-    side = _side(sentence)
-    if side is None:
-        return ends or _CONCLUDES.search(sentence) is not None
-    return _is_about(sentence, gold) and not _UNSURE.search(sentence)
 
 
 def _side(sentence: str) -> str | None:
@@ -259,28 +235,16 @@ def _side(sentence: str) -> str | None:
     return found.lastgroup if found else None
 
 
-def _is_about(sentence: str, gold: ProgramValue) -> bool:
-    """Whether a sentence is about what is asked for."""
-    return _side(sentence) in (gold.asked, "asked")
-
-
 def _conclusion(passage: str, gold: ProgramValue) -> str | None:
     """Return the value on which the sentences of a passage agree, or which its last line concludes."""
     claims = _claims(passage, gold)
     if len(claims) > 1 and passage.endswith(claims[-1].value) and claims[-2].value.startswith(claims[-1].value):
         claims = claims[:-1]  # cut off while it repeated itself
-    if not claims:
-        return None
-    last = [claim for claim in claims if claim.line == claims[-1].line]
-    decisive = [claim for claim in last if claim.concludes]
-    agreeing = decisive or claims
-    return agreeing[-1].value if all(_same(claim.value, agreeing[-1].value) for claim in agreeing) else None
+    agreeing = [claim for claim in claims if claim.line == claims[-1].line and claim.concludes] or claims
+    return agreeing[-1].value if agreeing and all(_same(each.value, agreeing[-1].value) for each in agreeing) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """A sentence that says what the value is."""
-
+class _Claim(NamedTuple):
     line: int
     value: str
     concludes: bool
@@ -288,14 +252,16 @@ class _Claim:
 
 def _claims(passage: str, gold: ProgramValue) -> list[_Claim]:
     """Return what the sentences of a passage claim, without those that suppose, doubt, or have another subject."""
-    found: list[_Claim] = []
-    lines = _joined([line for line in passage[-_MAX_PASSAGE:].split("\n") if line.strip()], gold)
+    found, lines = list[_Claim](), list[str]()
+    for line in filter(str.strip, passage[-_MAX_PASSAGE:].split("\n")):
+        if lines and _HEADING.search(lines[-1]) and value_in(line, gold) is not None:
+            lines[-1] = f"{lines[-1].rstrip(' #:')}: {line.strip()}"
+        else:
+            lines.append(line)
     for number, line in enumerate(lines):
         masked, codes = _masked(line, gold)
         for sentence in _SENTENCE.split(masked):
-            if len(sentence) > _MAX_SENTENCE:
-                continue
-            if _UNSURE.search(sentence) or _OTHER_SUBJECT.search(sentence):
+            if len(sentence) > _MAX_SENTENCE or _UNSURE.search(sentence) or _OTHER_SUBJECT.search(sentence):
                 continue
             last = number == len(lines) - 1 and masked.endswith(sentence)
             for index, clause in enumerate(_CLAUSE.split(sentence)):
@@ -307,79 +273,66 @@ def _claims(passage: str, gold: ProgramValue) -> list[_Claim]:
     return found
 
 
-def _joined(lines: Sequence[str], gold: ProgramValue) -> list[str]:
-    """Return the lines with each value on a line of its own joined to the line that introduces it."""
-    joined: list[str] = []
-    for line in lines:
-        if joined and _HEADING.search(joined[-1]) and value_in(line, gold) is not None:
-            joined[-1] = f"{joined[-1].rstrip(' #:')}: {line.strip()}"
-        else:
-            joined.append(line)
-    return joined
-
-
-def _claimed(sentence: str, codes: Sequence[str], gold: ProgramValue, *, closes: bool) -> Iterator[str]:
-    """Yield the values that a sentence claims. ``closes``: it ends the passage with a conclusion."""
-    for code in (codes[int(found[1])] for found in _MASK.finditer(sentence)):
-        if re.search(r"==|->|=>|\u2192|\bassert\b|\A\w+\s*=|\)\s*=", code):
-            value = value_in(re.sub(r"\A(?:output|result)\s*=\s*(?=\w+\(.*==)", "", code, flags=re.DOTALL), gold)
-            if value is not None and _is_plain(value, gold):
-                yield value
-    plain = _MASK.sub(lambda found: codes[int(found[1])], sentence)
-    if (asserted := re.search(r"\bassert\s+(.+?)[.!]?$", plain)) and (value := value_in(asserted[1], gold)) is not None:
-        yield value
-    asides = [range(*found.span()) for found in _ASIDE.finditer(sentence)]
+def _claimed(sentence: str, codes: Sequence[str], gold: ProgramValue, *, closes: bool) -> list[str]:
+    """Return the values that a sentence claims. ``closes``: it ends the passage with a conclusion."""
+    found = [
+        _plain(re.sub(r"\A(?:output|result)\s*=\s*(?=\w+\(.*==)", "", code, flags=re.DOTALL), gold)
+        for code in (codes[int(mask[1])] for mask in _MASK.finditer(sentence))
+        if re.search(r"==|->|=>|\u2192|\bassert\b|\A\w+\s*=|\)\s*=", code)
+    ]
+    plain = _MASK.sub(lambda mask: codes[int(mask[1])], sentence)
+    if asserted := re.search(r"\bassert\s+(.+?)[.!]?$", plain):
+        found.append(value_in(asserted[1], gold))
+    asides = [range(*aside.span()) for aside in _ASIDE.finditer(sentence)]
     for claim in _CLAIM.finditer(sentence):
-        if any(claim.start() in aside for aside in asides) and not claim[0].startswith("with"):
-            continue
-        if (value := _read(sentence, claim, codes, gold)) is not None:
-            yield value
+        if claim[0].startswith("with") or not any(claim.start() in aside for aside in asides):
+            found.append(_read(sentence, claim, codes, gold))
+    asked = (gold.asked, "asked")
     for claim in _CLAIMED_AFTER.finditer(sentence):
-        value = value_in(codes[int(claim[1])], gold)
-        if value is not None and (claim.lastgroup or "output") in (gold.asked, "asked") and _is_plain(value, gold):
-            yield value
-    if (
-        closes
-        and (last := re.search("\0(\\d+)\0[.!*_ ]*$", sentence))
-        and _side(sentence) in (None, gold.asked, "asked")
-    ):
-        value = value_in(codes[int(last[1])], gold)
-        if value is not None and _is_plain(value, gold) and not _MORE.search(sentence[: last.end()], last.start() - 6):
-            yield value
+        if (claim.lastgroup or "output") in asked:
+            found.append(_plain(codes[int(claim[1])], gold))
+    last = re.search("\0(\\d+)\0[.!*_ ]*$", sentence) if closes else None
+    if last and _side(sentence) in (None, *asked) and not _MORE.search(sentence[: last.end()], last.start() - 6):
+        found.append(_plain(codes[int(last[1])], gold))
+    return [value for value in found if value is not None]
 
 
 def _read(sentence: str, claim: re.Match[str], codes: Sequence[str], gold: ProgramValue) -> str | None:
     """Return the value after a verb, if the words before it are about what is asked for."""
-    before, rest = sentence[: claim.end()], sentence[claim.end() :]
-    call = _mentioned_call(before, codes, gold)
+    said, rest = sentence[: claim.end()], sentence[claim.end() :]
+    trees = map(_expression, [codes[int(found[1])] for found in _MASK.finditer(said)][::-1])
+    call = next((tree for tree in trees if isinstance(tree, ast.Call) and _called(tree) == gold.entry), None)
     if gold.asked == "input" and call is not None and sentence[: claim.start()].rstrip().endswith("\0"):
-        returned = _value_after(rest, codes, replace(gold, asked="output"))
+        returned = value_in(_stated_after(rest, codes), replace(gold, asked="output"))
         return value_in(ast.unparse(call), gold) if returned is not None and _same(returned, gold.output) else None
-    if call is not None and not _is_asked_call(call, gold) and gold.asked == "output":
+    if gold.asked == "output" and call is not None and not _is_asked_call(call, gold):
         return None
     if claim[0].startswith("with"):
-        if gold.asked == "output" or not re.search(r"\bcalled\s*$", sentence[: claim.start()]):
-            return None
-    elif _DENIED.search(before) or not (
-        _is_about(before, gold) or (call is not None and _side(before) is None and gold.asked == "output")
-    ):
-        return None
-    if gold.asked == "output" and _is_of_other_call(before, codes, gold):
-        return None
-    value = _value_after(rest, codes, gold)
-    return value if value is not None and _is_plain(value, gold) else None
-
-
-def _value_after(rest: str, codes: Sequence[str], gold: ProgramValue) -> str | None:
-    """Return the one value that a text begins with, in code or plain."""
-    if masked := _MASK.match(rest):
-        text, after, ends = codes[int(masked[1])], rest[masked.end() :], _ENDS
+        is_about = gold.asked == "input" and re.search(r"\bcalled\s*$", sentence[: claim.start()]) is not None
     else:
-        text = _plain_literal(rest)
-        after, ends = rest[len(text) :], _NUMBER_ENDS if text[:1].isdigit() else _ENDS
-    if not text or not ends.match(after) or _MORE.match(after):
-        return None
-    return value_in(text, gold)
+        sides = (gold.asked, "asked") if gold.asked == "input" or call is None else (None, gold.asked, "asked")
+        is_about = _side(said) in sides and not _DENIED.search(said)
+    # Another subject, as in "`s.find` returns" or "the result of `len(x)`".
+    other = re.search("\0(\\d+)\0\\s*(?:\\w+\\s+)?(?:returns?|gives?|yields?|outputs|produces?|evaluates to)\\b", said)
+    other = other or re.search("\\b(?:of|from|by)\\s+(?:the\\s+)?\0(\\d+)\0", said)
+    if gold.asked == "output" and other is not None:
+        is_about = is_about and re.match(rf"{gold.entry}(?!\w)", codes[int(other[1])]) is not None
+    return _plain(_stated_after(rest, codes), gold) if is_about else None
+
+
+def _stated_after(rest: str, codes: Sequence[str]) -> str:
+    """Return the code or literal that a text begins with; empty if there is none, or another one follows it."""
+    text = ""
+    if masked := _MASK.match(rest):
+        text, after = codes[int(masked[1])], rest[masked.end() :]
+    else:
+        if found := _LITERAL.match(rest):
+            text = found[0].rstrip(".")
+        elif rest[:1] in _CLOSING:
+            text = _shortest(rest[:_MAX_LITERAL], _CLOSING[rest[0]], _is_data)
+        after = rest[len(text) :]
+    ends = _NUMBER_ENDS if text[:1].isdigit() and not masked else _ENDS
+    return text if ends.match(after) and not _MORE.match(after) else ""
 
 
 def _listed(lines: Sequence[str], gold: ProgramValue) -> str | None:
@@ -393,47 +346,26 @@ def _listed(lines: Sequence[str], gold: ProgramValue) -> str | None:
     return _keywords("\n".join(assigned), gold) if assigned else None
 
 
-def _mentioned_call(text: str, codes: Sequence[str], gold: ProgramValue) -> ast.Call | None:
-    """Return the last call of the function that a text mentions in code."""
-    trees = (_expression(codes[int(found[1])]) for found in _MASK.finditer(text))
-    calls = [tree for tree in trees if isinstance(tree, ast.Call) and _called(tree) == gold.entry]
-    return calls[-1] if calls else None
-
-
-def _is_of_other_call(text: str, codes: Sequence[str], gold: ProgramValue) -> bool:
-    """Whether a text is about another function, as in "the result of `len(x)`" or "`s.find` returns"."""
-    found = re.search("\0(\\d+)\0\\s*(?:\\w+\\s+)?(?:returns?|gives?|yields?|outputs|produces?|evaluates to)\\b", text)
-    found = found or re.search("\\b(?:of|from|by)\\s+(?:the\\s+)?\0(\\d+)\0", text)
-    if found is None:
-        return False
-    name = re.match(r"\w+", codes[int(found[1])])
-    return name is None or name[0] != gold.entry
-
-
 def _is_asked_call(call: ast.Call, gold: ProgramValue) -> bool:
     asked = _expression(f"{gold.entry}({gold.input}\n)")
-    if not isinstance(asked, ast.Call) or ast.dump(asked) == ast.dump(call):
+    if not isinstance(asked, ast.Call):
         return True
-    named = {keyword.arg: keyword.value for keyword in call.keywords}
-    given = dict(zip(_parameters(gold), call.args, strict=False)) | named
-    meant = dict(zip(_parameters(gold), asked.args, strict=False)) | {each.arg: each.value for each in asked.keywords}
-    return {name: ast.dump(tree) for name, tree in given.items()} == {
-        name: ast.dump(tree) for name, tree in meant.items()
-    }
+    given, meant = (
+        {name: ast.dump(value) for name, value in zip(_parameters(gold)[0], each.args, strict=False)}
+        | {str(word.arg): ast.dump(word.value) for word in each.keywords}
+        for each in (call, asked)
+    )
+    return given == meant
 
 
-def _signature(gold: ProgramValue) -> ast.arguments | None:
-    tree = parse(gold.program)
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if tree is not None else []
-    return next((each.args for each in reversed(functions) if each.name == gold.entry), None)
-
-
-def _parameters(gold: ProgramValue) -> list[str]:
-    """Return the names of the parameters, positional ones first."""
-    signature = _signature(gold)
-    if signature is None:
-        return []
-    return [each.arg for each in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs)]
+def _parameters(gold: ProgramValue) -> tuple[list[str], bool]:
+    """Return the names of the function's parameters, positional ones first, and whether it takes others by name."""
+    tree = parse(gold.program) or ast.Module([], [])
+    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == gold.entry]
+    if not functions:
+        return [], True
+    given = functions[-1].args
+    return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)], given.kwarg is not None
 
 
 def _masked(text: str, gold: ProgramValue) -> tuple[str, list[str]]:
@@ -446,22 +378,16 @@ def _masked(text: str, gold: ProgramValue) -> tuple[str, list[str]]:
 
     text = _CODE.sub(lambda found: mask(found[2]), text.replace("\0", " "))
     for found in reversed([*re.finditer(rf"(?<!assert )\b{gold.entry}\(", text)][-_MAX_CALLS:]):
-        ends = [at + 1 for at in range(found.end(), min(len(text), found.end() + _MAX_CHARS // 8)) if text[at] == ")"]
-        end = next((end for end in ends[:50] if _expression(text[found.start() : end]) is not None), None)
-        if end is not None:
-            text = text[: found.start()] + mask(text[found.start() : end]) + text[end:]
+        before, after = text[: found.start()], text[found.start() :]
+        if call := _shortest(after[: len(found[0]) + _MAX_LITERAL], ")", lambda text: _expression(text) is not None):
+            text = before + mask(call) + after[len(call) :]
     return text, codes
 
 
-def _plain_literal(text: str) -> str:
-    """Return the literal that a text begins with; empty if it begins with none."""
-    if found := _LITERAL.match(text):
-        return found[0].rstrip(".")
-    if text[:1] not in ("'", '"', "[", "(", "{"):
-        return ""
-    closing = {"[": "]", "(": ")", "{": "}"}.get(text[0], text[0])
-    ends = [at + 1 for at, char in enumerate(text[: _MAX_CHARS // 8]) if char == closing and at]
-    return next((text[:end] for end in ends[:50] if _is_data(text[:end])), "")
+def _shortest(text: str, closing: str, is_whole: Callable[[str], bool]) -> str:
+    """Return the shortest beginning up to a closing character that is whole; empty if there is none."""
+    ends = [at + 1 for at, char in enumerate(text) if char == closing and at][:_MAX_CALLS]
+    return next((text[:end] for end in ends if is_whole(text[:end])), "")
 
 
 def _without_latex(box: str) -> str:
@@ -488,16 +414,15 @@ def _is_data(text: str) -> bool:
     return True
 
 
-def _is_plain(text: str, gold: ProgramValue) -> bool:
-    """Whether an answer in a sentence is nothing but data; a block may compute its arguments."""
-    call = _expression(f"_({text}\n)")
-    if gold.asked == "output" or not isinstance(call, ast.Call):
-        return _is_data(text)
-    return bool(text.strip()) and all(_is_data(ast.unparse(each)) for each in _given(call))
-
-
-def _given(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
+def _plain(text: str, gold: ProgramValue) -> str | None:
+    """Return the value of a text in a sentence if it is nothing but data; a block may compute its arguments."""
+    if not (value := value_in(text, gold) or "").strip():
+        return None
+    call = _expression(f"_({value}\n)") if gold.asked == "input" else None
+    if not isinstance(call, ast.Call):
+        return value if _is_data(value) else None
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return value if all(_is_data(ast.unparse(each)) for each in given) else None
 
 
 def _expression(text: str) -> ast.expr | None:
@@ -512,14 +437,13 @@ def _called(call: ast.Call) -> str | None:
 
 def _is_input(tree: ast.Call, entry: str) -> bool:
     """Whether an argument list is only data and expressions: it must not patch, search with or name the program."""
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom):
-            return False
-        if isinstance(node, ast.Name) and node.id in (entry, "_entry", "globals", "locals", "exec", "eval", "vars"):
-            return False
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
-            return False
-    return all(node is tree.func or node.id in bound or hasattr(builtins, node.id) for node in names)
+    nodes = list(ast.walk(tree))
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and node is not tree.func}
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    reaches = names & {entry, "_entry", "globals", "locals", "exec", "eval", "vars"} or any(
+        isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom)
+        or (isinstance(node, ast.Attribute) and node.attr.startswith("_"))
+        for node in nodes
+    )
+    return not reaches and all(name in bound or hasattr(builtins, name) for name in names)

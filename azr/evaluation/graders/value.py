@@ -52,18 +52,8 @@ class ValueGrader:
             return Judgement(
                 verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER, detail=f"states no {gold.asked}, or several"
             )
-        verdict = await (self._try_input(gold, text) if gold.asked == "input" else self._compare(gold, text))
+        verdict = await self._try_input(gold, text) if gold.asked == "input" else _compare(gold, text)
         return Judgement(verdict=verdict, answer=(("answer", text),), reason=_REASONS.get(verdict, ""))
-
-    async def _compare(self, gold: ProgramValue, text: str) -> Verdict:
-        try:
-            value = values.parse(text)
-        except values.PlainDataError:
-            return Verdict.MALFORMED
-        try:
-            return Verdict.RIGHT if values.equal(value, values.parse(gold.output)) else Verdict.WRONG
-        except values.PlainDataError:
-            return Verdict.UNGRADED
 
     async def _try_input(self, gold: ProgramValue, text: str) -> Verdict:
         try:
@@ -93,11 +83,7 @@ class ValueGrader:
             return Verdict.UNGRADED
         if call.status is not CallStatus.OK or call.value is None:
             return Verdict.WRONG
-        try:
-            expected = values.parse(gold.output)
-        except values.PlainDataError:
-            return Verdict.UNGRADED
-        return Verdict.RIGHT if values.equal(values.parse(call.value), expected) else Verdict.WRONG
+        return _compare(gold, call.value)
 
 
 @dataclass(slots=True)
@@ -116,6 +102,18 @@ class TaskGrader:
         verdict = await KINDS[task.kind].grade(task, sections, self.executor.execute)
         answer = tuple((str(each.label), each.text) for each in sections)
         return Judgement(verdict=verdict, answer=answer, reason=_REASONS.get(verdict, ""))
+
+
+def _compare(gold: ProgramValue, text: str) -> Verdict:
+    """Compare the text of a value with the output."""
+    try:
+        value = values.parse(text)
+    except values.PlainDataError:
+        return Verdict.MALFORMED
+    try:
+        return Verdict.RIGHT if values.equal(value, values.parse(gold.output)) else Verdict.WRONG
+    except values.PlainDataError:
+        return Verdict.UNGRADED
 
 
 def _with_entry(gold: ProgramValue, call: str) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 from azr.errors import UserError, unknown
 from azr.evaluation.question import Question, Suite
 from azr.evaluation.suites import code_generation, exam, own, short_answers
-from azr.evaluation.suites.files import reader
-from azr.evaluation.suites.prompts import CHAT, FORMATS
+from azr.evaluation.suites.files import questions
+from azr.evaluation.suites.short_answers import CHAT, FORMATS
 
 
 def _shipped() -> Iterator[Suite]:
@@ -22,19 +22,17 @@ def _shipped() -> Iterator[Suite]:
     stated = tomllib.loads(Path(__file__).with_name("suites.toml").read_text(encoding="utf-8"))
     rows = short_answers.READERS | code_generation.READERS
     for name, about in stated.items():
-        about["files"] = files = tuple(about["files"])
+        about["files"] = tuple(about["files"])
         if name == "luffy":
-            yield Suite(name=name, read=short_answers.read_luffy, **about)
-        elif name == "livecodebench":
-            read, locate = code_generation.read_livecodebench, code_generation.livecodebench_files
-            yield Suite(name=name, read=read, locate=locate, **about)
+            yield Suite(name=name, read_file=short_answers.read_luffy, **about)
         elif name in rows:
-            yield Suite(name=name, read=reader(files, partial(rows[name], name)), **about)
+            locate = code_generation.livecodebench_files if name == "livecodebench" else None
+            yield Suite(name=name, read_file=partial(questions, read=partial(rows[name], name)), locate=locate, **about)
         else:
             for each in FORMATS:
                 named = name if each == CHAT else f"{name}:{each}"
                 read_row = partial(short_answers.VALUE_READERS[name], named, each)
-                yield Suite(name=named, read=reader(files, read_row), **about)
+                yield Suite(name=named, read_file=partial(questions, read=read_row), **about)
 
 
 SUITES: dict[str, Suite] = {suite.name: suite for suite in (*_shipped(), exam.SUITE)}
@@ -109,7 +107,7 @@ def check_names(names: Sequence[str], known: Mapping[str, Suite]) -> None:
 
 def _load(suite: Suite, folder: Path, limit: int | None, *, altered: bool) -> LoadedSuite:
     sha256 = {}
-    for path in located(suite, folder):
+    for path in suite.located(folder):
         sha256[path.name] = hash_of(path)
         if not altered and suite.sha256.get(path.name, sha256[path.name]) != sha256[path.name]:
             # A row that cannot be read says more about what happened to the file.
@@ -130,13 +128,6 @@ def load_exam(folder: Path, limit: int) -> LoadedSuite:
 def _limited(suite: Suite, read: Sequence[Question], limit: int | None, sha256: Mapping[str, str]) -> LoadedSuite:
     asked = tuple(read) if limit is None else subset(read, limit, groups_alike=suite.groups_alike)
     return LoadedSuite(suite=suite, questions=asked, all_questions=tuple(read), sha256=sha256)
-
-
-def located(suite: Suite, folder: Path) -> Sequence[Path]:
-    """Return the existing files that the suite is read from."""
-    if suite.locate is not None:
-        return suite.locate(folder)
-    return [path for name in suite.files if (path := folder / name).is_file()][:1]
 
 
 def hash_of(path: Path) -> str:
@@ -170,7 +161,7 @@ def listing(folder: Path | None) -> Iterator[tuple[str, str, str, str, str, str]
     """Yield name, state, rows, SHA-256, licence and source of every suite, for people."""
     for suite in suites_of(folder).values():
         place = folder if folder is not None else exam.OWN.parent
-        paths = located(suite, place) if folder is not None or suite.name == exam.NAME else []
+        paths = suite.located(place) if folder is not None or suite.name == exam.NAME else []
         rows, state, digests = str(suite.rows or "?"), "not found", "-"
         if paths:
             hashes = {path.name: hash_of(path) for path in paths}

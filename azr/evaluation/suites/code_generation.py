@@ -13,17 +13,14 @@ import json
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from azr.evaluation.graders import plain_json
-from azr.evaluation.graders.calls import STARTER_IMPORTS, Calls
+from azr.evaluation.graders.programs import STARTER_IMPORTS, Calls, Tests
 from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
-from azr.evaluation.graders.stdin import Tests
 from azr.evaluation.question import Question
-from azr.evaluation.suites.files import Row, find, questions, text
-from azr.evaluation.suites.prompts import PROMPTS
+from azr.evaluation.suites.files import PROMPTS, Row, text
 
 _CODEC = Path(plain_json.__file__).read_text()
 _RECORDER = """
@@ -49,28 +46,30 @@ _HUMANEVAL_JUDGES = {
 
 def _humaneval_row(suite: str, row: Row, number: int) -> Question:
     id, prompt, entry = text(row, "task_id"), text(row, "prompt"), text(row, "entry_point")
-    solution, test = text(row, "canonical_solution"), text(row, "test")
-    ast.parse(prompt + solution)
-    ast.parse(test)
+    reference = prompt + text(row, "canonical_solution")
+    ast.parse(reference)
     judge, atol = _HUMANEVAL_JUDGES.get(_number(id), ("", 0.0))
-    task = f"{prompt}{solution}\n{test}"
-    recorder = f"import json\n{_CODEC}{_RECORDER.format(task=task, entry=entry)}"
+    cases: Mapping[str, tuple[str, ...]] = {"base": ()}
+    recorder = ""
+    if suite == "humaneval":
+        test = text(row, "test")
+        ast.parse(test)
+        task = f"{reference}\n{test}"
+        recorder = f"import json\n{_CODEC}{_RECORDER.format(task=task, entry=entry)}"
+    else:
+        cases = _plus_cases(row, list)
+        judge, atol = (judge, max(float(row["atol"]), atol)) if judge == "root" else ("", float(row["atol"]))
     gold = Calls(
-        entry=entry, cases={"base": ()}, reference=prompt + solution, recorder=recorder, prelude=prompt, begun=True,
-        atol=atol, judge=judge,
+        entry=entry, cases=cases, reference=reference, recorder=recorder, prelude=prompt, begun=True, atol=atol,
+        judge=judge,
     )  # fmt: skip
     return _function_question(suite, id, "complete", prompt.rstrip(), gold)
 
 
 def _function_question(suite: str, id: str, form: str, prompt: str, gold: Calls) -> Question:
+    message = PROMPTS[form].format(prompt=prompt)
     return Question(
-        id=id,
-        suite=suite,
-        group="all",
-        message=PROMPTS[form].format(prompt=prompt),
-        problem=prompt,
-        gold=gold,
-        programs=(gold.reference,),
+        id=id, suite=suite, group="all", message=message, problem=prompt, gold=gold, programs=(gold.reference,)
     )
 
 
@@ -83,22 +82,6 @@ def _plus_cases(row: Row, restore: Callable[[list[Any]], Iterable[Any]]) -> Mapp
         part: tuple(case_text(list(restore(arguments))) for arguments in row[f"{part}_input"])
         for part in ("base", "plus")
     }
-
-
-def _humaneval_plus_row(suite: str, row: Row, number: int) -> Question:
-    id, prompt, entry = text(row, "task_id"), text(row, "prompt"), text(row, "entry_point")
-    reference = prompt + text(row, "canonical_solution")
-    ast.parse(reference)
-    gold = Calls(
-        entry=entry,
-        cases=_plus_cases(row, list),
-        reference=reference,
-        prelude=prompt,
-        begun=True,
-        atol=float(row["atol"]) if _number(id) != 32 else max(float(row["atol"]), 1e-4),
-        judge="root" if _number(id) == 32 else "",
-    )
-    return _function_question(suite, id, "complete", prompt.rstrip(), gold)
 
 
 def _mbpp_row(suite: str, row: Row, number: int) -> Question:
@@ -267,23 +250,15 @@ def _lines(stated: Any) -> str:
     return "\n".join(map(str, stated)) if isinstance(stated, list) else str(stated)
 
 
-_LIVECODEBENCH = ("test.jsonl", "test2.jsonl", "test3.jsonl", "test4.jsonl", "test5.jsonl")
-
-
-def read_livecodebench(folder: Path) -> list[Question]:
-    """Return the existing files among the first five, which are version 5."""
-    paths = livecodebench_files(folder)
-    if not paths:
-        find(folder / "livecodebench", _LIVECODEBENCH)
-    return [question for path in paths for question in questions(path, partial(_livecodebench_row, "livecodebench"))]
-
-
 def livecodebench_files(folder: Path) -> list[Path]:
+    """Return the existing files among the first five, which are version 5."""
     place = folder / "livecodebench" if (folder / "livecodebench").is_dir() else folder
-    return [place / name for name in _LIVECODEBENCH if (place / name).is_file()]
+    names = ("test.jsonl", "test2.jsonl", "test3.jsonl", "test4.jsonl", "test5.jsonl")
+    return [place / name for name in names if (place / name).is_file()]
 
 
 READERS: dict[str, Callable[[str, Row, int], Question | None]] = {
-    "humaneval": _humaneval_row, "humaneval+": _humaneval_plus_row, "mbpp+": _mbpp_row, "apps": _apps_row,
+    "humaneval": _humaneval_row, "humaneval+": _humaneval_row, "mbpp+": _mbpp_row, "apps": _apps_row,
+    "livecodebench": _livecodebench_row,
 }  # fmt: skip
 """Questions of rows, by suite; None for a row without tests."""

@@ -41,7 +41,11 @@ def exam_questions(folder: Path) -> list[Question]:
         raise UserError(
             f"There is no exam in {folder}: give the folder that holds files such as {next(iter(KINDS))}.jsonl."
         )
-    return [each for kind, path in files.items() for each in questions(path, partial(_read_row, KINDS[kind]))]
+    return [each for path in files.values() for each in _read_file(path)]
+
+
+def _read_file(path: Path) -> list[Question]:
+    return questions(path, partial(_read_row, KINDS[path.stem]))
 
 
 def _read_row(kind: TaskKind, row: Row, number: int) -> Question:
@@ -77,7 +81,7 @@ SUITE = Suite(
     licence="MIT",
     source="data/exam of this project, which is taken where the folder has none",
     grader=TASK,
-    read=lambda folder: exam_questions(_place(folder)),
+    read_file=_read_file,
     locate=lambda folder: tuple(exam_files(_place(folder)).values()),
     groups_alike=True,
 )

@@ -1,4 +1,4 @@
-"""Read files of suites: JSON lines, JSON arrays, gzip and parquet. Errors name the row."""
+"""Read prompts.toml, and files of suites: JSON lines, JSON arrays, gzip and parquet. Errors name the row."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import gzip
 import importlib
 import json
 import math
+import tomllib
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from azr.errors import UserError
 from azr.evaluation.question import Question
 
+PROMPTS = tomllib.loads(Path(__file__).with_name("prompts.toml").read_text(encoding="utf-8"))
+"""Texts of user turns, with places for what a question holds."""
 Row = dict[str, Any]
 ReadRow = Callable[[Row, int], Question | None]
 """The question of a row and its number, counted from 1; None for a row that holds none. Whatever it raises of the
@@ -24,18 +27,6 @@ ROW_ERRORS = (
 )  # fmt: skip
 
 
-def find(folder: Path, names: tuple[str, ...]) -> Path:
-    """Return the first existing file. Raises UserError when there is none."""
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(f"{folder} has no {' or '.join(names)}: see `azr eval --list` for where it comes from.")
-
-
-@overload
-def read_rows(path: Path) -> Iterator[Row]: ...
-@overload
-def read_rows(path: Path, *, arrays: bool) -> Iterator[Row | list[Any]]: ...
 def read_rows(path: Path, *, arrays: bool = False) -> Iterator[Any]:
     """Return the rows of a file in order; with ``arrays``, a row may be a JSON array too.
 
@@ -203,11 +194,6 @@ def questions(path: Path, read: ReadRow) -> list[Question]:
     if not found:
         raise UserError(f"{path} holds no questions: get the file again.")
     return found
-
-
-def reader(names: tuple[str, ...], read: ReadRow) -> Callable[[Path], list[Question]]:
-    """Return a function that reads the questions of the first existing file in a folder."""
-    return lambda folder: questions(find(folder, names), read)
 
 
 def text(row: Row, name: str) -> str:

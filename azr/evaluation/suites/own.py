@@ -1,22 +1,155 @@
-"""Users' suites: a TOML beside the data declares file, fields, prompt and grader."""
+"""Users' rows: their gold answers by grader, and suites that a TOML beside the data declares."""
 
 from __future__ import annotations
 
+import ast
+import json
+import math
 import re
+import string
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from azr import values
 from azr.errors import UserError
+from azr.evaluation.graders.choice import Choice
+from azr.evaluation.graders.code_blocks import defines
+from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.own import is_own
-from azr.evaluation.question import GraderName, Question, Suite
-from azr.evaluation.suites.files import Row, reader, text
-from azr.evaluation.suites.golds import FIELDS, TOLERANCE, check_grader, gold, labels
+from azr.evaluation.graders.programs import STARTER_IMPORTS, Calls, Tests
+from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
+from azr.evaluation.graders.value import ProgramValue
+from azr.evaluation.question import GRADERS, GraderName, Question, Suite
+from azr.evaluation.suites.files import Row, questions, text
 
+FIELDS: dict[GraderName, tuple[str, ...]] = {
+    "math": ("answer",),
+    "choice": ("answer", "options"),
+    "calls": ("entry", "inputs", "outputs"),
+    "stdin": ("inputs", "outputs"),
+    "value": ("program", "input", "output"),
+}
+"""Fields that each built-in grader needs; a user's grader gets the whole row."""
+TOLERANCE = "tolerance"
+"""Optional field of a row for ``math``, ``calls`` and ``stdin``."""
+assert FIELDS.keys() == set(GRADERS)
 _NAME = re.compile(r"[\w+.-]+")
 _PLACE = re.compile(r"\{(\w+)\}")
+
+
+def check_grader(name: object) -> None:
+    """Raise ValueError if there is no grader of this name."""
+    if not isinstance(name, str) or not (name in GRADERS or is_own(name)):
+        raise ValueError(
+            f"the grader {name!r} is none of {', '.join(GRADERS)}, no module:function of your own and "
+            "none that an installed package names"
+        )
+
+
+def labels(options: Sequence[Any]) -> tuple[str, ...]:
+    """Return the letters of the options of a choice."""
+    return tuple(string.ascii_uppercase[: len(options)])
+
+
+def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | None = None, asked: str = "output") -> Any:
+    """Return the gold answer for a grader from the fields of a row.
+
+    ``tolerance``: of ``math``, ``calls`` and ``stdin``, where the row has none of its own; it is absolute.
+    ``asked``: of ``value``, ``output`` or ``input``.
+    Raises KeyError with the name of a missing field, TypeError or ValueError for one of another form.
+    """
+    if is_own(grader):
+        return json.loads(json.dumps(dict(given), default=str))
+    stated = tolerance if given.get(TOLERANCE) is None else given[TOLERANCE]
+    if isinstance(stated, bool) or not isinstance(stated, int | float | None) or not 0 <= (stated or 0) < math.inf:
+        raise ValueError(f"its tolerance {stated!r} is no number from 0")
+    tolerance = None if stated is None else float(stated)
+    given = {name: given[name] for name in FIELDS[grader]}
+    match grader:
+        case "math":
+            answers = given["answer"] if isinstance(given["answer"], list) else [given["answer"]]
+            if not answers or not all(map(_is_answer, answers)):
+                raise TypeError(f"the answer {given['answer']!r} is neither text nor a number, nor a list of them")
+            if tests := next(filter(is_tests, answers), None):
+                raise ValueError(f"the answer {tests[:60]!r} is tests of a program: its grader is calls or stdin")
+            return MathGold(tuple(map(str, answers)), tolerance)
+        case "choice":
+            options, label = given["options"], given["answer"]
+            if not isinstance(options, list) or not 2 <= len(options) <= len(string.ascii_uppercase):
+                raise TypeError("its options are no list of 2 to 26")
+            letters = labels(options)
+            if isinstance(label, int) and not isinstance(label, bool):
+                label = letters[label] if 0 <= label < len(letters) else str(label)
+            if label not in letters:
+                raise ValueError(f"the answer {label!r} is none of {', '.join(letters)}")
+            return Choice(label, letters)
+        case "value":
+            return _program_value(given, asked)
+    inputs, outputs = given["inputs"], given["outputs"]
+    if not isinstance(inputs, list) or not isinstance(outputs, list):
+        raise TypeError("inputs and outputs are not both lists")
+    if len(inputs) != len(outputs) or not inputs:
+        raise ValueError("there are not as many outputs as inputs, or none")
+    if grader == "stdin":
+        if not all(isinstance(each, str | int | float) for each in (*inputs, *outputs)):
+            raise TypeError("an input or output is neither text nor a number")
+        return Tests(tuple(map(str, inputs)), tuple(map(str, outputs)), tolerance)
+    if not isinstance(given["entry"], str) or not given["entry"].isidentifier():
+        raise ValueError(f"its entry {given['entry']!r} is no name of a function")
+    if not all(isinstance(arguments, list) for arguments in inputs):
+        raise TypeError("its inputs are not lists, of the arguments of one call each")
+    return Calls(
+        entry=given["entry"],
+        cases={"tests": tuple(map(case_text, inputs))},
+        expected={"tests": tuple(outputs)},
+        prelude=STARTER_IMPORTS,
+        recursion=DEEP_RECURSION,
+        json=True,
+        atol=tolerance or 0.0,
+    )
+
+
+def is_tests(answer: object) -> bool:
+    """Whether an answer is a program's tests, or their JSON text: an object, or a list of objects or assertions."""
+    stated = answer
+    if isinstance(answer, str) and answer.strip()[:1] in ("{", "["):
+        try:
+            stated = json.loads(answer)
+        except (ValueError, RecursionError):
+            return False
+    if not isinstance(stated, dict | list):
+        return False
+    first = stated[0] if isinstance(stated, list) and stated else stated
+    return (isinstance(first, dict) and bool(first)) or (
+        isinstance(first, str) and first.lstrip().startswith("assert ")
+    )
+
+
+def _is_answer(value: object) -> bool:
+    if isinstance(value, str):
+        return bool(value.strip())
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _program_value(given: Mapping[str, Any], asked: str) -> ProgramValue:
+    if not all(isinstance(value, str) for value in given.values()):
+        raise TypeError("its program, input and output are not all text")
+    gold = ProgramValue(given["program"], asked, given["input"], given["output"])  # type: ignore[arg-type]
+    try:
+        ast.parse(gold.program)
+        values.parse(gold.output)
+    except SyntaxError as error:
+        raise ValueError(f"its program is no Python: {error}") from error
+    except values.PlainDataError as error:
+        raise ValueError(f"its output is no plain data: {error}") from error
+    if not defines(gold.program, gold.entry):
+        raise ValueError(f"its program does not define {gold.entry}")
+    return gold
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,7 +212,7 @@ def read_declaration(path: Path) -> Suite:
         licence=stated.licence,
         source=stated.source,
         grader=stated.grader,
-        read=reader((stated.file,), read_row),
+        read_file=partial(questions, read=read_row),
         sha256={stated.file: stated.sha256} if stated.sha256 else {},
     )
 

@@ -1,11 +1,14 @@
-"""Suites of short answers: mathematics, multiple choice, and the values that programs take and return."""
+"""Suites of short answers: mathematics, multiple choice, and the values that programs take and return.
+
+A value is asked for by a message to a chat model, or by worked examples that a model continues.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -15,11 +18,55 @@ from azr.evaluation.graders.extraction import last_box
 from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Question
-from azr.evaluation.suites.files import Row, find, questions, text
-from azr.evaluation.suites.prompts import PROMPTS, math_message, value_question
+from azr.evaluation.suites.files import PROMPTS, Row, questions, text
 
+CHAT, COMPLETION, COMPLETION_COT = FORMATS = ("chat", "completion", "completion-cot")
+"""How a value is asked for. The last two are the few-shot formats of CRUXEval, without and with chain of thought."""
 _OPTION = re.compile(r"^[ \t]*([A-Z1-9])\)", re.MULTILINE)
 _GPQA_HEAD = re.compile(r"\AAnswer the following multiple choice question\..*?\n\n", re.DOTALL)
+
+
+def math_message(problem: str) -> str:
+    """Return the user turn of a mathematical problem."""
+    return str(PROMPTS["math"].format(problem=problem.strip()))
+
+
+def chat_message(gold: ProgramValue) -> str:
+    """Return the user turn that asks for the output of a program, or for an input."""
+    named = {"program": gold.program.strip("\n"), "entry": gold.entry, "input": gold.input, "output": gold.output}
+    return str(PROMPTS["chat"][gold.asked].format(**named))
+
+
+def value_question(suite: str, id: str, group: str, gold: ProgramValue, prompt_format: str) -> Question:
+    """Return the question of a suite that asks for a value in one of `FORMATS`."""
+    message, opened = chat_message(gold), ""
+    stops: tuple[str, ...] = ()
+    if prompt_format != CHAT:
+        works = prompt_format == COMPLETION_COT
+        # An opened assertion ends before the parenthesis: tokenizers join ``('`` into one token, which no model writes
+        # after a lone ``(``.
+        known = "" if gold.asked == "input" else f"({gold.input}) =="
+        opened = "[THOUGHT]\n" if works else f"[ANSWER]\nassert {gold.entry}{known}"
+        shown = (_example(worked, gold.asked, works=works) for worked in PROMPTS["examples"])
+        message = "\n\n".join([PROMPTS["rules"][gold.asked], *shown, f"{_asked(gold)}\n{opened}"])
+        stops = ("[/ANSWER]",) if works else ("\n",)
+    return Question(
+        id=id, suite=suite, group=group, message=message, opened=opened, stop_strings=stops, problem=gold.program,
+        gold=gold, programs=(gold.program,),
+    )  # fmt: skip
+
+
+def _example(worked: Mapping[str, str], asked: str, *, works: bool) -> str:
+    gold = ProgramValue(worked["program"], asked, worked["input"], worked["output"])  # type: ignore[arg-type]
+    working = worked["backwards" if asked == "input" else "forwards"]
+    thought = f"[THOUGHT]\n{working}\n[/THOUGHT]\n" if works else ""
+    return f"{_asked(gold)}\n{thought}[ANSWER]\nassert f({gold.input}) == {gold.output}\n[/ANSWER]"
+
+
+def _asked(gold: ProgramValue) -> str:
+    call = f"{gold.entry}(??) == {gold.output}" if gold.asked == "input" else f"{gold.entry}({gold.input}) == ??"
+    program = gold.program.strip("\n")
+    return f"[PYTHON]\n{program}\n\nassert {call}\n[/PYTHON]"
 
 
 def _math(suite: str, id: str, group: str, problem: str, gold: MathGold) -> Question:
@@ -75,7 +122,7 @@ def _gsm8k(suite: str, row: Row, number: int) -> Question:
     return _math(suite, str(row.get("idx", number)), "all", text(row, "question"), gold)
 
 
-def read_luffy(folder: Path) -> list[Question]:
+def read_luffy(path: Path) -> list[Question]:
     """Drop repeated questions: the file has AIME and AMC 32 times, but an evaluation draws its samples itself."""
     seen: set[str] = set()
 
@@ -89,7 +136,7 @@ def read_luffy(folder: Path) -> list[Question]:
         gold = MathGold((_number(float(truth)) if truth.endswith(".0") else truth,))
         return _math("luffy", id, source, problem, gold)
 
-    return questions(find(folder, ("luffy_valid_all.parquet",)), read)
+    return questions(path, read)
 
 
 def _choice(suite: str, id: str, group: str, question: str, gold: Choice) -> Question:

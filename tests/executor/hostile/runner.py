@@ -91,7 +91,7 @@ class Lane:
             assert time.monotonic() < deadline, f"an honest program cannot run before any attack: {output}"
 
     async def _attack(self, attack: Attack) -> Outcome:
-        restarts = self._pool.stats().restarts
+        restarts = self._pool.stats()["restarts"]
         mark = self._world.new_mark()
         # Sent together, so that they wait together in the zygote's memory.
         before_it, (result, elapsed_s), after_it = await asyncio.gather(
@@ -111,7 +111,7 @@ class Lane:
         heir = await self._heir()
         if heir != self._untouched:
             breaches.append(f"changed what the next program sees: {heir}")
-        if self._pool.stats().restarts != restarts:
+        if self._pool.stats()["restarts"] != restarts:
             breaches.append("ended a zygote")
         return Outcome(attack=attack, result=result, elapsed_s=elapsed_s, breaches=tuple(breaches))
 

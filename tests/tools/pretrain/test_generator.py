@@ -33,36 +33,20 @@ def test_same_seed_gives_same_samples(samples):
     assert [random_sample(rng, inputs=6) for _ in range(50)] == samples[:50]
 
 
-def test_stated_outputs_are_what_running_gives(samples):
+def test_samples_state_what_running_gives_for_distinct_inputs(samples):
     for sample in samples:
         assert tuple(rerun(sample.program, given) for given in sample.inputs) == sample.outputs
-
-
-def test_inputs_are_canonical_and_distinct(samples):
-    for sample in samples:
-        assert len(set(sample.inputs)) == 6
-        for given in sample.inputs:
-            assert values.canonical_arguments(values.parse_arguments(given)) == given
-
-
-def test_outputs_are_bounded_and_depend_on_the_input(samples):
-    for sample in samples:
+        assert len(set(sample.inputs)) == 6 and len(set(sample.outputs)) > 1 and sample.inputs != sample.outputs
+        assert all(values.canonical_arguments(values.parse_arguments(given)) == given for given in sample.inputs)
         assert all(len(output) <= MAX_OUTPUT for output in sample.outputs)
-        assert len(set(sample.outputs)) > 1
-        assert sample.inputs != sample.outputs
 
 
-def test_programs_stay_within_the_documented_composition(samples):
+def test_programs_are_varied_and_stay_within_the_documented_composition(samples):
+    assert len({sample.program for sample in samples}) > 200
     for sample in samples:
         assert parse_program(sample.program) is not None
-        steps = sample.message.count(", ") - sample.message.count("sort, reverse") + 1
-        assert 1 <= steps <= MAX_STEPS
-        assert "while" not in sample.program
-        assert sample.program.count("for ") <= 2 * MAX_STEPS
-
-
-def test_programs_are_varied(samples):
-    assert len({sample.program for sample in samples}) > 200
+        assert 1 <= sample.message.count(", ") - sample.message.count("sort, reverse") + 1 <= MAX_STEPS
+        assert "while" not in sample.program and sample.program.count("for ") <= 2 * MAX_STEPS
 
 
 def test_held_out_programs_are_kept_apart(samples):

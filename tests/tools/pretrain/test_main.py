@@ -15,22 +15,8 @@ def test_the_defaults_are_those_of_the_committed_model_and_options_replace_them(
     calls: list[tuple[object, ...]] = []
     monkeypatch.setattr(command, "run", lambda *arguments: calls.append(arguments))
     command.main([])
-    command.main(
-        [
-            "--out",
-            "elsewhere",
-            "--start",
-            "model",
-            "--minutes",
-            "1",
-            "--stop-at",
-            "1",
-            "--seed",
-            "2",
-            "--corpus",
-            "worked",
-        ]
-    )
+    given = "--out elsewhere --start model --minutes 1 --stop-at 1 --seed 2 --corpus worked"
+    command.main(given.split())
     half_way = OptimConfig(minutes=32, stop_at=0.47)
     assert calls == [
         (Path("data/azr_14m_base"), None, half_way, 1, 2, CORPORA["all"]),

@@ -11,8 +11,8 @@ from typing import Any, Literal, cast
 
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import GraderName
-from azr.evaluation.suites.golds import is_tests
-from azr.evaluation.suites.prompts import chat_message, math_message
+from azr.evaluation.suites.own import is_tests
+from azr.evaluation.suites.short_answers import chat_message, math_message
 
 _ROLES = ("system", "user", "assistant")
 _PROGRAMS = ("code", "coding", "programming")

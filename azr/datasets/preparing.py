@@ -1,4 +1,4 @@
-"""Turns a source's file into a file of rows, and counts what became of each example."""
+"""Turn a source's file into a file of rows, count what became of each example, and leave out questions of suites."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from huggingface_hub import HfApi, constants
 
 from azr.concurrency import gather
-from azr.datasets.prepare.overlap import Match, Overlap, normal
-from azr.datasets.prepare.sources import Example, Options, Source
 from azr.datasets.rows import FORMATS, read_row
+from azr.datasets.sources import Example, Options, Source
 from azr.errors import UserError
 from azr.evaluation.graders.maths import MathGrader
+from azr.evaluation.question import Question
+from azr.evaluation.suites import exam, load_suites, suites_of
 from azr.evaluation.suites.files import ROW_ERRORS, Row, read_rows
 from azr.hardware import cache_folder
 from azr.runs.model_folder import HUB_S, hub_errors, must_be_local
@@ -35,7 +36,75 @@ OTHER = "a program is asked for"
 READ = (".parquet", ".jsonl", ".jsonl.gz", ".json", ".json.gz")
 _BATCH = 1_000
 """Rows of a parquet file that are written at once."""
+Match = Literal["exactly", "13 words", "13 words of a trace"]
+WORDS = 13
+"""The authors of GPT-3 took as many."""
+STOCK = 3
+"""A run of words in so many different questions of the suites, such as "where m and n are relatively prime positive
+integers", says nothing about where a question is from."""
+_WORD = re.compile(r"[^\W_]+")
 _DATA_SET = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.-]+))?(?::(?P<split>[\w.-]+))?")
+
+
+def normal(text: str) -> str:
+    """The text without differences of case and white space."""
+    return " ".join(text.casefold().split())
+
+
+class Overlap:
+    """All questions of some suites."""
+
+    def __init__(self, suites: Mapping[str, Iterable[Question]]) -> None:
+        """``suites``: by name."""
+        self.counts: dict[str, int] = {}
+        self._exact: dict[str, set[str]] = {}
+        texts: dict[str, set[str]] = {}
+        for name, questions in suites.items():
+            self.counts[name] = 0
+            for question in questions:
+                text = question.problem or question.message
+                self.counts[name] += 1
+                self._exact.setdefault(normal(text), set()).add(name)
+                # What differs in its punctuation alone is the same question.
+                texts.setdefault(" ".join(_WORD.findall(text.casefold())), set()).add(name)
+        self._runs: dict[int, set[str]] = {}
+        times: dict[int, int] = {}
+        for text, names in texts.items():
+            for run in set(_runs(text)):
+                self._runs.setdefault(run, set()).update(names)
+                times[run] = times.get(run, 0) + 1
+        for run, count in times.items():
+            if count >= STOCK:
+                del self._runs[run]
+
+    def find(self, question: str, traces: Iterable[str] = ()) -> dict[str, Match]:
+        """The suites that hold the question, or a question with a run of words that this one or a trace of it has."""
+        found: dict[str, Match] = {}
+        for trace in traces:
+            found |= dict.fromkeys(self._share_run(trace), "13 words of a trace")
+        found |= dict.fromkeys(self._share_run(question), "13 words")
+        return found | dict.fromkeys(self._exact.get(normal(question), ()), "exactly")
+
+    def _share_run(self, text: str) -> set[str]:
+        """The suites with a question of which the text has a run of words."""
+        return {name for run in _runs(text.casefold()) if run in self._runs for name in self._runs[run]}
+
+
+def _runs(text: str) -> Iterator[int]:
+    """Hashes, of 64 bits, of all runs of `WORDS` words."""
+    words = _WORD.findall(text)
+    return map(hash, zip(*(words[at:] for at in range(WORDS)), strict=False))
+
+
+def load_overlap(folder: Path) -> Overlap:
+    """All suites that the folder has files of, and the project's exam. Raises UserError when it has none."""
+    if not folder.is_dir():
+        raise UserError(f"There is no folder {folder}: give the one that holds the files of the suites.")
+    names = [name for name, suite in suites_of(folder).items() if suite.located(folder)]
+    if not [name for name in names if name != exam.NAME]:
+        raise UserError(f"{folder} holds no file of a suite: `azr eval --list` names those that are read.")
+    # Whatever the user evaluates with is what must not be trained on.
+    return Overlap({each.suite.name: each.all_questions for each in load_suites(names, folder, altered=True)})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,12 +250,13 @@ def rows_file(named: str) -> Path:
         if is_on_hub(named) and not constants.HF_HUB_OFFLINE:
             HfApi().dataset_info(source[0], timeout=HUB_S)  # `datasets` would try for half a minute
         rows = importlib.import_module("datasets").load_dataset(*source, split=split or "train")
-    name = "--".join([*source, split or "train"]).replace("/", "--")
+    name = "--".join([*source, split or "train", rows._fingerprint]).replace("/", "--")
     out = cache_folder() / "rows" / f"{name}.jsonl"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with written(out, ()) as write:
-        for row in rows:
-            write(row)
+    if not out.is_file():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with written(out, ()) as write:
+            for row in rows:
+                write(row)
     return out
 
 
@@ -215,8 +285,9 @@ def written(out: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row], Non
     Raises UserError when there is no room.
     """
     staging = out.with_name(f".{out.name}.part")
+    is_parquet = out.name.endswith(".parquet")
     try:
-        with _opened(staging, out.name, columns) as write:
+        with _parquet(staging, columns) if is_parquet else _json_lines(staging, out.name) as write:
             yield write
         os.replace(staging, out)
     except OSError as error:
@@ -227,11 +298,7 @@ def written(out: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row], Non
 
 
 @contextlib.contextmanager
-def _opened(staging: Path, name: str, columns: tuple[str, ...]) -> Iterator[Callable[[Row], None]]:
-    if name.endswith(".parquet"):
-        with _parquet(staging, columns) as write:
-            yield write
-        return
+def _json_lines(staging: Path, name: str) -> Iterator[Callable[[Row], None]]:
     with staging.open("wb") as plain:
         # Without name and time the same rows are the same bytes.
         packed = gzip.GzipFile("", "wb", 6, plain, 0) if name.endswith(".gz") else contextlib.nullcontext(plain)

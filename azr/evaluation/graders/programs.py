@@ -1,20 +1,33 @@
-"""Judges functions by calling them: HumanEval, MBPP+, and the function form of LiveCodeBench and APPS."""
+"""Grade programs: by calling a function (HumanEval, MBPP+), or on standard input too (LiveCodeBench, APPS)."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from azr.evaluation.graders.code_blocks import defines, definition, parses
+from azr.evaluation.graders import code_blocks
+from azr.evaluation.graders.code_blocks import defines, parses
 from azr.evaluation.graders.plain_json import decode, refuse_collisions
-from azr.evaluation.graders.sandboxed import MAX_SHOWN, RECURSION, Ran, call_program, calls, shown
+from azr.evaluation.graders.sandboxed import (
+    MAX_SHOWN,
+    RECURSION,
+    Ran,
+    call_program,
+    calls,
+    shown,
+    standard_output,
+    stdin_program,
+)
 from azr.evaluation.question import Question
+from azr.execution import CallStatus
 from azr.records import Judgement, Reason
 from azr.tasks.base import Verdict
 
@@ -27,6 +40,13 @@ _TOO_MUCH = ("timeout", "memory", "MemoryError", "output_too_large")
 """Failures of the reference solution for which a call is left out."""
 _FEWEST_KEPT = 0.9
 """Smallest share of calls that must remain for answers to be graded."""
+_TOLERANCE = 1e-6
+"""Tolerance of most judges; absolute from 1 on, so that amounts of money stay apart, and relative below."""
+_ROUNDING = 1e-12
+"""Relative error of a computation with floats."""
+_ZERO = 1e-9
+"""Largest number that equals an expected ``0.0``."""
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 STARTER_IMPORTS = (
     "import string, re, datetime, collections, heapq, bisect, copy, math, random, statistics, itertools, functools, "
@@ -39,7 +59,7 @@ STARTER_IMPORTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """Gold of `CallsGrader`: a function, its calls and what they must return."""
+    """Gold of a function: its calls and what they must return."""
 
     entry: str
     """Name of the function, or of the method of the class ``Solution``."""
@@ -66,6 +86,17 @@ class Calls:
     """``expected`` comes from JSON: tuples count as lists, and numeric keys as text."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """Gold of a program that reads standard input: input and expected output of every test."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tolerance: float | None = None
+    """Tolerance of numbers: absolute, and relative too for an expected number with a point. 0: exact. None: an expected
+    number with a point may differ by 1e-6, below 1 by one part in a million."""
+
+
 @dataclass(slots=True)
 class _Solved:
     cases: Mapping[str, tuple[str, ...]]
@@ -73,18 +104,28 @@ class _Solved:
 
 
 @dataclass(slots=True)
-class CallsGrader:
-    """Calls functions. ``base`` and ``plus`` are parts of a judgement; an answer is right if all parts are."""
+class ProgramGrader:
+    """Calls a function, or runs a script once for each of its `Tests`; an answer is right if it passes all.
+
+    The parts of a function's judgement are those of its calls, such as ``base`` and ``plus``.
+    """
 
     executor: Executor
     _solved: dict[tuple[str, str], asyncio.Task[_Solved]] = field(default_factory=dict)
     """Calls and expected values from reference solutions, by suite and question."""
 
     async def grade(self, question: Question, response: str) -> Judgement:
-        gold: Calls = question.gold
-        answer = definition(response, gold.entry, begun=gold.begun)
+        gold: Calls | Tests = question.gold
+        if isinstance(gold, Tests):
+            answer = code_blocks.program(response)
+        else:
+            answer = code_blocks.definition(response, gold.entry, begun=gold.begun)
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
+        if isinstance(gold, Tests):
+            verdict, failure = await self._run_script(gold, stdin_program(answer))
+            reason = Reason.LOST if verdict is Verdict.UNGRADED else ""
+            return Judgement(verdict=verdict, detail=failure, answer=(("answer", answer),), reason=reason)
         key = question.suite, question.id
         if key not in self._solved:
             self._solved[key] = asyncio.create_task(self._solve(gold))
@@ -97,6 +138,19 @@ class CallsGrader:
         parts, failure = ran
         verdict = Verdict.WRONG if failure else Verdict.RIGHT
         return Judgement(verdict=verdict, detail=failure, answer=(("answer", answer),), parts=parts)
+
+    async def _run_script(self, gold: Tests, program: str) -> tuple[Verdict, str]:
+        """Return the verdict, and the first failure if there is one."""
+        for given, wanted in zip(gold.inputs, gold.outputs, strict=True):
+            written, call = await standard_output(self.executor, program, given)
+            if call.status is CallStatus.LOST:
+                return Verdict.UNGRADED, ""
+            if written is None:
+                ended = call.error if call.status is CallStatus.RAISED else call.status.value
+                return Verdict.WRONG, f"the input {shown(given)} ended with {ended}"
+            if not same_output(written, wanted, gold.tolerance):
+                return Verdict.WRONG, f"the input {shown(given)} gave {shown(written)}, not {shown(wanted)}"
+        return Verdict.RIGHT, ""
 
     async def _run(self, gold: Calls, program: str, solved: _Solved) -> tuple[dict[str, bool], str] | None:
         """Return which parts a program passes, and its first failure.
@@ -272,3 +326,46 @@ JUDGES: dict[str, Judge] = {
     "sequence": lambda returned, wanted, arguments, atol: tuple(returned) == tuple(wanted),
 }
 """Rules by name."""
+
+
+def same_output(written: str, wanted: str, tolerance: float | None = 0.0) -> bool:
+    """Whether outputs are equal by line, as text or numbers: 1.0 is 1.00.
+
+    With tolerance 0, as in LiveCodeBench, 0.333 is not 0.3333. `Tests.tolerance` explains other values.
+    """
+    one, other = _lines(written), _lines(wanted)
+    return len(one) == len(other) and all(_same_line(*pair, tolerance) for pair in zip(one, other, strict=True))
+
+
+def _lines(text: str) -> Sequence[str]:
+    return [line.strip() for line in text.strip().split("\n")]
+
+
+def _same_line(written: str, wanted: str, tolerance: float | None) -> bool:
+    if written == wanted:
+        return True
+    one, other = written.split(), wanted.split()
+    if len(one) != len(other):
+        return False
+    try:
+        # Decimal reads digits of every script, and underscores between them.
+        if (
+            written.isascii()
+            and "_" not in written
+            and all(Decimal(a) == Decimal(b) for a, b in zip(one, other, strict=True))
+        ):
+            return True
+    except (InvalidOperation, ValueError):
+        pass
+    return tolerance != 0 and all(a == b or _is_close_text(a, b, tolerance) for a, b in zip(one, other, strict=True))
+
+
+def _is_close_text(written: str, wanted: str, tolerance: float | None) -> bool:
+    if not _NUMBER.fullmatch(written) or not _NUMBER.fullmatch(wanted):
+        return False
+    number, size, is_whole = float(wanted), abs(float(wanted)), wanted.lstrip("+-").isdigit()
+    if tolerance is not None:
+        allowed = tolerance if is_whole else tolerance * max(1.0, size)
+    else:
+        allowed = 0.0 if is_whole else _TOLERANCE * min(1.0, size) + _ROUNDING * size + _ZERO * (size == 0)
+    return math.isfinite(number) and abs(float(written) - number) <= allowed

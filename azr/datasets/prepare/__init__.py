@@ -1,1 +1,0 @@
-"""Published files become rows of `azr.datasets.rows`."""
