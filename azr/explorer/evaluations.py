@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -82,20 +82,14 @@ def known_sides(runs: Sequence[ShownRun], number: int) -> dict[str, tuple[str, P
 def read_side(title: str, path: Path) -> EvalSide:
     """Read the answers of an evaluation, and note the problems of its file."""
     try:
-        stat = path.stat()
+        return replace(_read(path, path.stat().st_mtime_ns), title=title)
     except OSError as error:
         return EvalSide(title, path, {}, {}, [f"{path.name} cannot be read: {error.strerror}"])
-    return EvalSide(title, path, *_answers(path, stat.st_size, stat.st_mtime_ns))
 
 
 @lru_cache(maxsize=8)
-def _answers(
-    path: Path, size: int, mtime_ns: int
-) -> tuple[Mapping[Key, Sequence[Sample]], Mapping[Key, Sequence[LinePlace]], Sequence[str]]:
-    """Return answers, their places and problems, of a file as it was at that time.
-
-    `azr.evaluation.answer_file` refuses a damaged file; here its readable lines are shown.
-    """
+def _read(path: Path, mtime_ns: int) -> EvalSide:
+    """Read a file as it was at that time; unlike `azr.evaluation.answer_file`, a damaged one as far as it goes."""
     answers: dict[Key, list[Sample]] = {}
     places: dict[Key, list[LinePlace]] = {}
     problems: list[str] = []
@@ -117,7 +111,7 @@ def _answers(
         places.setdefault(key, []).append(place)
     if bad:
         problems.append(f"{name}: {bad} of its lines are no answers")
-    return answers, places, problems
+    return EvalSide("", path, answers, places, problems)
 
 
 @dataclass(frozen=True)
@@ -176,7 +170,7 @@ def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Val
     return render(
         "evaluations", links=links, sides=sides, suites=suites, suite=suite, changes=CHANGES, change=change,
         totals=_totals(sides, keys), keys=keys[offset : offset + LIMIT], asked={"change": change, "of": suite},
-        pages=links.paging("evaluations", values, offset, LIMIT, len(keys)),
+        pages=("evaluations", values, offset, LIMIT, len(keys)),
     )  # fmt: skip
 
 

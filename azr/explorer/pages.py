@@ -11,7 +11,7 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
 from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
-from azr.explorer.site import BadAddress, Links, Series, TaskNode, chart, choice, decimal, lineage_chart, render, whole
+from azr.explorer.site import BadAddress, Links, Series, chart, choice, decimal, lineage_chart, render, whole
 from azr.records import Reason, Role, Sample, Used
 
 LIMIT = 50
@@ -38,10 +38,10 @@ def tasks(index: RunIndex, links: Links, values: Values) -> Markup:
         text=values.get("text", ""), offset=whole(values, "offset") or 0, limit=LIMIT, **bounds,
     )  # fmt: skip
     rows, total = queries.find_tasks(index, wanted)
-    pages = links.paging("tasks", values, wanted.offset, LIMIT, total)
     return render(
-        "tasks", links=links, wanted=wanted, bounds=[*bounds], kinds=kinds, rows=rows, pages=pages,
-        orders=queries.TASK_ORDERS, sorts=("tasks", queries.TASK_COLUMNS, values, wanted.order),
+        "tasks", links=links, wanted=wanted, bounds=[*bounds], kinds=kinds, rows=rows,
+        pages=("tasks", values, wanted.offset, LIMIT, total), orders=queries.TASK_ORDERS,
+        sorts=("tasks", queries.TASK_COLUMNS, values, wanted.order),
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
         reasons=["", *sorted({reason for of_player in why.values() for reason in of_player})],
         given_up=queries.given_up(index, at), hardest=hardest, wanted=wanted, kinds=kinds,
         outcomes=sorted({name for of_player in counts.values() for name in of_player}), uses=uses,
-        rows=rows, pages=links.paging("step", {**values, "step": str(at)}, wanted.offset, LIMIT, total),
+        rows=rows, pages=("step", {**values, "step": str(at)}, wanted.offset, LIMIT, total),
         orders=queries.SAMPLE_ORDERS,
         sorts=("step", queries.SAMPLE_COLUMNS, {**values, "step": str(at)}, wanted.order),
     )  # fmt: skip
@@ -143,13 +143,9 @@ def lineage(index: RunIndex, links: Links, values: Values) -> Markup:
         pairs = [(parent, child) for parent in below for child in queries.children(index, parent, MAX_BESIDE)[0]]
         edges += pairs
         below = _place(columns, (child for _, child in pairs), column)
-    rates, shades = queries.solve_rates(index, list(columns)), {0.0: "hard", 1.0: "easy"}
-    nodes = []
-    for each, column in columns.items():
-        shade = shades.get(rate, "") if (rate := rates.get(each)) is not None else ""
-        nodes.append(TaskNode(each, column, links.to("task", id=each), shade))
     drawn = [pair for pair in dict.fromkeys(edges) if columns.get(pair[0], 9) < columns.get(pair[1], -9)]
-    return render("lineage", links=links, id=id, most=MAX_BESIDE, graph=lineage_chart(nodes, drawn))
+    graph = lineage_chart(columns, drawn, queries.solve_rates(index, list(columns)), links)
+    return render("lineage", links=links, id=id, most=MAX_BESIDE, graph=graph)
 
 
 def _place(columns: dict[str, int], ids: Iterable[str], column: int) -> list[str]:
@@ -174,5 +170,5 @@ def flags(index: RunIndex, links: Links, values: Values) -> Markup:
         "flags", links=links, chart=chart("flagged responses", series, "responses", least=0.0),
         rules=[queries.ANY_RULE, *counts], rule=rule, step=at,
         rows=[(row, text if isinstance(text, str) else [*queries.flags_with_text(text)]) for row, text in texts],
-        pages=links.paging("flags", values, wanted.offset, MAX_FLAGGED, total),
+        pages=("flags", values, wanted.offset, MAX_FLAGGED, total),
     )  # fmt: skip

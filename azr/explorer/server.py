@@ -34,8 +34,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "icon.svg": "image/svg+xml"}
-READING_S = 2.0
-"""Time that an answer takes at most to read what is new in a run's files."""
+READING_S = 1.0
+"""Time that an answer spends at most on reading what is new in each run's files."""
 Values = Mapping[str, str]
 BODIES: dict[str, Callable[[RunIndex, Links, Values], Markup]] = {
     "tasks": pages.tasks,

@@ -171,16 +171,6 @@ class Links:
         twin = _TWIN.fullmatch(detail)
         return detail if twin is None else Markup("duplicate of {}").format(self.task(twin[1]))
 
-    def paging(self, page: str, values: Mapping[str, str], offset: int, limit: int, total: int) -> Markup:
-        """Which rows are shown, with links to those before and after them."""
-        others = {name: value for name, value in values.items() if name != "offset"}
-        before, after = offset > 0, offset + limit < total
-        return render(
-            "paging", first=offset + 1 if total else 0, last=min(offset + limit, total), total=total,
-            previous=self.to(page, **others, offset=max(0, offset - limit)) if before and self.forms else None,
-            next=self.to(page, **others, offset=offset + limit) if after and self.forms else None,
-        )  # fmt: skip
-
 
 def whole(values: Mapping[str, str], name: str) -> int | None:
     """A whole number of an address; None where there is none. Raises `BadAddress`."""
@@ -267,31 +257,22 @@ def _thinned(points: Points) -> Points:
     return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskNode:
-    """A task in a lineage graph."""
-
-    id: str
-    column: int
-    """Generations after the task that the graph is about, which is at 0."""
-    href: str | None
-    shade: str
-    """``hard`` if it was never solved, ``easy`` if always, or empty."""
-
-
 NODE_WIDTH, NODE_HEIGHT, GAP_X, GAP_Y = 190, 26, 60, 8
 
 
-def lineage_chart(nodes: Sequence[TaskNode], edges: Sequence[tuple[str, str]]) -> Markup:
-    """Tasks in columns by generation, with lines from each to those that were proposed in its sight."""
-    columns = sorted({node.column for node in nodes})
-    members = {column: [node for node in nodes if node.column == column] for column in columns}
+def lineage_chart(
+    columns: Mapping[str, int], edges: Sequence[tuple[str, str]], rates: Mapping[str, float | None], links: Links
+) -> Markup:
+    """Return tasks in columns by generation, with lines from each to those that were proposed in its sight."""
+    members: dict[int, list[str]] = {column: [] for column in sorted(columns.values())}
+    for id, column in columns.items():
+        members[column].append(id)
     tallest = max(map(len, members.values()))
-    place: dict[str, tuple[float, float]] = {}
-    for node in nodes:
-        beside = members[node.column]
-        row = beside.index(node) + (tallest - len(beside)) / 2
-        place[node.id] = (columns.index(node.column) * (NODE_WIDTH + GAP_X), row * (NODE_HEIGHT + GAP_Y))
+    place = {
+        id: (at * (NODE_WIDTH + GAP_X), (row + (tallest - len(ids)) / 2) * (NODE_HEIGHT + GAP_Y))
+        for at, ids in enumerate(members.values())
+        for row, id in enumerate(ids)
+    }
     paths = []
     for parent, child in edges:
         (x0, y0), (x1, y1) = place[parent], place[child]
@@ -299,7 +280,7 @@ def lineage_chart(nodes: Sequence[TaskNode], edges: Sequence[tuple[str, str]]) -
         a, b = f"{y0 + NODE_HEIGHT / 2:.1f}", f"{y1 + NODE_HEIGHT / 2:.1f}"
         paths.append(f"M{x0 + NODE_WIDTH},{a} C{middle},{a} {middle},{b} {x1},{b}")
     return render(
-        "lineage_graph", nodes=[(node, *place[node.id]) for node in nodes], edges=paths,
-        width=len(columns) * (NODE_WIDTH + GAP_X) - GAP_X, height=tallest * (NODE_HEIGHT + GAP_Y),
+        "lineage_graph", links=links, nodes=[(id, columns[id], rates.get(id), *place[id]) for id in columns],
+        edges=paths, width=len(members) * (NODE_WIDTH + GAP_X) - GAP_X, height=tallest * (NODE_HEIGHT + GAP_Y),
         node_width=NODE_WIDTH, node_height=NODE_HEIGHT,
     )  # fmt: skip

@@ -41,23 +41,17 @@ def answer(id: str, verdict: str = "right", detail: str = "", text: str = "an an
 
 def _sample(role: Role, id: str, group: str, verdict: str, detail: str, text: str, **change: object) -> Sample:
     completion = Completion(
-        prompt_ids=[*map(ord, str(change.pop("prompt", f"the prompt of {id}")))],
-        response_ids=[*map(ord, text)],
-        logprobs=-0.5,
-        finish_reason=FinishReason(str(change.pop("finish", "stop"))),
-        weight_versions=3,
-    )
+        prompt_ids=[*map(ord, str(change.pop("prompt", f"the prompt of {id}")))], response_ids=[*map(ord, text)],
+        logprobs=-0.5, finish_reason=FinishReason(str(change.pop("finish", "stop"))), weight_versions=3,
+    )  # fmt: skip
     reward = float(str(change.pop("reward", 1.0 if verdict in ("valid", "right") else -1.0)))
     is_trained = change.get("used", "trained") == "trained"
     settings: dict[str, object] = {
-        "kind": "deduction",
-        "reward_parts": {verdict: reward},
+        "kind": "deduction", "reward_parts": {verdict: reward},
         "accuracy": float(verdict == "right") if role is Role.SOLVER else None,
         "judgement": Judgement(verdict=verdict, detail=detail, answer=(("output", text),)),
-        "advantage": 0.5 if is_trained else None,
-        "mismatch": 0.01 if is_trained else None,
-        **change,
-    }
+        "advantage": 0.5 if is_trained else None, "mismatch": 0.01 if is_trained else None, **change,
+    }  # fmt: skip
     return Sample(completion=completion, role=role, problem_id=id, group=group, reward=reward, **settings)  # type: ignore[arg-type]
 
 
@@ -108,29 +102,15 @@ def azr_eval(folder: Path, answers: Sequence[Sample]) -> Path:
 
 
 def eval_answer(
-    question: str,
-    verdict: str,
-    index: int | None = None,
-    *,
-    suite: str = "exam",
-    answer: str | None = None,
-    detail: str = "",
-    response="",
-) -> Sample:
+    question: str, verdict: str, index: int | None = None, *, suite: str = "exam", answer: str | None = None,
+    detail: str = "", response: str = "",
+) -> Sample:  # fmt: skip
+    read_as = None if answer is None else (("answer", answer),)
     return Sample(
-        role=Role.SOLVER,
-        kind=suite,
-        problem_id=question,
-        group="deduction",
-        index=index,
-        prompt=f"What is {question}?",
-        response=response or f"{verdict} answer",
-        response_tokens=7,
-        judgement=Judgement(
-            verdict=Verdict(verdict), detail=detail, answer=None if answer is None else (("answer", answer),)
-        ),
-        used="recorded",
-    )
+        role=Role.SOLVER, kind=suite, problem_id=question, group="deduction", index=index,
+        prompt=f"What is {question}?", response=response or f"{verdict} answer", response_tokens=7,
+        judgement=Judgement(verdict=Verdict(verdict), detail=detail, answer=read_as), used="recorded",
+    )  # fmt: skip
 
 
 def small_run(path: Path) -> MadeRun:
@@ -139,12 +119,9 @@ def small_run(path: Path) -> MadeRun:
     parents = [task("seed-deduction", step=0, solve_rate=None), task("seed-induction", kind="induction", step=0)]
     easy = task("000001-deduction-0000", parents=("seed-deduction",), solve_rate=0.75)
     evil = task(
-        "000001-deduction-0001",
-        body=f"return {HOSTILE!r}",
-        solve_rate=0.0,
-        outputs=(repr(HOSTILE),),
+        "000001-deduction-0001", body=f"return {HOSTILE!r}", solve_rate=0.0, outputs=(repr(HOSTILE),),
         parents=("seed-deduction",),
-    )
+    )  # fmt: skip
     run.step(
         1,
         [

@@ -61,21 +61,11 @@ def test_filters_give_what_the_files_hold(run: MadeRun) -> None:
     assert queries.problems(index) == []
 
 
-@pytest.mark.parametrize(
-    "text, found",
-    [
-        ("A * 2", ["000002-deduction-0000"]),
-        ("<script>", ["000001-deduction-0001"]),
-        ('"', ["000001-deduction-0001"]),
-        ("a_", []),
-        ("%", []),
-        ("\\\\", []),
-        ("\\'\"", []),
-        ("0002-ded", ["000002-deduction-0000"]),
-    ],
-)
-def test_texts_are_found_anywhere_and_hold_no_wildcards(text: str, found: list[str], run: MadeRun) -> None:
-    assert ids(opened(run), text=text) == found
+def test_texts_are_found_anywhere_and_hold_no_wildcards(run: MadeRun) -> None:
+    index, evil, late = opened(run), ["000001-deduction-0001"], ["000002-deduction-0000"]
+    assert ids(index, text="A * 2") == ids(index, text="0002-ded") == late
+    assert ids(index, text="<script>") == ids(index, text='"') == evil
+    assert not any(ids(index, text=text) for text in ("a_", "%", "\\\\", "\\'\""))
 
 
 def test_texts_of_a_record_are_read_from_its_place(run: MadeRun) -> None:
@@ -135,7 +125,8 @@ def test_damaged_files_are_shown_as_far_as_they_go_with_a_sentence(tmp_path: Pat
         texts = os.urandom(200_000).hex()
         run.step(step, [answer(str(i), text=texts[i * 40_000 : (i + 1) * 40_000]) for i in range(10)])
     cut, damaged, alien = run.rollouts(1), run.rollouts(2), run.rollouts(3)
-    cut.write_bytes(cut.read_bytes()[:-20_000])
+    whole = cut.read_bytes()
+    cut.write_bytes(whole[:-20_000])
     raw = bytearray(damaged.read_bytes())
     raw[-100] ^= 0xFF
     damaged.write_bytes(raw)
@@ -154,16 +145,9 @@ def test_damaged_files_are_shown_as_far_as_they_go_with_a_sentence(tmp_path: Pat
     assert said["metrics.jsonl"].startswith("2 of its lines cannot be read")
     assert "step_000004.jsonl.gz" not in said
     assert queries.metrics(index)[-1] == {"step": 9}
-
-
-def test_a_file_that_is_mended_loses_its_sentence(run: MadeRun) -> None:
-    whole = run.rollouts(2).read_bytes()
-    run.rollouts(2).write_bytes(whole[:-10])
-    index = opened(run)
-    assert queries.problems(index)
-    run.rollouts(2).write_bytes(whole)
+    cut.write_bytes(whole)
     index.refresh()
-    assert not queries.problems(index) and count(index, step=2) == 4
+    assert count(index, step=1) == 10 and "step_000001.jsonl.gz" not in dict(queries.problems(index))
 
 
 def test_records_of_schema_1_are_shown_without_what_they_lack(tmp_path: Path) -> None:

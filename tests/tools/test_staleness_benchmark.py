@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from statistics import median
 
 import numpy as np
+import pytest
+import torch
 
+from azr.algorithms.losses import mismatch_metrics
+from azr.config_tree import from_yaml
 from azr.records import Completion, FinishReason
 from azr.tasks.prompts import CompactFormat
+from benchmarks import staleness
 from benchmarks.staleness import CutCodec, draw_lengths, forced_lengths, learned
 from tests.conftest import byte_tokenizer
 
@@ -54,7 +60,8 @@ def test_a_response_counts_up_to_its_first_end_token() -> None:
 
 def test_a_row_of_a_choice_of_importance_is_of_the_steps_whose_samples_are_old() -> None:
     """The first step learns from samples of its own weights."""
-    same = dict.fromkeys(("policy/mismatch_mean", "policy/mismatch_max", "policy/grad_norm"), 0.5)
+    mismatch = mismatch_metrics(torch.tensor([0.0]), torch.tensor([0.5]))
+    same = {f"policy/mismatch_{name}": value for name, value in mismatch.items()} | {"policy/grad_norm": 0.5}
     steps = [
         same | {"step": step, "staleness/mean": min(step - 1, 2), "policy/importance_cut": cut,
                 "policy/importance_weight": 1 - cut, "deduction/solver/accuracy": step / 10}
@@ -63,4 +70,18 @@ def test_a_row_of_a_choice_of_importance_is_of_the_steps_whose_samples_are_old()
     exams = [{"step": 0, "eval/exam/mean@4": 0.25}, steps[0], steps[1], steps[2] | {"eval/exam/mean@4": 0.5}]
     row = learned(exams)
     assert (row["age"], row["tokens cut or masked"], row["mean weight"]) == ("1.5", "0.2", "0.8")
+    assert (row["mismatch, nats"], row["its p99"], row["ratio outside [0.9, 1.1]"]) == ("0.5", "0.5", "1")
     assert (row["solved at the end"], row["exam"]) == ("0.3", "25.0% to 50.0%")
+
+
+@pytest.mark.parametrize("importance", [each.name for each in staleness.IMPORTANCE])
+def test_the_runs_of_the_choices_of_importance_are_sound(importance: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    commands: list[list[str]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(staleness.subprocess, "run", lambda command, **_: commands.append(command))
+        assert staleness.learn(tmp_path, importance, 2, 8, 32) == tmp_path / f"{importance}_2"
+    (command,) = commands
+    monkeypatch.setattr(staleness.prepare_, "contradictions", staleness.prepare_.contradictions)
+    assert staleness.main([*command[3:], "--dry-run"]) == 0
+    config = from_yaml(capsys.readouterr().out)
+    assert (config.algorithm.importance.name, config.steps_ahead) == (importance, 2)
