@@ -56,6 +56,7 @@ class ScriptedEngine(TakesSharedCalls):
 
     def __init__(self, model_path: str, rollout: RolloutConfig, **_: object) -> None:
         """As `azr.rollout.engine.RolloutEngine`."""
+        super().__init__()
         kind, self._codec = KINDS[KIND], PromptCodec.load(config_of(model_path, rollout.max_response_tokens))
         self._tokens = rollout.max_response_tokens
         proposal = self._codec.proposal_ids(kind, [kind.seed()])
@@ -106,7 +107,8 @@ class ScriptedPool(TakesSharedCalls):
 
     linger_s = 0.002
 
-    def __init__(self, *_: object, **__: object) -> None: ...
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
 
     async def start(self) -> str:
         return "nothing"

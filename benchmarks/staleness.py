@@ -62,8 +62,7 @@ from azr.rollout import engine_group
 from azr.rollout.engine import EngineStart, RolloutEngine
 from azr.runs.run_dir import RunDirectory
 from azr.runtime import Driver
-from azr.tasks.prompts import Section
-from azr.train.model_worker import Address
+from azr.tasks.prompts import LABELS, Section
 from azr.train.policy import PolicyWorker
 from playground import azr_14m_learn
 from tests.e2e.three_kinds import config as MINI
@@ -85,7 +84,7 @@ Generate = Callable[..., Coroutine[Any, Any, list[Completion]]]
 class OneThreadPolicy(PolicyWorker):
     """Leaves the engine its core."""
 
-    def init_process_group(self, address: Address) -> None:
+    def init_process_group(self, address: tuple[str, int]) -> None:
         super().init_process_group(address)
         torch.set_num_threads(1)
 
@@ -110,9 +109,9 @@ class ForcedEngine(RolloutEngine):
 class CutCodec(PromptCodec):
     """Reads a response up to its first end token; what the engine was forced to add says nothing."""
 
-    def parse_response(self, completion: Completion) -> tuple[Section, ...] | None:
+    def parse_response(self, completion: Completion, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
         ends = np.flatnonzero(np.isin(completion.response_ids, self.stops.token_ids))
-        return self._format.parse(self.decode(completion.response_ids[: ends[0]])) if len(ends) else None
+        return self._format.parse(self.decode(completion.response_ids[: ends[0]]), labels) if len(ends) else None
 
 
 def forced_lengths(generate: Generate, median: float, sigma: float) -> Generate:

@@ -33,7 +33,6 @@ from azr.cluster.weight_transfers import decide_push
 from azr.config import AlgorithmConfig, Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.hardware import Device
 from azr.records import Completion, FinishReason
-from azr.train.model_worker import Address
 from azr.train.policy import PolicyWorker
 from azr.train.profile import operations
 from azr.train.train_batch import MiniBatch
@@ -118,7 +117,7 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
     )
     worker = PolicyWorker("policy", 0, 1, device, decide_push(config, device))
     worker._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    worker.init_process_group(Address("127.0.0.1", worker._store.port))
+    worker.init_process_group(("127.0.0.1", worker._store.port))
     worker.build()
     micros = tuple(_micro_batch(options, seed) for seed in range(options.micro_batches))
     responses = sum(len(micro.target_R) for micro in micros)

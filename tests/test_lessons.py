@@ -25,6 +25,7 @@ class Engine(TakesSharedCalls):
     """In this process; answers nothing, and knows what it was asked."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[dict[str, object]] = []
 
     async def generate(self, prompt_ids, **options):

@@ -17,7 +17,6 @@ import ray
 from azr.config import ClusterConfig, Config, RolloutConfig, TimeoutConfig, TrainConfig
 from azr.hardware import network_environment
 from azr.rollout.engine import RolloutEngine
-from azr.train.model_worker import Address
 from azr.train.policy import PolicyWorker
 
 ROOT = Path(__file__).parents[2]
@@ -50,13 +49,13 @@ def rank_of_two(rank: int, folder: Path) -> None:
     worker = PolicyWorker("policy", rank, 2, "cpu", CONFIG)
     file = folder / "address"
     if rank == 0:
-        address = worker.create_store()
-        file.with_suffix(".new").write_text(f"{address.host} {address.port}")
+        host, port = worker.create_store()
+        file.with_suffix(".new").write_text(f"{host} {port}")
         file.with_suffix(".new").rename(file)
     while not file.exists():
         time.sleep(0.05)
     host, port = file.read_text().split()
-    worker.init_process_group(Address(host, int(port)))
+    worker.init_process_group((host, int(port)))
     print(f"rank {rank} met its peer{worker.computes_with()}")
 
 

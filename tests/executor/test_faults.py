@@ -76,7 +76,7 @@ async def test_killed_containers():
 
     async def damage() -> None:
         for _ in range(5):
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(1.0)  # as above
             mine = [slot.connection._sandbox.container_id for slot in pool._scheduler.slots if slot.connection]
             if mine:
                 with contextlib.suppress(docker.errors.APIError):

@@ -46,4 +46,4 @@ async def test_a_family_is_trained_and_saved_as_plain_torch_does_it(
         saved, _ = plain_scores(plainly(tmp_path / "saved"), completions, config.rollout.temperature)
     assert not torch.allclose(saved, expected, atol=1e-3)
     torch.testing.assert_close(await score(group, "logprobs", batch, STEP_S), saved, atol=1e-4, rtol=0)
-    assert len(AutoTokenizer.from_pretrained(tmp_path / "saved")) == len(byte_tokenizer())
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "saved")) == len(AutoTokenizer.from_pretrained(folder))
