@@ -18,7 +18,7 @@ STEPS = 3
 OPTIONS = [
     *("--run.deterministic", "--run.steps", str(STEPS), "--eval.every", "0", "--checkpoint.every", "1"),
     *("--selfplay.proposer-prompts", "3", "--selfplay.solver-prompts", "1", "--selfplay.group-size", "3"),
-    *("--selfplay.seed-tasks", "3", "--rollout.max-response-tokens", "64"),
+    *("--selfplay.seed-tasks", "3", "--rollout.max-response-tokens", "64", "--rollout.refill", "2"),
 ]
 
 
