@@ -20,6 +20,9 @@ import sys
 from collections.abc import Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
+from azr.executor import syntax
+from azr.executor.syntax import FORMATS, Place
+
 FILE_NAME = "program"  # what programs are compiled as
 ALLOWED_MODULES = (
     "__future__", "abc", "array", "ast", "base64", "binascii", "bisect", "cmath", "collections", "collections.abc",
@@ -30,11 +33,10 @@ ALLOWED_MODULES = (
 """What a program may import: nothing with clocks, randomness, I/O, processes or interpreter internals."""
 BANNED_ATTRIBUTES = {
     "CodeType", "ForwardRef", "Formatter", "__annotations__", "__base__", "__bases__", "__builtins__", "__closure__",
-    "__code__", "__dataclass_fields__", "__defaults__", "__dict__", "__func__", "__getattribute__", "__globals__",
-    "__import__", "__kwdefaults__", "__loader__", "__mro__", "__reduce__", "__reduce_ex__", "__self__", "__spec__",
-    "__subclasses__", "__traceback__", "_convert_", "_fields", "ag_code", "ag_frame", "cr_code", "cr_frame", "f_back",
-    "f_builtins", "f_code", "f_globals", "f_locals", "get_type_hints", "gi_code", "gi_frame", "mro", "tb_frame",
-    "tb_next",
+    "__code__", "__defaults__", "__dict__", "__func__", "__getattribute__", "__globals__", "__import__",
+    "__kwdefaults__", "__loader__", "__mro__", "__reduce__", "__reduce_ex__", "__self__", "__spec__", "__subclasses__",
+    "__traceback__", "_convert_", "ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code",
+    "f_globals", "f_locals", "get_type_hints", "gi_code", "gi_frame", "mro", "tb_frame", "tb_next",
 }  # fmt: skip
 """What leads from a value to the interpreter, or evaluates text; ``self.__dict__`` in a method passes."""
 BANNED_BUILTINS = {
@@ -42,12 +44,26 @@ BANNED_BUILTINS = {
     "getattr", "globals", "help", "input", "locals", "open", "quit", "setattr", "vars",
 }  # fmt: skip
 _BANNED_MEMBERS = (
-    "ast.main", "base64.main", "contextlib.chdir", "enum.global_enum", "functools.singledispatch",
-    "functools.singledispatchmethod", "functools.update_wrapper", "functools.wraps", "operator.attrgetter",
-    "operator.methodcaller", "string.Formatter", "types.CodeType", "types.FrameType", "types.FunctionType",
-    "types.TracebackType", "typing.ForwardRef", "typing.get_type_hints",
+    "ast.main", "base64.main", "contextlib.chdir", "enum.global_enum", "string.Formatter", "types.CodeType",
+    "types.FrameType", "types.TracebackType", "typing.ForwardRef", "typing.get_type_hints",
 )  # fmt: skip
 """What of allowed modules reaches code, files, other modules or attributes by text, under any name."""
+_BY_NAME = ("operator.attrgetter", "operator.methodcaller")
+"""They reach attributes by name, and pass when called with literal names, as ``getattr`` does."""
+_WRAPPERS = {"functools.wraps": 1, "functools.update_wrapper": 2}
+"""They copy attributes by name; allowed only with exactly so many positional functions."""
+_KINDS = ("types.FunctionType",)
+"""They make what they name, and pass where ``isinstance`` asks for them."""
+_DISPATCHERS = ("functools.singledispatch", "functools.singledispatchmethod")
+"""They evaluate annotations that are text."""
+_FIELDS = frozenset({"__dataclass_fields__", "_fields"})
+"""They tell functions of ast and dataclasses which attributes to read."""
+_WRAPPED = frozenset({"wrapped", "wrapper"})
+_NAMED_BY_TEXT = frozenset({"getattr", "attrgetter", "methodcaller"})
+_CALLED_NAMES = frozenset({*_NAMED_BY_TEXT, *(path.rpartition(".")[2] for path in _WRAPPERS)})
+_LOAD_ATTRIBUTE = frozenset({dis.opmap["LOAD_ATTR"], dis.opmap.get("LOAD_METHOD", dis.opmap["LOAD_ATTR"])})
+_NAME_SHIFT = int(sys.version_info >= (3, 12))
+"""Bits below the number of a name in these steps."""
 _FUNCTIONS = FunctionType | BuiltinFunctionType
 _OWNERS = frozenset(
     {"builtins", "_collections_abc", "_sre"}.union(
@@ -55,10 +71,9 @@ _OWNERS = frozenset(
     )
 )
 """Modules that what allowed modules hold may come from."""
-FORMATS = frozenset({"format", "format_map"})
-"""Methods of texts whose fields go through attributes."""
 _WORDS = BANNED_BUILTINS | BANNED_ATTRIBUTES
-_TRIGGER = re.compile(rf"\b(?:{'|'.join(['import', *FORMATS, *_WORDS])})\b", re.ASCII)
+_TRIGGERS = ("import", *sorted(_WORDS))
+_TRIGGER = re.compile(rf"\b(?:{'|'.join(_TRIGGERS)})\b", re.ASCII)
 _TELLING = re.compile("|".join(sorted(w if w[:2] == "__" else rf"\b{w}\b" for w in _WORDS if "_" in w[:3])))
 
 
@@ -79,7 +94,29 @@ def load(source: str, checked: bool = True) -> tuple[CodeType | None, tuple[str,
 
 def is_suspect(source: str, code: CodeType) -> bool:
     """Whether the rules could find anything; never False where they would. Most programs are not."""
-    return not source.isascii() or _TRIGGER.search(source) is not None or any(True for _ in _strings(code))
+    if not source.isascii() or _names_one(source) or any(True for _ in _strings(code)):
+        return True
+    return "format" in source and _formats_computed(code)
+
+
+def _names_one(source: str) -> bool:
+    """Whether a word occurs that the rules know; looked for as mere text first, for a pattern of all takes longer."""
+    return any(word in source for word in _TRIGGERS) and _TRIGGER.search(source) is not None
+
+
+def _formats_computed(code: CodeType) -> bool:
+    """Whether the method ``format`` or ``format_map`` is read of anything but a literal."""
+    for name in FORMATS.intersection(code.co_names):
+        index, steps = code.co_names.index(name), code.co_code
+        for at in range(0, len(steps), 2):
+            if (
+                steps[at] in _LOAD_ATTRIBUTE
+                and (index > 127 or steps[at + 1] >> _NAME_SHIFT == index)
+                and (at < 2 or steps[at - 2] != dis.opmap["LOAD_CONST"])
+            ):
+                return True
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType | tuple))
+    return any(not FORMATS.isdisjoint(each) if isinstance(each, tuple) else _formats_computed(each) for each in inner)
 
 
 def _reasons(tree: ast.Module, code: CodeType) -> tuple[str, ...]:
@@ -99,24 +136,34 @@ class _Check:
         self.offences: set[tuple[int, str]] = set()
         self.imports: set[tuple[str, str]] = set()
         """Names that import statements bind, ``*`` too, and what to: ``("m", "math")``."""
-        self.deleted, self.module_names, in_methods = set[str](), set[str](), set[int]()
-        attributes, formats = list[tuple[int, str]](), set[int]()
+        self.texts: dict[Place, list[str]] = {}
+        """Where functions are called with literal texts alone (``getattr``: literal names), and these."""
+        self.plain: dict[Place, int] = {}
+        """Where functions are called with positional arguments alone, and how many."""
+        self.deleted, self.module_names = set[str](), set[str]()
+        self.nodes = syntax.by_kind(tree)
+        attributes, in_methods = list[tuple[int, str]](), set[int]()
+        in_classes = list[ast.stmt]()
+        formats, calls = list[tuple[int, ast.expr | None]](), list[tuple[ast.Call, str]]()
         for node in ast.walk(tree):
             match node:
                 case ast.Attribute(attr="__dict__", value=ast.Name(id="self")) if id(node) in in_methods:
                     pass  # a method may look at its own instance
-                case ast.Attribute(attr=name, end_lineno=int(line), value=value):
+                case ast.Attribute(attr=name, end_lineno=int(line), value=value, ctx=context):
                     attributes.append((line, name))
-                    is_literal = isinstance(value, ast.Constant) and isinstance(value.value, str)
-                    if name in FORMATS and not is_literal:
-                        formats.add(line)
+                    if name in _FIELDS and isinstance(context, ast.Store):
+                        self.offences.add((line, f"changes the attribute {name}"))
+                    if name in FORMATS:
+                        formats.append((line, value))
                 case ast.MatchClass(lineno=line, kwd_attrs=names):
                     attributes += [(line, name) for name in names]
-                    formats |= {line for name in names if name in FORMATS}
+                    formats += [(line, None) for name in names if name in FORMATS]
                 case ast.ClassDef(body=body):
+                    in_classes += body
                     methods = (each for each in body if isinstance(each, ast.FunctionDef))
                     in_methods |= {id(part) for method in methods for part in ast.walk(method)}
-                    self.offences |= {(line, "imports a module into a class") for line in _imports_of(body)}
+                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                    calls.append((node, name))
                 case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                     before = f"{'.' * node.level}{node.module}." if isinstance(node, ast.ImportFrom) else ""
                     for alias in aliases:
@@ -128,12 +175,37 @@ class _Check:
                     self.offences.add((line, "uses __annotations__"))
                 case ast.Name(id=name, ctx=ast.Del()) | ast.ExceptHandler(name=str(name)):
                     self.deleted.add(name)
-        telling = {name for name, path in self.imports if path.endswith("*") or _module(path)}
+        judged = {name for name, path in self.imports if id(_resolve(path)) in _judged()}
+        for call, name in calls:
+            if name in _CALLED_NAMES or name in judged:
+                texts = self._see_call(call, name)
+                if name in _NAMED_BY_TEXT:
+                    attributes += [(call.lineno, part) for text in texts for part in text.split(".")]
+                    formats += [(call.lineno, None) for text in texts if text in FORMATS]
+        telling = judged | {name for name, path in self.imports if path.endswith("*") or _module(path)}
         self.watched = BANNED_BUILTINS | telling
         banned = BANNED_ATTRIBUTES | {"samples" for _, path in self.imports if path.startswith("statistics")}
         self.offences |= {(line, f"uses the attribute {name}") for line, name in attributes if name in banned}
-        if formats and _holds_more_than_data(tree):
-            self.offences |= {(line, "formats a text that is not literal") for line in formats}
+        held = _imported_into_classes(in_classes)
+        self.offences |= {
+            (line, f"reaches the module {name} through a class") for line, name in attributes if name in held
+        }
+        computed = syntax.not_literal(self.nodes, formats)
+        if computed and syntax.passes_functions_around(self.nodes):
+            self.offences |= {(line, "formats a text that is not literal") for line in computed}
+
+    def _see_call(self, node: ast.Call, name: str) -> list[str]:
+        """Note how a function is called; the literal texts that it is given, if it is given no other arguments."""
+        if ast.Starred in map(type, node.args) or any(each.arg not in _WRAPPED for each in node.keywords):
+            return []
+        place = node.func.lineno, node.func.col_offset
+        self.plain[place] = len(node.args) + len(node.keywords)
+        wanted = node.args[1:2] if name == "getattr" else node.args
+        texts = [str(each.value) for each in wanted if isinstance(each, ast.Constant)]
+        if node.keywords or len(texts) != len(wanted):
+            return []
+        self.texts[place] = texts
+        return texts
 
     def judge_names(self, code: CodeType, certain: set[str], local: set[str]) -> None:
         """Judge names that code reads; ``certain``: bound by the module for sure; ``local``: by functions around."""
@@ -158,18 +230,19 @@ class _Check:
             elif step.opname == "STORE_NAME" and straight:
                 here |= {step.argval} & BANNED_BUILTINS - self.deleted
             elif step.opname in ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"):
-                self._judge_name(steps, index, BANNED_BUILTINS - here)
+                self.judge_name(steps, index, BANNED_BUILTINS - here)
             elif step.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) and step.argval in local:
-                self._judge_name(steps, index, set())
+                self.judge_name(steps, index, set())
 
-    def _judge_name(self, steps: list[dis.Instruction], index: int, builtins: set[str]) -> None:
+    def judge_name(self, steps: list[dis.Instruction], index: int, builtins: set[str]) -> None:
         """Judge one name that is read, with the attributes that follow it; ``builtins``: what it may be."""
-        name, line = steps[index].argval, (steps[index].positions or dis.Positions()).lineno or 1
+        name, at = steps[index].argval, steps[index].positions or dis.Positions()
+        line, place = at.lineno or 1, (at.lineno or 0, at.col_offset or 0)
         if name == "__annotations__":
             return  # statements read it where they annotate; the tree tells where the program names it
         end = next(i for i in range(index + 1, len(steps)) if steps[i].opname not in ("LOAD_ATTR", "LOAD_METHOD"))
         attributes = [step.argval for step in steps[index + 1 : end]]
-        if name in builtins:
+        if name in builtins and not (name == "getattr" and self.texts.get(place) and not attributes):
             self.offences.add((line, f"uses {name}"))
         starts = [path for bound, path in self.imports if bound == name and not _offence(path)]
         if builtins and name not in self.module_names:
@@ -182,50 +255,45 @@ class _Check:
             elif _module(path):
                 verb = "changes" if steps[end].opname in ("STORE_ATTR", "DELETE_ATTR") else "passes around"
                 self.offences.add((line, f"{verb} the module {path}"))
+            elif why := self._misuse(path, place):
+                self.offences.add((line, why))
+
+    def _misuse(self, path: str, place: Place) -> str | None:
+        """What is wrong about how a member of a module is used here, if anything."""
+        known = _judged().get(id(_resolve(path)))
+        if known in _BY_NAME:
+            texts = self.texts.get(place)
+            if not texts:
+                return f"uses {path} otherwise than with literal names"
+            parts = [part for text in texts for part in text.split(".")]
+            found = [part for part in parts if part in BANNED_ATTRIBUTES]
+            return f"uses the attribute {found[0]}" if found else None
+        if known in _WRAPPERS and self.plain.get(place) != _WRAPPERS[known]:
+            return f"uses {path} otherwise than with functions alone"
+        if known in _KINDS and place not in syntax.asked_types(self.nodes):
+            return f"reaches {path.rpartition('.')[2]}"
+        if known in _DISPATCHERS and not syntax.has_plain_annotations(self.nodes):
+            return f"uses {path}, which evaluates annotations, with others than names of classes"
+        return None
 
 
-def _imports_of(body: list[ast.stmt]) -> Iterator[int]:
-    """Lines of the import statements of a class itself, whose attributes would hold what they bind."""
-    level = list[ast.AST](body)
+def _imported_into_classes(body: list[ast.stmt]) -> set[str]:
+    """Names that statements of classes, but not of their methods, bind to modules; attributes hold these then."""
+    found, level = set[str](), list[ast.AST](body)
     for node in level:  # grows
         if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node.lineno
-        elif isinstance(node, ast.stmt | ast.excepthandler | ast.match_case) and not isinstance(node, ast.FunctionDef):
+            before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            modules = (alias for alias in node.names if not before or _module(before + alias.name))
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in modules}
+        elif isinstance(node, ast.stmt | ast.excepthandler) and not isinstance(node, ast.FunctionDef):
             level += ast.iter_child_nodes(node)
-
-
-def _holds_more_than_data(tree: ast.Module) -> bool:
-    """Whether functions, classes, instances, generators or exceptions are at hand, not plain data alone.
-
-    Fields of a format may go through their attributes, and from these on to all that the interpreter holds.
-    """
-    nodes = list(ast.walk(tree))
-    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-    functions = {*dir(builtins), *(node.name for node in nodes if isinstance(node, ast.FunctionDef))}
-    imported = (node.names for node in nodes if isinstance(node, ast.ImportFrom))
-    functions |= {alias.asname or alias.name for aliases in imported for alias in aliases}
-    for node in nodes:
-        match node:
-            case ast.alias(name="*") | ast.ClassDef() | ast.AsyncFunctionDef() | ast.Lambda():
-                return True
-            case ast.GeneratorExp() | ast.Yield() | ast.YieldFrom() | ast.ExceptHandler(name=str()):
-                return True
-            case ast.FunctionDef(decorator_list=[_, *_]):
-                return True
-            case ast.Assign(targets=[ast.Name(id=other)], value=ast.Name(id=name) as value) if name in functions:
-                functions.add(other)
-                called.add(id(value))
-            case ast.Attribute() if id(node) not in called:
-                return True
-            case ast.Name(id=name, ctx=ast.Load()) if name in functions and id(node) not in called:
-                return True
-    return False
+    return found
 
 
 def _offence(path: str) -> str | None:
     """What must not be reached on a dotted path, if anything."""
     top, *names = path.split(".")
-    value: object = importlib.import_module(top) if top in ALLOWED_MODULES else None
+    value: object = _module_named(top) if top in ALLOWED_MODULES else None
     if value is None:
         return top
     for index, name in enumerate(names):
@@ -251,10 +319,14 @@ def _offence(path: str) -> str | None:
 def _resolve(path: str) -> object:
     """What a dotted path leads to; None where that is not known before the program runs."""
     top, *names = path.split(".")
-    value: object = importlib.import_module(top) if top in ALLOWED_MODULES else None
+    value: object = _module_named(top) if top in ALLOWED_MODULES else None
     for name in names:
         value = _member(value, name)
     return value
+
+
+def _module_named(name: str) -> ModuleType:
+    return importlib.import_module(name)
 
 
 def _member(value: object, name: str) -> object:
@@ -280,6 +352,12 @@ def _banned() -> dict[int, str]:
     """Names of what is banned, by identity."""
     members = {id(_resolve(path)): path.rpartition(".")[2] for path in _BANNED_MEMBERS}
     return members | {id(value): name for name in BANNED_BUILTINS if callable(value := getattr(builtins, name, None))}
+
+
+@functools.cache
+def _judged() -> dict[int, str]:
+    """Paths of what is judged by how it is used, by identity."""
+    return {id(_resolve(path)): path for path in (*_BY_NAME, *_WRAPPERS, *_KINDS, *_DISPATCHERS)}
 
 
 def _strings(code: CodeType) -> Iterator[tuple[int, str]]:

@@ -1,8 +1,8 @@
 """What a program could betray: the order of a set or an address in its result, or state for a later call.
 
-Read off names, constants and opcodes before the program runs, and off its tree where it imports or writes text. The
-rules name what is known to be harmless and suspect the rest, so a suspect is usually innocent: it only is run more
-often, or call by call.
+Read off names, constants and opcodes before the program runs, and off its tree where these leave a doubt. The rules
+name what is known to be harmless and suspect the rest, so a suspect is usually innocent: it only is run more often, or
+call by call.
 
 A result can depend on hashes or addresses through sets, through hashes and identities themselves, and through text:
 the default text of functions, iterators, bound methods and instances states an address. Text is suspect only where a
@@ -23,10 +23,12 @@ import ast
 import dis
 import enum
 import importlib
+import opcode
 import re
 from collections.abc import Iterable
-from types import CodeType
+from types import CodeType, FunctionType
 
+from azr.executor import syntax
 from azr.executor.static_check import BANNED_ATTRIBUTES, BANNED_BUILTINS
 
 
@@ -80,19 +82,23 @@ _HARMLESS: dict[str, str] = {
 """Modules, and what of them leaves no state and depends on no order; whoever uses anything else is suspect of both."""
 _UNCHANGEABLE = frozenset({"__future__", "bisect", "cmath", "itertools", "math"})
 """Modules whose members take no attributes."""
+_ADDRESSED: dict[str, str] = {
+    "functools": "cache cached_property cmp_to_key lru_cache partial partialmethod",
+    "heapq": "merge",
+    "itertools": "*",
+    "re": "finditer",
+    "typing": "Generator NamedTuple Protocol",
+}
+"""The same, except that the text of what they make may state an address."""
 _ORDERED: dict[str, str] = {
     "collections.abc": "ItemsView KeysView MappingView MutableSet Set ValuesView",
     "copy": "deepcopy",  # its memo has addresses as keys
-    "functools": "cache cached_property cmp_to_key lru_cache partial partialmethod",  # the text of what they make
-    "heapq": "merge",
-    "itertools": "*",
     "operator": "and_ or_ sub xor",  # of views of dicts
-    "re": "finditer",
     "statistics": "geometric_mean harmonic_mean mean median median_high median_low pstdev pvariance quantiles stdev "
     "variance",  # they go through a set of types
-    "typing": "AbstractSet FrozenSet Generator MutableSet NamedTuple Protocol Set",
+    "typing": "AbstractSet FrozenSet MutableSet Set",
 }
-"""Suspect of depending on order or addresses alone."""
+"""Suspect of depending on order alone."""
 _OWN_DUNDERS = frozenset({
     "__add__", "__and__", "__annotations__", "__author__", "__bool__", "__call__", "__contains__", "__delitem__",
     "__doc__", "__divmod__", "__enter__", "__eq__", "__exit__", "__float__", "__floordiv__", "__ge__", "__getitem__",
@@ -105,27 +111,24 @@ _OWN_DUNDERS = frozenset({
 """Names between double underscores that programs write down honestly; any other is suspect of everything."""
 _WILD = (BANNED_BUILTINS | BANNED_ATTRIBUTES | {
     "BaseException", "MemoryError", "RecursionError", "cache_clear", "cache_info", "dir", "id", "memoryview",
-    "register", "type",
+    "register",
 }) - {"input", "__annotations__"}  # fmt: skip
-"""Names that lead to the interpreter, to an address, to new classes, to what is left of memory, or to a table that
-others share."""
+"""Names that lead to the interpreter, to an address, to what is left of memory, or to a table that others share."""
 _HASHING = frozenset({"set", "frozenset", "hash"})
 _CATCH_ALL = frozenset({"Exception", "RuntimeError"})
 """Where errors are handled, these catch that memory or stack ran out."""
 _VIEWS = frozenset({"keys", "items"})
 _SET_METHODS = frozenset({"__and__", "__isub__", "__or__", "__rsub__", "__sub__", "__xor__"})
-_TEXT = frozenset({"str", "repr", "ascii", "format", "format_map", "args", "mod", "__mod__", "__repr__", "__str__"})
-"""Names by which a value becomes text; exceptions hold texts."""
-_ADDRESSED = frozenset(
+_TEXT = frozenset(
+    {"str", "repr", "ascii", "format", "format_map", "type", "args", "mod", "__mod__", "__repr__", "__str__"}
+)
+"""Names by which a value becomes text; ``type`` of a text is ``str``, exceptions hold texts."""
+_ADDRESSED_NAMES = frozenset(
     {"super", "property", "staticmethod", "classmethod",
-     "object", "aiter", "anext", "elements", "finditer", "scanner", "enumerate", "filter", "iter", "map", "reversed",
-     "zip", "__iter__", "__reversed__"}
+     "object", "aiter", "anext", "elements", "finditer", "scanner",
+     "__iter__", "__reversed__"}
 )  # fmt: skip
 """Names of what makes objects whose default text states an address."""
-_DATA = frozenset({"real", "imag", "numerator", "denominator", "start", "stop", "step", "maxlen", "__name__"})
-"""Attributes that are no bound methods."""
-_FIELD = re.compile(r"\{[^{}:!]*\.")
-"""Field of a format that goes through an attribute, which may be a bound method."""
 _DUNDER = re.compile(r"__\w*__")
 _INNER = re.compile(r"_[^\W_]\w*")
 """Names of what classes of the library keep for themselves, such as the table of an enumeration's members."""
@@ -139,10 +142,16 @@ def ops(*names: str) -> frozenset[int]:
 
 _SET_OPS = ops("BUILD_SET", "SET_ADD", "SET_UPDATE")
 _TEXT_OPS = ops("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE")
+_OBJECT_OPS = ops("LOAD_BUILD_CLASS", "STORE_ATTR", "DELETE_ATTR")
 _ATTRIBUTE_OPS = ops("STORE_ATTR", "DELETE_ATTR")
+_SYMBOLS = [symbol.rstrip("=") for _, symbol in opcode._nb_ops]  # type: ignore[attr-defined]
+_SET_OPERATORS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol in {"&", "|", "^", "-"})
+_REMAINDERS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol == "%")
 _IS_GENERATOR, _IS_ASYNC = 0x20, 0x80 | 0x100 | 0x200
-_RERAISE, _IS_OP, _IMPORT_NAME = OPS["RERAISE"], OPS["IS_OP"], OPS["IMPORT_NAME"]
+_RERAISE, _IS_OP = OPS["RERAISE"], OPS["IS_OP"]
 _MATCH_CLASS, _CALL_EX, _PUSH_EXC_INFO = OPS["MATCH_CLASS"], OPS["CALL_FUNCTION_EX"], OPS["PUSH_EXC_INFO"]
+_BINARY_OP, _LOAD_CONST, _IMPORT_NAME = OPS["BINARY_OP"], OPS["LOAD_CONST"], OPS["IMPORT_NAME"]
+_EXTENDED_ARG, _IMPORT_FROM, _STORE_NAME = OPS["EXTENDED_ARG"], OPS["IMPORT_FROM"], OPS["STORE_NAME"]
 
 
 def _is_odd(texts: Iterable[str]) -> bool:
@@ -161,14 +170,24 @@ def _words(module: str, table: dict[str, str]) -> frozenset[str]:
     return frozenset(dir(importlib.import_module(module)) if words == ["*"] else words)
 
 
-_ORDERED_WORDS = {module: _words(module, _ORDERED) for module in {*_HARMLESS, *_ORDERED}}
 _OTHERS = {
     module: frozenset(name for name in dir(importlib.import_module(module)) if _DUNDER.fullmatch(name) is None)
-    - _words(module, _HARMLESS) - ordered
-    for module, ordered in _ORDERED_WORDS.items()
+    - _words(module, _HARMLESS) - _words(module, _ADDRESSED) - _words(module, _ORDERED)
+    for module in {*_HARMLESS, *_ADDRESSED, *_ORDERED}
 }  # fmt: skip
 """Names of a module that are suspect of everything."""
-_TYPING = {"typing"} | _words("typing", _HARMLESS) | _ORDERED_WORDS["typing"]
+_ORDERED_WORDS = {module: _words(module, _ORDERED) for module in _OTHERS}
+_ADDRESSED_WORDS = {module: _words(module, _ADDRESSED) for module in _OTHERS}
+_TYPING = {"typing"} | _words("typing", _HARMLESS) | _words("typing", _ADDRESSED) | _words("typing", _ORDERED)
+_FUNCTIONS = frozenset(
+    name
+    for module in _OTHERS
+    for name, value in vars(importlib.import_module(module)).items()
+    if isinstance(value, FunctionType)
+)
+"""Names of functions of modules that are written in Python: their text states an address."""
+_VALUES = frozenset().union(*(_words(module, _HARMLESS) for module in _HARMLESS)) - _FUNCTIONS
+"""Members of modules whose text states no address."""
 
 
 def has_sets(arguments: tuple[object, ...]) -> bool:
@@ -187,84 +206,92 @@ def has_sets(arguments: tuple[object, ...]) -> bool:
 
 def suspicion(code: CodeType, source: str) -> int:
     """Flags of `Suspicion` for what a compiled program could betray. Runs nothing of it and raises nothing."""
-    program = _Program(code, source)
+    program = _Program(code)
     found = program.by_names()
-    if found == _ALL or not (program.imports or program.may_combine or program.may_write_text):
-        return found
-    try:
-        return found | program.by_tree(list(ast.walk(ast.parse(source))))
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return _ALL
+    return found if found == _ALL else program.by_tree(found, source)
 
 
 class _Program:
     """All code of a program, and what it holds."""
 
-    def __init__(self, code: CodeType, source: str) -> None:
+    def __init__(self, code: CodeType) -> None:
         self.codes = [code]
-        self.texts, self.labels, self.has_sets = list[str](), set[str](), False
+        self.texts, self.labels = list[str](), set[str]()
+        self.has_set_constant = self.nests_set_constant = self.makes_addressed = False
         for each in self.codes:  # grows
-            level: list[object] = list(each.co_consts)
-            for constant in level:  # grows
-                if isinstance(constant, CodeType):
+            for constant in each.co_consts:
+                kind = type(constant)
+                if kind is CodeType:
                     self.codes.append(constant)
-                elif isinstance(constant, str):
+                elif kind is str:
                     self.texts.append(constant)
-                elif isinstance(constant, frozenset):
-                    self.has_sets = True
-                elif isinstance(constant, tuple):
-                    self.labels.update(part for part in constant if isinstance(part, str))
-                    level += (part for part in constant if not isinstance(part, str))
+                elif kind is frozenset:
+                    self.has_set_constant = True
+                elif kind is tuple:
+                    self._take_tuple(constant)
+        self.raw = [each.co_code for each in self.codes]
         self.names = set[str]().union(*(each.co_names for each in self.codes))
-        self.words = self.names | self.labels
-        self.ops = set[int]().union(*(each.co_code[::2] for each in self.codes))
-        self.imports = _IMPORT_NAME in self.ops
-        self.may_combine = not self.names.isdisjoint(_VIEWS)
-        self.may_write_text = "%" in source or self._names_text()
+        self.ops = set[int]().union(*(raw[::2] for raw in self.raw))
+
+    def _take_tuple(self, constant: tuple[object, ...]) -> None:
+        level: list[object] = list(constant)
+        while level:
+            part = level.pop()
+            if type(part) is str:
+                self.labels.add(part)
+            elif type(part) is tuple:
+                level += part
+            elif type(part) is frozenset:
+                self.nests_set_constant = True
 
     def by_names(self) -> int:
         """What names, constants and kinds of opcodes tell."""
-        found = 0
-        if not self.words.isdisjoint(_WILD) or _is_odd(self.words) or _is_odd(self.texts) or _IS_OP in self.ops:
-            found |= _ALL
-        if any(_INNER.fullmatch(word) for word in (*self.words, *self.texts)):
+        words = self.names | self.labels
+        found = _ALL if not words.isdisjoint(_WILD) or _is_odd(words) or _is_odd(self.texts) else 0
+        if any(_INNER.fullmatch(word) for word in (*words, *self.texts)):
             found |= STATE
-        if self.has_sets or not self.ops.isdisjoint(_SET_OPS) or not self.words.isdisjoint(_HASHING):
+        if _IMPORT_NAME in self.ops:
+            found |= self._imports()
+        if self.nests_set_constant or not self.ops.isdisjoint(_SET_OPS) or not words.isdisjoint(_HASHING):
             found |= ORDER
         if _MATCH_CLASS in self.ops and self.labels:
             found |= ORDER
-        if any(each.co_flags & _IS_ASYNC for each in self.codes):
+        flags = [each.co_flags for each in self.codes]
+        if any(flag & _IS_ASYNC for flag in flags):
             found |= _ALL
         if _PUSH_EXC_INFO in self.ops and (
-            not self.names.isdisjoint(_CATCH_ALL) or any(_catches_all(each.co_code) for each in self.codes)
+            not self.names.isdisjoint(_CATCH_ALL) or any(_catches_all(raw) for raw in self.raw)
         ):
             found |= _ALL
-        if any(each.co_flags & _IS_GENERATOR and _PUSH_EXC_INFO in each.co_code[::2] for each in self.codes):
+        generators = [raw for raw, flag in zip(self.raw, flags, strict=True) if flag & _IS_GENERATOR]
+        if any(_PUSH_EXC_INFO in raw[::2] for raw in generators):
             # What is left of a generator may be collected, and its handler run, in the next call.
             found |= STATE
         return found
 
-    def by_tree(self, nodes: list[ast.AST]) -> int:
-        """What the syntax tree tells."""
-        found = self._by_imports(nodes) if self.imports else 0
-        operators = {type(node.op) for node in nodes if isinstance(node, ast.BinOp | ast.AugAssign)}
-        combines = not operators.isdisjoint({ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub})
-        if self.may_combine and (combines or not self.names.isdisjoint(_SET_METHODS)):
-            found |= ORDER
-        if (self._names_text() or any(map(_writes_text, nodes))) and self._holds_addressed(nodes):
-            found |= ORDER
-        return found
-
-    def _by_imports(self, nodes: list[ast.AST]) -> int:
+    def _imports(self) -> int:
         """What the imported modules allow, by any name of theirs that the program holds."""
-        aliases = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-        members = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-        modules = {*(alias.name for alias in aliases), *("." * node.level + (node.module or "") for node in members)}
+        modules, renames = set[str](), False
+        for each, raw in zip(self.codes, self.raw, strict=True):
+            extended, imported = 0, ""
+            for op, argument in zip(raw[::2], raw[1::2], strict=True):
+                if op == _EXTENDED_ARG:
+                    extended = (extended | argument) << 8
+                    continue
+                if op == _IMPORT_NAME:
+                    modules.add(each.co_names[extended | argument])
+                if op in (_IMPORT_NAME, _IMPORT_FROM):
+                    imported = each.co_names[extended | argument]
+                elif imported:
+                    renames |= op == _STORE_NAME and each.co_names[extended | argument] != imported.partition(".")[0]
+                    imported = ""
+                extended = 0
         if "collections" in modules and "abc" in self.names:
             modules.add("collections.abc")
-        if not modules.issubset(_OTHERS) or any(not self.names.isdisjoint(_OTHERS[module]) for module in modules):
+        if not modules.issubset(_OTHERS):
             return _ALL
-        renames = any(alias.asname for alias in (*aliases, *(each for node in members for each in node.names)))
+        if any(not self.names.isdisjoint(_OTHERS[module]) for module in modules):
+            return _ALL
         found = 0
         if "typing" in modules and (renames or any(_TYPING & set(each.co_names) for each in self.codes[1:])):
             # It keeps what was put in brackets: once List[1] was made, List[True] is the same.
@@ -273,38 +300,54 @@ class _Program:
             found |= STATE
         if any(not self.names.isdisjoint(_ORDERED_WORDS[module]) for module in modules):
             found |= ORDER
+        self.makes_addressed = any(not self.names.isdisjoint(_ADDRESSED_WORDS[module]) for module in modules)
         return found
 
-    def _names_text(self) -> bool:
-        if not self.words.isdisjoint(_TEXT) or not self.ops.isdisjoint(_TEXT_OPS):
-            return True
-        return "print" in self.names and ("file" in self.labels or _CALL_EX in self.ops)
+    def by_tree(self, found: int, source: str) -> int:
+        """What the syntax tree tells; it is looked at only where something could come of it."""
+        combines = self._computes(_SET_OPERATORS) or not _SET_METHODS.isdisjoint(self.names)
+        views = combines and not _VIEWS.isdisjoint(self.names)
+        text = not found & ORDER and self._writes_text()
+        if text and (
+            self.makes_addressed
+            or not self.names.isdisjoint(_ADDRESSED_NAMES)
+            or not self.ops.isdisjoint(_OBJECT_OPS)
+            or any(each.co_flags & _IS_GENERATOR and each.co_name != "<genexpr>" for each in self.codes)
+        ):
+            found, text = found | ORDER, False
+        if not (views or text or self.has_set_constant or _IS_OP in self.ops or "type" in self.names):
+            return found
+        try:
+            nodes = syntax.by_kind(ast.parse(source))
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            return _ALL
+        if _IS_OP in self.ops and syntax.compares_identities(nodes):
+            return _ALL
+        if "type" in self.names and syntax.makes_classes(nodes):
+            return _ALL
+        if (self.has_set_constant and syntax.keeps_sets(nodes)) or (views and syntax.keeps_views(nodes)):
+            found |= ORDER
+        if text and (syntax.formats_attributes(nodes) or syntax.keeps_addressed(nodes, _FUNCTIONS, _VALUES)):
+            found |= ORDER
+        return found
 
-    def _holds_addressed(self, nodes: list[ast.AST]) -> bool:
-        """Whether an object could be at hand whose text states an address."""
-        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-        functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-        imported = (node.names for node in nodes if isinstance(node, ast.ImportFrom))
-        functions |= {alias.asname or alias.name for aliases in imported for alias in aliases}
-        for node in nodes:
-            match node:
-                case ast.ClassDef() | ast.Lambda() | ast.GeneratorExp() | ast.Yield() | ast.YieldFrom():
-                    return True
-                case ast.FunctionDef(decorator_list=[_, *_]) | ast.alias(name="*"):
-                    return True
-                case ast.Attribute(attr="format" | "format_map", value=text):
-                    if not isinstance(text, ast.Constant) or _FIELD.search(str(text.value)):
+    def _computes(self, operators: frozenset[int], unless_number: bool = False) -> bool:
+        """Whether one of these operators occurs; ``unless_number``: with something else than a number on its right."""
+        for each, raw in zip(self.codes, self.raw, strict=True):
+            at = raw.find(_BINARY_OP)
+            while at >= 0:
+                if at % 2 == 0 and raw[at + 1] in operators:
+                    is_number = (
+                        at >= 2 and raw[at - 2] == _LOAD_CONST and type(each.co_consts[raw[at - 1]]) in (int, float)
+                    )
+                    if not unless_number or not is_number or (at >= 4 and raw[at - 4] == _EXTENDED_ARG):
                         return True
-                case ast.Attribute(attr=name) if name not in _DATA and id(node) not in called:
-                    return True
-                case ast.Name(id=name, ctx=ast.Load()) if name in functions and id(node) not in called:
-                    return True
-        return not self.names.isdisjoint(_ADDRESSED)
+                at = raw.find(_BINARY_OP, at + 1)
+        return False
 
-
-def _writes_text(node: ast.AST) -> bool:
-    """Whether a text may be filled in by ``%``: its right side is no number."""
-    match node:
-        case ast.BinOp(op=ast.Mod(), right=value) | ast.AugAssign(op=ast.Mod(), value=value):
-            return not (isinstance(value, ast.Constant) and isinstance(value.value, int | float))
-    return False
+    def _writes_text(self) -> bool:
+        if not self.names.isdisjoint(_TEXT) or not self.labels.isdisjoint(_TEXT) or not self.ops.isdisjoint(_TEXT_OPS):
+            return True
+        if "print" in self.names and ("file" in self.labels or _CALL_EX in self.ops):
+            return True
+        return self._computes(_REMAINDERS, unless_number=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from azr import values
 from azr.execution import ExecutionRequest, ExecutionResult
-from azr.executor.static_check import FORMATS
+from azr.executor.syntax import FORMATS
 from azr.tasks.normalize import ENTRY, parse, parse_program
 
 MAX_EXPRESSION_CHARS = 2**13

@@ -203,7 +203,7 @@ _MARKED = {
         "    dataclasses.dataclass(collections.Counter)"
     ),
     "a class without heirs": (
-        "import collections, typing\n    was = hasattr(collections.Counter, '__fi' 'nal__')\n"
+        "import collections, typing\n    was = getattr(collections.Counter, '__fi' 'nal__', False)\n"
         "    typing.final(collections.Counter)"
     ),
     "the collector": "a = []\n    a.append(a)\n    was = gc.get_count()[0] > 200 or gc.get_stats()[1]['collections'] > 50",
@@ -214,7 +214,7 @@ for _name, _body in _MARKED.items():
             continue
         COMPANY.add(
             f"{_name}{', static_check' if _checked else ''}",
-            "rejected" if _checked and ("getattr" in _body or "attrgetter" in _body) else "ok",
+            "ok",
             f"import copy, json, keyword, operator, re{'' if _checked else ', gc'}\ndef f(x):\n    {_body}\n    return was",
             inputs=("1", "2", "3"),
             static_check=_checked,
