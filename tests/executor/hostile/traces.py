@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
-import subprocess
 import time
 from pathlib import Path
 
+import docker
+
+from azr.executor.backends.docker import is_stale, owner_id
 from tests.executor.conftest import descendants
 
 _PATIENCE_S = 15.0
@@ -17,7 +20,8 @@ _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue")
 
 def take() -> set[str]:
     """Every process, container, mount, file and piece of shared memory that could be ours."""
-    return {*_processes(), *_containers(), *_mounts(), *_files(), *_shared()}
+    containers, others = _containers()
+    return {*_processes(), *containers, *_mounts(), *_files(), *_shared()} - others
 
 
 async def left_since(before: set[str]) -> set[str]:
@@ -35,12 +39,24 @@ def _processes() -> set[str]:
     return {f"process {number}" for number in descendants(os.getpid())}
 
 
-def _containers() -> set[str]:
-    """Whatever their labels, dead ones too."""
+def _containers() -> tuple[set[str], set[str]]:
+    """All of them, whatever their labels, dead ones too; and those of other living processes, with their mounts."""
     if shutil.which("docker") is None:
-        return set()
-    listing = subprocess.run(["docker", "ps", "-aq", "--no-trunc"], capture_output=True, text=True, check=False)
-    return {f"container {identity}" for identity in listing.stdout.split()}
+        return set(), set()
+    found, others = set(), set()
+    client = docker.APIClient()
+    for container in client.containers(all=True):
+        owner = container["Labels"].get("azr.owner", owner_id())
+        traces = {f"container {container['Id']}"}
+        found |= traces
+        if owner != owner_id() and not is_stale(owner):
+            with contextlib.suppress(docker.errors.NotFound):
+                state = client.inspect_container(container["Id"])
+                folders = (state["GraphDriver"]["Data"]["MergedDir"], state["NetworkSettings"]["SandboxKey"])
+                traces |= {f"mount {os.path.realpath(folder)}" for folder in folders}
+            others |= traces
+    client.close()
+    return found, others
 
 
 def _mounts() -> set[str]:
