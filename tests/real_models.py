@@ -23,3 +23,5 @@ def _needs(model: Path, remedy: str) -> pytest.MarkDecorator:
 
 needs_smollm2 = _needs(SMOLLM2, f"make it with .venv/bin/python -m tools.smollm2 {SMOLLM2}")
 needs_qwen = _needs(QWEN, "set AZR_MODELS to the folder that holds it")
+REAL = [pytest.param(SMOLLM2, marks=needs_smollm2, id="SmolLM2"), pytest.param(QWEN, marks=needs_qwen, id="Qwen")]
+"""Parameters of a test that asks both."""

@@ -38,6 +38,8 @@ SAMPLES = 6
 """Responses of each form, kind, role and temperature."""
 REFERENCES = 4
 """Past tasks in a proposal prompt."""
+INDUCTION_INPUTS = 4
+"""Inputs of an induction: small models do not count to ten."""
 TIMEOUT_S = 1200.0
 
 
@@ -126,7 +128,7 @@ class FormCheck:
         model, default = (COMPACT | FORMS)[form], ModelConfig()
         words = [f"--model.prompt-format {model.prompt_format}"] if model.prompt_format != default.prompt_format else []
         words += [f"--model.template {model.template}"] if model.template != default.template else []
-        words.append(f"--rollout.temperature {temperature:g}")
+        words.append(f"--rollout.temperature {temperature:g} --selfplay.induction-inputs {INDUCTION_INPUTS}")
         return f"Take {form}, {temperature:g}: {' '.join(words)} ({shares})."
 
 
@@ -152,7 +154,7 @@ def _codecs(path: str) -> tuple[dict[str, Config], dict[str, PromptCodec], dict[
     """Return configs and codecs of the forms that the model can be asked in, and why it cannot be in the others."""
     longest = min(context_length(Path(path)) or 4096, 4096) - MAX_TOKENS
     base = Config(
-        selfplay=SelfPlayConfig(references=REFERENCES, induction_inputs=4),
+        selfplay=SelfPlayConfig(references=REFERENCES, induction_inputs=INDUCTION_INPUTS),
         reward=RewardConfig(format="answer"),
         rollout=RolloutConfig(max_prompt_tokens=longest, max_response_tokens=MAX_TOKENS, max_concurrent=64),
     )

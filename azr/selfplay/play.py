@@ -364,7 +364,7 @@ class SelfPlayStep:
         indices = range(asks * selfplay.proposer_prompts)
         firsts = indices[:: selfplay.proposals_per_prompt]
         references = {
-            kind: {first: self.buffer.references(kind, selfplay.references, rng) for first in firsts} for kind in kinds
+            kind: {first: self.proposer.draw_references(kind, self.buffer, rng) for first in firsts} for kind in kinds
         }
         shown = {
             kind: {i: Shown(tuple(tasks), self._draw_functions(kind, i)) for i, tasks in of_kind.items()}

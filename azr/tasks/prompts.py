@@ -299,12 +299,16 @@ class CompletionFormat:
     """The end of an example, where some models go on in prose, and the head of the next one."""
     fewest_shown: ClassVar[int] = 3
     """Examples of a proposal prompt: worked ones are added to fewer references."""
-    solved_shown: ClassVar[int] = 2
-    """Worked examples of a solver prompt."""
+    worked_shown: ClassVar[int] = 2
+    """Worked examples of a solver prompt, and of a proposal that brings no program; one if the prompt would be long."""
+    proposal_tokens: ClassVar[int] = 500
+    solver_tokens: ClassVar[int] = 350
+    """Tokens from which on a prompt is long."""
     response_format: ResponseFormat = "answer"
 
-    def __init__(self, facts: PromptFacts | None = None) -> None:
-        self._facts = facts or PromptFacts()
+    def __init__(self, num_tokens: Callable[[str], int], facts: PromptFacts | None = None) -> None:
+        """``num_tokens``: length of a text in the model's tokens."""
+        self._num_tokens, self._facts = num_tokens, facts or PromptFacts()
 
     def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
         """References are the examples; for a kind that proposes no programs, the one reference is asked about."""
@@ -317,10 +321,10 @@ class CompletionFormat:
             return self._prompt(heading, [kind.proposal(task) for task in tasks], (), kind.proposal(worked[0])[0])
         examples = [
             (*kind.reference(task), *kind.proposal(task))
-            for task in _drawn(worked, self.fewest_shown - 1, _key(references))
+            for task in _drawn(worked, self.worked_shown, _key(references))
         ]
         given = [section for task in references for section in kind.reference(task)]
-        return self._prompt(heading, examples, given, kind.proposal(worked[0])[0])
+        return self._short_prompt(self.proposal_tokens, heading, examples, given, kind.proposal(worked[0])[0])
 
     def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
         """Answers of a group have the same examples; there are as many sets of them as worked examples."""
@@ -328,9 +332,16 @@ class CompletionFormat:
         worked = kind.examples(_SHORT)
         examples = [
             (*kind.solver_view(task), *kind.solution(task))
-            for task in _drawn(worked, self.solved_shown, _fenced(shown))
+            for task in _drawn(worked, self.worked_shown, _fenced(shown))
         ]
-        return self._prompt(heading, examples, shown, kind.solution(worked[0])[0])
+        return self._short_prompt(self.solver_tokens, heading, examples, shown, kind.solution(worked[0])[0])
+
+    def _short_prompt(
+        self, most: int, heading: str, examples: Sequence[Sequence[Section]], given: Sequence[Section], first: Section
+    ) -> str:
+        """Return the prompt; with the first example alone if it would have over ``most`` tokens."""
+        prompt = self._prompt(heading, examples, given, first)
+        return prompt if self._num_tokens(prompt) <= most else self._prompt(heading, examples[:1], given, first)
 
     def _prompt(
         self, heading: str, examples: Sequence[Sequence[Section]], given: Sequence[Section], first: Section
@@ -354,8 +365,8 @@ class CompletionFormat:
 
 
 PromptFormat = CompactFormat | ChatFormat | CompletionFormat
-_SHORT = 6
-"""Most inputs of an induction that solvers see as an example."""
+_SHORT = 4
+"""Inputs of an induction that solvers see as an example, half of them hidden."""
 _OPENED = re.compile(r"```[a-z_]+\n\Z")
 
 

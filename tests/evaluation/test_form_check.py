@@ -44,8 +44,8 @@ def test_the_form_with_most_that_can_be_used_is_recommended():
     )
     assert found.best == ("tokenizer", 0.7) and found.learns
     assert found.advice() == (
-        "Take tokenizer, 0.7: --model.template tokenizer --rollout.temperature 0.7 (50% of its proposals are valid and "
-        "50% of its answers right)."
+        "Take tokenizer, 0.7: --model.template tokenizer --rollout.temperature 0.7 --selfplay.induction-inputs 4 (50% "
+        "of its proposals are valid and 50% of its answers right)."
     )
     assert len(found.table().splitlines()) == 2 + 4
 

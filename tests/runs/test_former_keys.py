@@ -18,7 +18,7 @@ from azr.runs.exported_files import add_former_keys
 from azr.runs.model_folder import read_object, write_object
 from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer
-from tests.real_models import QWEN, ROOT, SMOLLM2, needs_qwen, needs_smollm2
+from tests.real_models import QWEN, REAL, ROOT, SMOLLM2, needs_smollm2
 from tests.tiny_models import FAMILIES, VARIANTS, save_tiny, tiny_config
 
 MODELS = {family: (family, {}) for family in FAMILIES} | VARIANTS
@@ -149,9 +149,6 @@ def convert(folder: Path, converter: Path) -> Path:
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return out
-
-
-REAL = [pytest.param(SMOLLM2, marks=needs_smollm2, id="SmolLM2"), pytest.param(QWEN, marks=needs_qwen, id="Qwen")]
 
 
 @pytest.mark.long

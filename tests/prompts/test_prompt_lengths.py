@@ -1,0 +1,77 @@
+"""Tokens of the completion format's prompts about tasks that real base models proposed, in real tokenizers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+import pytest
+
+from azr.config import Config, ModelConfig, SelfPlayConfig
+from azr.prompts.codec import PromptCodec
+from azr.records import Task
+from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.proposer import Proposer
+from azr.selfplay.seeds import read_authors_seeds
+from azr.tasks.prompts import CompletionFormat, Section
+from azr.tasks.registry import KINDS
+from tests.executor import public_data
+from tests.real_models import REAL
+
+PLAYED = ("deduction", "abduction", "error", "induction")
+INPUTS = (4, 10)
+PROMPTS = 100
+OURS = 160
+"""Most tokens of a long solver prompt beside its question: heading, one example and the words around them."""
+
+
+@pytest.fixture(scope="module")
+def seeds() -> list[Task]:
+    lines = read_authors_seeds(public_data.file("azr_seed_tasks.jsonl.gz"), PLAYED[:3])
+    tasks = [task for _, task in lines if isinstance(task, Task)]
+    known = [replace(task, fingerprint=KINDS[task.kind].fingerprint(task.program, task.inputs)) for task in tasks]
+    return list({(task.kind, task.fingerprint): task for task in known}.values())
+
+
+def fenced_tokens(codec: PromptCodec, sections: Sequence[Section]) -> int:
+    return len(codec.encode("".join(f"```{each.label}\n{each.text}\n```\n" for each in sections)))
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("model", REAL)
+def test_prompts_keep_to_their_tokens_as_far_as_tasks_let_them(model, inputs, seeds):
+    play = SelfPlayConfig(kinds=PLAYED, references=4, induction_inputs=inputs)
+    codec = PromptCodec.load(Config(model=ModelConfig(path=str(model), prompt_format="completion"), selfplay=play))
+    buffer = TaskBuffer(PLAYED)
+    buffer.restore(seeds)
+    proposer = Proposer(Config(selfplay=play), codec, None)
+    for name in PLAYED:
+        kind, rng = KINDS[name], random.Random(1)
+        drawn = [proposer.draw_references(name, buffer, rng) for _ in range(PROMPTS)]
+        lengths = [len(codec.proposal_ids(kind, tasks)) for tasks in drawn]
+        assert {len(tasks) for tasks in drawn} == {kind.references_per_prompt(4)}
+        assert sum(length <= CompletionFormat.proposal_tokens for length in lengths) >= 0.95 * PROMPTS, name
+        shown = {task.fingerprint for tasks in drawn for task in tasks}
+        assert len(shown) > 0.8 * sum(map(len, drawn)), "most of them come once"
+        asked = [
+            replace(task, inputs=task.inputs[:inputs], outputs=task.outputs[:inputs])
+            for task in rng.sample(buffer.tasks(name), PROMPTS)
+        ]
+        solved = [len(codec.solver_prompt(kind, task)) for task in asked]
+        questions = [fenced_tokens(codec, kind.solver_view(task)) for task in asked]
+        bound = CompletionFormat.solver_tokens
+        for length, question in zip(solved, questions, strict=True):
+            assert length <= max(bound, question + OURS), name
+        # Half of the inductions of ten inputs have over 230 tokens themselves.
+        assert (name == "induction" and inputs > 4) or median(solved) <= bound, name
+
+
+def test_formats_without_such_a_limit_draw_once(seeds, tiny_model_path):
+    model = ModelConfig(path=str(tiny_model_path), prompt_format="compact")
+    config = Config(model=model, selfplay=SelfPlayConfig(kinds=PLAYED))
+    buffer = TaskBuffer(PLAYED)
+    buffer.restore(seeds)
+    drawn = Proposer(config, PromptCodec.load(config), None).draw_references("deduction", buffer, random.Random(1))
+    assert drawn == buffer.references("deduction", config.selfplay.references, random.Random(1))
