@@ -98,7 +98,7 @@ class PromptCodec:
             tags = CompactFormat(config.reward.format)
             return cls(tokenizer, tags, end_ids=_end_ids_of_generation(model.path))
         template = choose_template(model.template, tokenizer, model.thinking)
-        style: PromptFormat = _completion_format(tokenizer, _facts(config))
+        style: PromptFormat = CompletionFormat(lambda text: len(tokenizer.encode(text)), _facts(config))
         if model.prompt_format == "chat":
             thinking = opens_thinking(template, tokenizer)
             rendered = partial(render, template, tokenizer)
@@ -125,7 +125,7 @@ class PromptCodec:
         tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
         ends = _end_ids(path, template, tokenizer) if stops is None else stops.token_ids
         strings = stop_strings if stops is None else stops.strings
-        style: PromptFormat = _completion_format(tokenizer)
+        style: PromptFormat = CompletionFormat(lambda text: len(tokenizer.encode(text)))
         if not completes:
             style = ChatFormat(partial(render, template, tokenizer), thinking=opens_thinking(template, tokenizer))
         return cls(tokenizer, style, template=template, end_ids=ends, stop_strings=strings)
@@ -278,10 +278,7 @@ class PromptCodec:
         return self._fits(self._format.propose(kind, shown), max_tokens)
 
     def is_short(self, kind: TaskKind, shown: Sequence[Task]) -> bool:
-        """Whether a proposal prompt with these tasks is not long for the completion format; other formats set no limit.
-
-        A prompt with more than four references may be longer in proportion.
-        """
+        """Whether a proposal prompt keeps to the tokens of the completion format. Other formats set no such limit."""
         most = CompletionFormat.proposal_tokens * max(4, len(shown)) // 4
         return not self.continues_examples or self.proposal_fits(kind, shown, most)
 
@@ -336,10 +333,6 @@ def _end_ids(path: str, template: str, tokenizer: PreTrainedTokenizerBase) -> se
     if end := turn_end(template, tokenizer):
         end_ids.add(int(tokenizer.convert_tokens_to_ids(end)))
     return end_ids
-
-
-def _completion_format(tokenizer: PreTrainedTokenizerBase, facts: PromptFacts | None = None) -> CompletionFormat:
-    return CompletionFormat(lambda text: len(tokenizer.encode(text)), facts)
 
 
 def _facts(config: Config) -> PromptFacts:

@@ -302,8 +302,8 @@ class CompletionFormat:
     worked_shown: ClassVar[int] = 2
     """Worked examples of a solver prompt, and of a proposal that brings no program; one if the prompt would be long."""
     proposal_tokens: ClassVar[int] = 500
+    """Tokens of a proposal prompt above which it is long. With over four references it may be longer in proportion."""
     solver_tokens: ClassVar[int] = 350
-    """Tokens from which on a prompt is long."""
     response_format: ResponseFormat = "answer"
 
     def __init__(self, num_tokens: Callable[[str], int], facts: PromptFacts | None = None) -> None:
@@ -314,42 +314,38 @@ class CompletionFormat:
         """References are the examples; for a kind that proposes no programs, the one reference is asked about."""
         assert not functions, "nothing in this format says that functions must be called"
         heading = kind.proposer_instructions(self._facts).heading
-        worked = kind.examples(self._facts.induction_inputs)
+        worked, key = kind.examples(self._facts.induction_inputs), _key(references)
+        given: list[Section] = []
         if kind.proposes_programs:
-            missing = self.fewest_shown - len(references)
-            tasks = [*_drawn(worked, missing, _key(references)), *references]
-            return self._prompt(heading, [kind.proposal(task) for task in tasks], (), kind.proposal(worked[0])[0])
-        examples = [
-            (*kind.reference(task), *kind.proposal(task))
-            for task in _drawn(worked, self.worked_shown, _key(references))
-        ]
-        given = [section for task in references for section in kind.reference(task)]
-        return self._short_prompt(self.proposal_tokens, heading, examples, given, kind.proposal(worked[0])[0])
+            tasks = [*_drawn(worked, self.fewest_shown - len(references), key), *references]
+            examples = [kind.proposal(task) for task in tasks]
+        else:
+            tasks = _drawn(worked, self.worked_shown, key)
+            examples = [(*kind.reference(task), *kind.proposal(task)) for task in tasks]
+            given = [section for task in references for section in kind.reference(task)]
+        return self._prompt(self.proposal_tokens, heading, examples, given, kind.proposal(worked[0])[0])
 
     def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
-        """Answers of a group have the same examples; there are as many sets of them as worked examples."""
+        """Answers of a group have the same examples, one of as many sets as there are worked examples."""
         heading = kind.solver_instructions(self._facts).heading
         worked = kind.examples(_SHORT)
-        examples = [
-            (*kind.solver_view(task), *kind.solution(task))
-            for task in _drawn(worked, self.worked_shown, _fenced(shown))
-        ]
-        return self._short_prompt(self.solver_tokens, heading, examples, shown, kind.solution(worked[0])[0])
-
-    def _short_prompt(
-        self, most: int, heading: str, examples: Sequence[Sequence[Section]], given: Sequence[Section], first: Section
-    ) -> str:
-        """Return the prompt; with the first example alone if it would have over ``most`` tokens."""
-        prompt = self._prompt(heading, examples, given, first)
-        return prompt if self._num_tokens(prompt) <= most else self._prompt(heading, examples[:1], given, first)
+        tasks = _drawn(worked, self.worked_shown, _fenced(shown))
+        examples = [(*kind.solver_view(task), *kind.solution(task)) for task in tasks]
+        return self._prompt(self.solver_tokens, heading, examples, shown, kind.solution(worked[0])[0])
 
     def _prompt(
-        self, heading: str, examples: Sequence[Sequence[Section]], given: Sequence[Section], first: Section
+        self, most: int, heading: str, examples: Sequence[Sequence[Section]], given: Sequence[Section], first: Section
     ) -> str:
-        """``first``: section with the label of the answer's first block."""
+        """Return a prompt; if something is given and over ``most`` tokens come of it, one example stands in front.
+
+        ``first``: section with the label of the answer's first block.
+        """
         written = [*map(_fenced, examples), "\n".join([*([_fenced(given)] if given else []), _fence(first) + "\n"])]
         numbered = (f"{self.head} {number}\n{text}" for number, text in enumerate(written, 1))
-        return "\n\n".join([heading, *numbered])
+        prompt = "\n\n".join([heading, *numbered])
+        if given and len(examples) > 1 and self._num_tokens(prompt) > most:
+            return self._prompt(most, heading, examples[:1], given, first)
+        return prompt
 
     def response(self, sections: Sequence[Section]) -> str:
         return f"{_fenced(sections)}\n".partition("\n")[2]
