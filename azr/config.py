@@ -93,8 +93,7 @@ class SelfPlayConfig:
     references: CountOrZero = 6
     """K: past tasks shown to the proposer."""
     induction_inputs: Annotated[int, Field(ge=2, le=MAX_INPUTS)] = 10
-    """Inputs of an induction task; the first half is shown to the solver, the rest is hidden. Take 4 for a small model:
-    one of 0.5B gives fewer than ten when asked for ten."""
+    """Inputs of an induction task; solvers see the first half. Take 4 for small models, which do not count to ten."""
     group_size: Count = 8
     """Solver responses to each valid proposal, which estimate its solve rate at the rollout temperature."""
     train_on_estimates: bool = False

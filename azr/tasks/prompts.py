@@ -314,7 +314,8 @@ class CompletionFormat:
         """References are the examples; for a kind that proposes no programs, the one reference is asked about."""
         assert not functions, "nothing in this format says that functions must be called"
         heading = kind.proposer_instructions(self._facts).heading
-        worked, key = kind.examples(self._facts.induction_inputs), _key(references)
+        worked = kind.examples(self._facts.induction_inputs)
+        key = " ".join(task.fingerprint for task in references)
         given: list[Section] = []
         if kind.proposes_programs:
             tasks = [*_drawn(worked, self.fewest_shown - len(references), key), *references]
@@ -376,10 +377,6 @@ def _drawn(tasks: Sequence[Task], count: int, key: str) -> list[Task]:
     """Return ``count`` tasks in a row, from a place that the key decides: prompts share one of a few beginnings."""
     start = zlib.crc32(key.encode("utf-8", "surrogatepass"))
     return [tasks[(start + i) % len(tasks)] for i in range(count)]
-
-
-def _key(tasks: Sequence[Task]) -> str:
-    return " ".join(task.fingerprint for task in tasks)
 
 
 def _fence(section: Section) -> str:
