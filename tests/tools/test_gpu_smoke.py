@@ -99,6 +99,17 @@ def test_half_a_line_of_a_killed_case_does_not_end_the_others(tmp_path: Path) ->
     assert json.loads((tmp_path / "gpu_smoke.json").read_text())["cases"][0]["status"] == "out of time"
 
 
+def test_an_update_out_of_memory_has_no_figures_and_one_on_a_cpu_no_share(tmp_path: Path) -> None:
+    full = {"checkpointing": "full", "error": None, "share_6n": 0.3, "tokens_per_s": 9.0}
+    none = {"checkpointing": "none", "error": "out of memory", "share_6n": 0.0, "tokens_per_s": 0.0}
+    (tmp_path / "update_1.5B.json").write_text(json.dumps([none, full]))
+    (tmp_path / "update_tiny.json").write_text(json.dumps([full | {"share_6n": 0.0}]))
+    assert smoke_rows.measure(tmp_path) == {
+        "update 1.5B": 0.3, "update 1.5B, full": 0.3, "update 1.5B, full, tokens/s": 9.0,
+        "update tiny, full, tokens/s": 9.0,
+    }  # fmt: skip
+
+
 def test_a_step_is_split_without_rest() -> None:
     step = {
         "seconds/step": 30.0, "seconds/train policy": 12.0, "seconds/push": 5.0, "seconds/sleep": 1.0,
