@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from azr.algorithms import attention
+from azr.algorithms.kernels import has_flash_attn
 from azr.algorithms.packing import pack
 from azr.records import Completion, FinishReason
 
@@ -49,7 +50,10 @@ def compare_on_gpu() -> None:
             torch.randn(len(batch.token_ids_T), heads, 128, device="cuda", dtype=torch.bfloat16) for heads in (12, 2, 2)
         ]
         found = {}
-        for name, attend in (("torch", attention._attend_torch), ("FlashAttention 4", attention._attend_flash)):
+        attends = {"torch": attention._attend_torch}
+        if has_flash_attn():
+            attends["FlashAttention 4"] = attention._attend_flash
+        for name, attend in attends.items():
             leaves = [x.clone().requires_grad_() for x in inputs]
             times = []
             for _ in range(REPEATS):
@@ -61,12 +65,15 @@ def compare_on_gpu() -> None:
                 torch.cuda.synchronize()
                 times.append(time.perf_counter() - started)
             found[name] = (1e3 * statistics.median(times), [out.detach(), *gradients])
-        apart = max(
+        (_, first), *others = found.values()
+        distances = [
             float((one - other).float().norm() / one.float().norm())
-            for one, other in zip(*(tensors for _, tensors in found.values()), strict=True)
-        )
+            for _, tensors in others
+            for one, other in zip(first, tensors, strict=True)
+        ]
+        apart = f"{max(distances):.2g} apart" if distances else "FlashAttention 4 is not installed"
         times_ms = ", ".join(f"{name} {ms:.2f}" for name, (ms, _) in found.items())
-        print(f"prompts of {prompt} with 4 responses of {response}: {times_ms}; {apart:.2g} apart", flush=True)
+        print(f"prompts of {prompt} with 4 responses of {response}: {times_ms}; {apart}", flush=True)
 
 
 def main() -> None:

@@ -70,12 +70,16 @@ def measure(out: Path) -> dict[str, float]:
     steps = _lines(out / "runs" / "trrpp" / "metrics.jsonl")
     steps = steps or _lines(out / "runs" / "trrpp_by_host" / "metrics.jsonl")
     if steps:
-        measured |= of_step(steps[-1]) | {"first step s": steps[0]["start/all"] + steps[0]["seconds/step"]}
-    for size in ("1.5B", "7B", "unsharded"):
-        if (file := out / f"update_{size}.json").exists():
-            results = json.loads(file.read_text())
-            measured[f"update {size}"] = max(result["share_6n"] for result in results)
-            measured |= {f"update {size}, {result['checkpointing']}": result["share_6n"] for result in results}
+        # The last one is profiled.
+        measured |= of_step(steps[-2:][0]) | {"first step s": steps[0]["start/all"] + steps[0]["seconds/step"]}
+    for file in sorted(out.glob("update_*.json")):
+        name, results = file.stem.replace("_", " "), json.loads(file.read_text())
+        for result in results:
+            if result["error"] is None:
+                measured[f"{name}, {result['checkpointing']}, tokens/s"] = result["tokens_per_s"]
+            if result["share_6n"]:  # none on a CPU
+                measured[f"{name}, {result['checkpointing']}"] = result["share_6n"]
+                measured[name] = max(measured.get(name, 0.0), result["share_6n"])
     if real := _lines(out / "runs" / "real" / "metrics.jsonl"):
         counts = {what: _total(real, f"/proposer/funnel/{what}") for what in ("valid", "proposed")}
         measured["valid share"] = counts["valid"] / max(1.0, counts["proposed"])

@@ -333,7 +333,8 @@ def cpu_text(config: Config, memory_bytes: int) -> str:
         "on CPUs, GiB: " + ", ".join(f"{what} {x / GIB:.1f}" for what, x in sizes.items()),
         f"{'fits in' if needed < has else 'does not fit in'} this machine's memory: {needed:.1f} of {has:.1f} GiB at "
         "most, without what Python and sandboxes take",
-        "seconds are not planned for CPUs: docs/hardware.md says what was measured; azr plan plans for GPUs",
+        "seconds are not planned for CPUs: one rate of arithmetic misses the two recipes that were timed by more than "
+        "a factor of two. docs/hardware.md says what was measured; azr plan plans for GPUs",
     ))  # fmt: skip
 
 

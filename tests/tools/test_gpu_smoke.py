@@ -78,6 +78,38 @@ def test_a_case_that_fails_is_reported_and_those_that_need_it_are_not_run(tmp_pa
     assert outcomes[0].why == "why\n" and "    why" in lines
 
 
+def test_a_fallback_runs_after_a_failure_only_and_a_case_without_its_gpus_is_left_out(tmp_path: Path) -> None:
+    fails = case("fails", command=[sys.executable, "-c", "exit(3)"], limit_s=60)
+    fine = case("fine", command=[sys.executable, "-c", ""], limit_s=60)
+    instead = case("instead", command=fine.command, limit_s=60, instead_of="fails")
+    never = case("never", command=fine.command, limit_s=60, instead_of="fine")
+    two = case("two", command=fine.command, limit_s=60, gpus=2)
+    outcomes = gpu_smoke.run_all([fails, instead, fine, never, two], tmp_path, 1, 1, lambda line: None)
+    assert [(each.name, each.status) for each in outcomes] == [
+        ("fails", "failed"), ("instead", "ok"), ("fine", "ok"), ("two", "left out"),
+    ]  # fmt: skip
+    assert outcomes[-1].why == "needs 2 GPUs"
+
+
+def test_half_a_line_of_a_killed_case_does_not_end_the_others(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "trrpp"
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").write_text('{"seconds/step": 3')
+    gpu_smoke.Report(tmp_path, [], {}).write([gpu_smoke.Outcome(name="trrpp", status="out of time")])
+    assert json.loads((tmp_path / "gpu_smoke.json").read_text())["cases"][0]["status"] == "out of time"
+
+
+def test_an_update_out_of_memory_has_no_figures_and_one_on_a_cpu_no_share(tmp_path: Path) -> None:
+    full = {"checkpointing": "full", "error": None, "share_6n": 0.3, "tokens_per_s": 9.0}
+    none = {"checkpointing": "none", "error": "out of memory", "share_6n": 0.0, "tokens_per_s": 0.0}
+    (tmp_path / "update_1.5B.json").write_text(json.dumps([none, full]))
+    (tmp_path / "update_tiny.json").write_text(json.dumps([full | {"share_6n": 0.0}]))
+    assert smoke_rows.measure(tmp_path) == {
+        "update 1.5B": 0.3, "update 1.5B, full": 0.3, "update 1.5B, full, tokens/s": 9.0,
+        "update tiny, full, tokens/s": 9.0,
+    }  # fmt: skip
+
+
 def test_a_step_is_split_without_rest() -> None:
     step = {
         "seconds/step": 30.0, "seconds/train policy": 12.0, "seconds/push": 5.0, "seconds/sleep": 1.0,
@@ -96,5 +128,15 @@ def test_all_of_it_with_toy_sizes(tmp_path: Path) -> None:
     done = smoke("--tiny", "--minutes", 15, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "out" / "gpu_smoke.json").read_text())
-    assert all(case["status"] == "ok" for case in report["cases"])
-    assert {"step s", "update tokens/s", "generated tokens/s", "mismatch mean"} <= report["measured"].keys()
+    statuses = {case["name"]: case["status"] for case in report["cases"]}
+    left_out = {name for name, status in statuses.items() if status == "left out"}
+    assert left_out == {"adapters in 4 bits", "tensor parallel 2", "data parallel 2", "engines apart"}
+    assert {status for name, status in statuses.items() if name not in left_out} == {"ok"}
+    names = {case.name for case in gpu_smoke.cases(gpu_smoke.FULL, tmp_path, tmp_path)}
+    resized = {"large model", "small model", "trrpp by host", *(name for name in names if name.startswith("update "))}
+    assert names - resized <= statuses.keys(), "every case of the whole run is run, but for its sizes"
+    assert {"step s", "update tokens/s", "generated tokens/s", "mismatch mean", "valid share", "push GB/s"} <= (
+        report["measured"].keys()
+    )
+    assert {f"update tiny, {how}, tokens/s" for how in ("none", "selective", "full")} <= report["measured"].keys()
+    assert list((tmp_path / "out" / "runs" / "trrpp").glob("profile_*.json.gz")), "the profile is written"
