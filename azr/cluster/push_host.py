@@ -110,8 +110,8 @@ class HostOutbox(Outbox):
 class HostInbox(Inbox):
     """Receiver: maps the block of each bucket."""
 
-    def take(self, bucket: WeightBucket) -> torch.Tensor:
-        return map_bucket(bucket).to(self.device, copy=True)
+    def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
+        return map_bucket(bucket).to(self.device, copy=keep)
 
 
 OUTBOX, INBOX = HostOutbox, HostInbox

@@ -137,7 +137,7 @@ class IpcInbox(Inbox):
     block = CudaBlock
     _mapped: CudaBlock | None = None
 
-    def take(self, bucket: WeightBucket) -> torch.Tensor:
+    def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
         here = self.block.gpu(self.device)
         handle = bucket.source.get(here)
         if handle is None:
@@ -145,11 +145,8 @@ class IpcInbox(Inbox):
         if self._mapped is None or handle != self._mapped.handle:
             self.close()
             self._mapped = self.block(int(bucket.source[_NBYTES]), self.device, handle)
-        # A copy, for a layer whose parts come in two buckets keeps the first part until the second is there.
-        region = bucket.region(self._mapped.bytes).clone()
-        if bucket.last:
-            self.close()
-        return region
+        region = bucket.region(self._mapped.bytes)
+        return region.clone() if keep else region
 
     def close(self) -> None:
         if self._mapped is not None:

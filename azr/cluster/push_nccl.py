@@ -141,7 +141,7 @@ class NcclInbox(Inbox):
             info["address"], info["port"], info["world_size"], info["rank_offset"], parallel
         )
 
-    def take(self, bucket: WeightBucket) -> torch.Tensor:
+    def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
         if self._group.communicator is None:
             raise ValueError("this engine is in no NCCL group with the policy: the sender has to connect first")
         region = torch.empty(bucket.padded_nbytes, dtype=torch.uint8, device=self.device)

@@ -89,7 +89,7 @@ class WeightDigest:
     def add(self, slots: Sequence[TensorSlot], region: torch.Tensor) -> None:
         """Add a bucket's bytes, (N) uint8 from an address that 8 divides: a few operations, however many tensors."""
         self._hash.update("\0".join(f"{slot.name} {slot.dtype} {slot.shape} {slot.offset}" for slot in slots).encode())
-        value = region if self._full else _sums(region)
+        value = region if self._full else word_sums(region)
         self._hash.update(value.cpu().view(torch.uint8).numpy().data)
 
     def hexdigest(self) -> str:
@@ -97,7 +97,7 @@ class WeightDigest:
         return self._hash.hexdigest()
 
 
-def _sums(flat: torch.Tensor) -> torch.Tensor:
+def word_sums(flat: torch.Tensor) -> torch.Tensor:
     """Return int64 sums, modulo 2^64, of the 8-byte words of each chunk of (N) uint8 and of the remaining bytes."""
     words, rest = flat[: len(flat) // 8 * 8].view(torch.int64), flat[len(flat) // 8 * 8 :]
     whole = len(words) // CHUNK_WORDS * CHUNK_WORDS

@@ -85,15 +85,15 @@ class Inbox(ABC):
         raise NotImplementedError(f"{type(self).__name__} needs no connection")
 
     @abstractmethod
-    def take(self, bucket: WeightBucket) -> torch.Tensor:
-        """Return the bucket's bytes, (N) uint8, on the device, in memory that belongs to the caller.
+    def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
+        """Return the bucket's bytes, (N) uint8, on the device; to `keep`, or else valid as long as the bucket is.
 
         The device may still be copying: synchronise it before the bucket counts as loaded. Raises ValueError if the
         bucket cannot be reached from here.
         """
 
     def close(self) -> None:
-        """Release the sender's memory: the update is over, or another one begins."""
+        """Release the sender's memory: the last bucket is loaded, or another update begins."""
         return None
 
 

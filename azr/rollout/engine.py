@@ -12,9 +12,10 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import msgspec
 import numpy as np
 import ray
 
@@ -334,7 +335,7 @@ class RolloutEngine(TakesSharedCalls):
             await self._changed.wait_for(lambda: self._updating != bucket.version or bucket.index <= self._next_bucket)
         self._check_version(bucket.version)
         try:
-            await self._on_workers("update_weights", {"bucket": asdict(bucket)})
+            await self._on_workers("update_weights", {"bucket": msgspec.msgpack.encode(bucket)})
         except Exception:
             # A worker leaves the update by itself when a part of it fails, so all have to.
             await self._llm.collective_rpc("attempt", args=("finish_weight_update",))

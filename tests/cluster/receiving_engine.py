@@ -153,11 +153,14 @@ class ReceivingEngine:
         if not self.buckets:
             self.digest = WeightDigest(full=bucket.full_check)
         self.buckets.append(bucket)
-        region = self.inbox(bucket.transfer).take(bucket)
+        inbox = self.inbox(bucket.transfer)
+        region = inbox.take(bucket, keep=True)
         self.digest.add(bucket.slots, region)
         if self.digest.hexdigest() != bucket.digest:
             raise ValueError("damaged")
         self.weights |= dict(bucket.tensors(region))
+        if bucket.last:
+            inbox.close()
 
     def finish_update(self, version: int, digest: str) -> WeightUpdate:
         assert self.buckets[-1].last and self.buckets[-1].version == version
