@@ -116,11 +116,9 @@ class IpcOutbox(Outbox):
     def _allocate(self, nbytes: int) -> CudaBlock:
         """Allocate a block and tell rank 0 every rank's handle. Collective."""
         rank, block = self.rank, self.block(nbytes, self.rank.device)
-        handles = [(block.gpu(rank.device), block.handle)]
+        handles = [(block.gpu(rank.device), block.handle)] * rank.size
         if rank.control is not None:
-            gathered: list[tuple[str, str]] = [("", "")] * rank.size
-            dist.all_gather_object(gathered, handles[0], group=rank.control)
-            handles = gathered
+            dist.all_gather_object(handles, handles[0], group=rank.control)
         block.source = dict(handles) | {_NBYTES: str(nbytes)}
         return block
 

@@ -89,7 +89,7 @@ class WeightDigest:
     def add(self, slots: Sequence[TensorSlot], region: torch.Tensor) -> None:
         """Add a bucket's bytes, (N) uint8 from an address that 8 divides: a few operations, however many tensors."""
         self._hash.update("\0".join(f"{slot.name} {slot.dtype} {slot.shape} {slot.offset}" for slot in slots).encode())
-        value = region if self._full else word_sums(region)
+        value = region if self._full else _sums(region)
         self._hash.update(value.cpu().view(torch.uint8).numpy().data)
 
     def hexdigest(self) -> str:
@@ -97,7 +97,7 @@ class WeightDigest:
         return self._hash.hexdigest()
 
 
-def word_sums(flat: torch.Tensor) -> torch.Tensor:
+def _sums(flat: torch.Tensor) -> torch.Tensor:
     """Return int64 sums, modulo 2^64, of the 8-byte words of each chunk of (N) uint8 and of the remaining bytes."""
     words, rest = flat[: len(flat) // 8 * 8].view(torch.int64), flat[len(flat) // 8 * 8 :]
     whole = len(words) // CHUNK_WORDS * CHUNK_WORDS
@@ -124,22 +124,14 @@ class Block:
 class BucketWriter:
     """Packs weights of any number of versions into one reused block.
 
-    The next bucket but one overwrites a bucket: let every engine load it before that::
-
-        for bucket in writer.pack(version, named_tensors):
-            ...
+    The next bucket but one overwrites a bucket: let every engine load it before that.
     """
 
     def __init__(self, transfer: str, allocate: Callable[[int], Block], bucket_nbytes: int) -> None:
-        """`bucket_nbytes`: size of a half of the block. It grows for a larger tensor; callers whose engines load
-        meanwhile must pass at least the size of the largest tensor."""
+        """`bucket_nbytes`: size of a half of the block, at least that of the largest tensor."""
         assert bucket_nbytes > 0, f"a bucket of {bucket_nbytes} bytes"
-        self._transfer, self._allocate = transfer, allocate
-        self._make_block(bucket_nbytes)
-
-    def _make_block(self, bucket_nbytes: int) -> None:
-        self.bucket_nbytes = _aligned(bucket_nbytes)
-        self.block = self._allocate(2 * self.bucket_nbytes)
+        self._transfer, self.bucket_nbytes = transfer, _aligned(bucket_nbytes)
+        self.block = allocate(2 * self.bucket_nbytes)
 
     def pack(
         self,
@@ -174,7 +166,7 @@ class BucketWriter:
     def _that_fit(
         self, groups: Iterable[Iterable[tuple[str, torch.Tensor]]]
     ) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Yield each group in parts that fit a half; a tensor that is larger than that is a part of its own."""
+        """Yield each group in parts that fit a half."""
         for group in groups:
             part: list[tuple[str, torch.Tensor]] = []
             end = 0
@@ -187,15 +179,13 @@ class BucketWriter:
             yield part
 
     def _fill(self, half: int, named: Sequence[tuple[str, torch.Tensor]]) -> tuple[TensorSlot, ...]:
-        """Copy the tensors into a half of the block, all at once; it grows for a tensor that does not fit."""
+        """Copy the tensors into a half of the block, all at once."""
         slots, end = [], 0
         for name, tensor in named:
             dtype = str(tensor.dtype).removeprefix("torch.")
             slots.append(TensorSlot(name, dtype, tuple(tensor.shape), end, tensor.nbytes))
             end += _aligned(tensor.nbytes)
-        if end > self.bucket_nbytes:
-            self.block.close()
-            self._make_block(end)
+        assert end <= self.bucket_nbytes, f"{named[-1][0]} is larger than a bucket"
         region = self.block.bytes[half * self.bucket_nbytes :]
         # What a block held before is not in the digest, nor is it the same on all ranks.
         gaps = [region[slot.offset + slot.nbytes : _aligned(slot.offset + slot.nbytes)] for slot in slots]

@@ -1,4 +1,4 @@
-"""vLLM's own model in this process, its linear layers left as they are on a GPU, takes weights by a plan of copies."""
+"""vLLM's own model, whose layers use their parameters as on a GPU, takes weights by a plan of copies."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ from azr.cluster.push_host import host_writer
 from tests.cluster.test_weight_buckets import Operations
 
 
+class NoCpu:
+    """The platform, for layers that are not to pack their weights."""
+
+    def __init__(self, platform: Any) -> None:
+        self.platform = platform
+
+    def is_cpu(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.platform, name)
+
+
 class Worker:
     """One of a model's workers, and the weights that it was sent last."""
 
@@ -24,12 +37,13 @@ class Worker:
         from vllm.config import set_current_vllm_config
         from vllm.distributed import init_distributed_environment, initialize_model_parallel
         from vllm.engine.arg_utils import EngineArgs
-        from vllm.model_executor.layers import utils
+        from vllm.model_executor.layers import linear, vocab_parallel_embedding
         from vllm.model_executor.model_loader import get_model
 
         from azr.rollout.weight_receiver import BucketWeightTransferEngine
 
-        utils.dispatch_cpu_unquantized_gemm = lambda layer, remove_weight: None
+        for module in (linear, vocab_parallel_embedding):
+            module.current_platform = NoCpu(module.current_platform)
         torch.accelerator.empty_cache = lambda: None  # which vLLM replaces in its own worker
         self.config = EngineArgs(
             model=folder, dtype="float32", max_model_len=64, tensor_parallel_size=ranks, enforce_eager=True,
@@ -44,25 +58,19 @@ class Worker:
         )
 
     def push(self, weights: Sequence[tuple[str, Tensor]], *, mib: int = 64, buckets: int | None = None) -> bool:
-        """Send the weights, or the first `buckets` of them; returns whether they went by the plan."""
+        """Send the weights, or the first `buckets` of them; returns whether they went by a plan."""
         self.receiver.start_weight_update()
+        by_plan = self.receiver._plan is not None
         with closing(host_writer(mib << 20)) as writer:
             for bucket in writer.pack(1, [weights[:9], weights[9:]]):
                 if bucket.index == buckets:
-                    return self.receiver._by is not None
+                    return by_plan
                 self.receiver.update_weights({"bucket": msgspec.msgpack.encode(bucket)})
         self.receiver.finish_weight_update()
-        return self.receiver._by is not None
+        return by_plan
 
     def parameters(self) -> dict[str, Tensor]:
         return {name: parameter.clone() for name, parameter in self.model.named_parameters()}
-
-    def loaded(self, weights: Sequence[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        """Parameters after vLLM's loader, and nothing else, has loaded the weights."""
-        plan, self.receiver._plan, self.receiver._may_plan = self.receiver._plan, None, False
-        assert not self.push(weights)
-        self.receiver._plan, self.receiver._may_plan = plan, True
-        return self.parameters()
 
 
 def weights_of(folder: str, seed: int, dtype: torch.dtype = torch.float32) -> list[tuple[str, Tensor]]:
@@ -81,8 +89,8 @@ def _take_weights(rank: int, folder: str, ranks: int, port: int) -> None:
     worker = Worker(folder, rank, ranks, port)
     receiver = worker.receiver
     first, second, third = (weights_of(folder, seed) for seed in (1, 2, 3))
-    expected = worker.loaded(third)
-    assert [worker.push(each) for each in (first, second)] == [False, False]
+    assert not worker.push(third), "the first update shows what there is to copy"
+    expected = worker.parameters()
     for mib, given in ((64, third), (1, first), (1, third)):  # buckets of another size need no other plan
         assert worker.push(given, mib=mib)
         assert not receiver.report()["missing"]
@@ -104,9 +112,8 @@ def _take_weights(rank: int, folder: str, ranks: int, port: int) -> None:
     assert same(worker.parameters(), expected), "what is damaged is not loaded"
     layer: Any = worker.model.model.layers[0].self_attn.qkv_proj
     layer.weight.data = layer.weight.data.clone()
-    assert not worker.push(third) and same(worker.parameters(), expected), "a parameter is elsewhere: no plan"
-    assert receiver._plan is None and not receiver._may_plan
-    _is_not_proven(worker, first, second, third)
+    assert [worker.push(each) for each in (third, first)] == [False, True], "a plan is made anew for moved parameters"
+    _goes_through_the_loader(worker, first, third)
 
 
 def _refuses(worker: Worker, weights: Sequence[tuple[str, Tensor]], why: str) -> None:
@@ -114,27 +121,33 @@ def _refuses(worker: Worker, weights: Sequence[tuple[str, Tensor]], why: str) ->
         worker.push(weights)
 
 
-def _is_not_proven(worker: Worker, *sent: Sequence[tuple[str, Tensor]]) -> None:
-    """A layer that changes in place what it has loaded, and a model of weights in another type."""
-    layer: Any = worker.model.model.layers[1].mlp.down_proj
-    plain = type(layer.quant_method).process_weights_after_loading
-    type(layer.quant_method).process_weights_after_loading = lambda self, layer: layer.weight.data.neg_()
-    worker.receiver._may_plan = True
-    assert not any(worker.push(each) for each in sent)
-    assert not worker.receiver._may_plan
-    type(layer.quant_method).process_weights_after_loading = plain
-    worker.receiver._may_plan = True
-    short = [[(name, tensor.bfloat16()) for name, tensor in each] for each in sent]
-    expected = worker.loaded(short[2])
-    assert [worker.push(each) for each in short] == [False, False, True]
-    assert same(worker.parameters(), expected), "values are converted"
-    layer.cpu_linear = None  # as vLLM marks what it has packed
+def _goes_through_the_loader(worker: Worker, first: Any, third: Any) -> None:
+    """Where the loader does more than copy, but not where copying converts a type."""
+    short = [[(name, tensor.bfloat16()) for name, tensor in each] for each in (first, third)]
     worker.receiver._plan = None
-    assert not any(worker.push(each) for each in sent)
+    assert not worker.push(short[1])
+    expected = worker.parameters()
+    assert [worker.push(each) for each in short] == [True, True] and same(worker.parameters(), expected)
+    layer: Any = worker.model.model.layers[1].mlp.down_proj
+
+    class Packing(type(layer.quant_method)):  # type: ignore[misc]
+        pass
+
+    def scaled(parameter: Tensor, weight: Tensor) -> None:
+        parameter.data.copy_(2 * weight)
+
+    changes = [(layer, "cpu_linear", None), (layer, "quant_method", Packing())]
+    norm: Any = worker.model.model.norm
+    for changed, attribute, value in [*changes, (norm.weight, "weight_loader", scaled)]:
+        before = changed.__dict__.get(attribute)
+        setattr(changed, attribute, value)
+        worker.receiver._plan = None
+        assert [worker.push(each) for each in (first, third)] == [False, False], attribute
+        delattr(changed, attribute) if before is None else setattr(changed, attribute, before)
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_updates_after_the_second_are_copied_as_the_loader_would_load_them(ranks: int, tiny_model_path: Path) -> None:
+def test_updates_after_the_first_are_copied_as_the_loader_would_load_them(ranks: int, tiny_model_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
