@@ -28,7 +28,7 @@ from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from azr.cluster.weight_buckets import WeightBucket, WeightDigest
+from azr.cluster.weight_buckets import TensorSlot, WeightBucket, WeightDigest
 from azr.cluster.weight_transfers import Inbox, make_inbox
 
 log = logging.getLogger(__name__)
@@ -60,8 +60,8 @@ class CopyPlan(TorchDispatchMode):
     on tensors without memory, and what it would copy is noted.
     """
 
-    def __init__(self, model: Any, sent: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]) -> None:
-        """`sent`: tensors without memory, by name. `names`: see `all_names`.
+    def __init__(self, model: Any, sent: Mapping[str, TensorSlot], names: Mapping[str, Sequence[str]]) -> None:
+        """`sent`: by name. `names`: see `all_names`.
 
         Raises ValueError, or what the loader raises, if loading this model is more than copying slices.
         """
@@ -69,13 +69,18 @@ class CopyPlan(TorchDispatchMode):
         for layer in model.modules():
             if type(getattr(layer, "quant_method", None)) not in PLAIN or hasattr(layer, "cpu_linear"):
                 raise ValueError(f"{type(layer).__name__} computes with other tensors than it has loaded")
-        self._model, self.sent, self._addresses = model, sent, _addresses(model)
+        self._model, self._addresses = model, _addresses(model)
+        self.blanks = {
+            name: torch.empty(slot.shape, dtype=getattr(torch, slot.dtype), device="meta")
+            for name, slot in sent.items()
+        }
+        """Tensors without memory, by name."""
         self._parameters = {_memory(parameter) for parameter in model.parameters()}
-        self._senders = {_memory(tensor): name for name, tensor in sent.items()}
+        self._senders = {_memory(blank): name for name, blank in self.blanks.items()}
         self._copies: dict[str, list[tuple[Tensor, tuple[int, ...], int]]] = {name: [] for name in sent}
         """By name: a part of a parameter, and stride and offset of the slice that fills it."""
         with self:
-            model.load_weights((its, blank) for name, blank in sent.items() for its in names.get(name, [name]))
+            model.load_weights((its, blank) for name, blank in self.blanks.items() for its in names.get(name, [name]))
         if not all(self._copies.values()):
             raise ValueError("the loader takes no part of some weight")
 
@@ -97,7 +102,8 @@ class CopyPlan(TorchDispatchMode):
         """Fill parts of parameters."""
         pairs = []
         for name, tensor in received:
-            if name not in self.sent or (tensor.dtype, tensor.shape) != (self.sent[name].dtype, self.sent[name].shape):
+            blank = self.blanks.get(name)
+            if blank is None or (tensor.dtype, tensor.shape) != (blank.dtype, blank.shape):
                 raise ValueError(f"no weight {name} of this type and shape was sent before")
             for part, stride, offset in self._copies[name]:
                 pairs.append((part, tensor.as_strided(part.shape, stride, tensor.storage_offset() + offset)))
@@ -136,7 +142,7 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
         self._digest: WeightDigest | None = None
         self._loaded: set[str] = set()
         self._tied_done: set[str] = set()
-        self._sent: dict[str, Tensor] = {}
+        self._sent: dict[str, TensorSlot] = {}
         self._missing: list[str] = []
         self._nbytes = 0
 
@@ -178,7 +184,7 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
             raise ValueError(f"weight bucket {bucket.index} of version {bucket.version} arrived damaged or out of turn")
         self._nbytes += bucket.nbytes
         received = bucket.tensors(region)
-        self._sent |= {name: torch.empty_like(tensor, device="meta") for name, tensor in received}
+        self._sent |= {slot.name: slot for slot in bucket.slots}
         if self._plan is not None:
             self._plan.load(received)
         else:
@@ -197,7 +203,7 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
 
     def finish_weight_update(self) -> None:
         if self._plan is not None:
-            self._missing = sorted(self._plan.sent.keys() - self._sent.keys())
+            self._missing = sorted(self._plan.blanks.keys() - self._sent.keys())
             for layer in filter(is_deferred_attention_layer, self.model.modules()):
                 layer.process_weights_after_loading(self.model_config.dtype)
         else:
