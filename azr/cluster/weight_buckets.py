@@ -1,10 +1,8 @@
 """Buckets of a weight sync: weights packed into parts of a memory block.
 
-The trainer packs named tensors into a block and yields a `WeightBucket` each time a part of it is full. The bucket is a
-small record of the block's address and content; no weight passes through a message queue. The block has two halves, so
-that one can be filled while the engines load the other. The transfer decides the kind of memory and how engines reach
-it (`azr.cluster.weight_transfers`). A running digest shows that everything arrived in order. `azr.cluster.weight_sync`
-has the timeline.
+The trainer packs named tensors into a block and yields a `WeightBucket`, a small record of the block's address and
+content, each time a half of it is full; meanwhile the engines load the other. The transfer decides the kind of memory
+and how engines reach it (`azr.cluster.weight_transfers`). A running digest shows that everything arrived in order.
 """
 
 from __future__ import annotations

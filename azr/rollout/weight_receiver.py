@@ -57,7 +57,7 @@ class CopyPlan(TorchDispatchMode):
     """The copies that load a model: slices of sent tensors into parts of its parameters, all of a bucket at once.
 
     vLLM's loader takes a third of a millisecond of a CPU for each tensor, whatever its size. For the plan it runs once,
-    on tensors without memory, and what it would copy is noted.
+    on tensors without memory (`blanks`, by name), and what it would copy is noted.
     """
 
     def __init__(self, model: Any, sent: Mapping[str, TensorSlot], names: Mapping[str, Sequence[str]]) -> None:
@@ -69,12 +69,11 @@ class CopyPlan(TorchDispatchMode):
         for layer in model.modules():
             if type(getattr(layer, "quant_method", None)) not in PLAIN or hasattr(layer, "cpu_linear"):
                 raise ValueError(f"{type(layer).__name__} computes with other tensors than it has loaded")
-        self._model, self._addresses = model, _addresses(model)
-        self.blanks = {
-            name: torch.empty(slot.shape, dtype=getattr(torch, slot.dtype), device="meta")
-            for name, slot in sent.items()
-        }
-        """Tensors without memory, by name."""
+        self._model, self._addresses = model, [parameter.data_ptr() for parameter in model.parameters()]
+        with torch.device("meta"):
+            self.blanks = {
+                name: torch.empty(each.shape, dtype=getattr(torch, each.dtype)) for name, each in sent.items()
+            }
         self._parameters = {_memory(parameter) for parameter in model.parameters()}
         self._senders = {_memory(blank): name for name, blank in self.blanks.items()}
         self._copies: dict[str, list[tuple[Tensor, tuple[int, ...], int]]] = {name: [] for name in sent}
@@ -96,7 +95,7 @@ class CopyPlan(TorchDispatchMode):
 
     def stands(self) -> bool:
         """Whether the model's parameters are still where they were."""
-        return self._addresses == _addresses(self._model)
+        return self._addresses == [parameter.data_ptr() for parameter in self._model.parameters()]
 
     def load(self, received: Sequence[tuple[str, Tensor]]) -> None:
         """Fill parts of parameters."""
@@ -109,10 +108,6 @@ class CopyPlan(TorchDispatchMode):
                 pairs.append((part, tensor.as_strided(part.shape, stride, tensor.storage_offset() + offset)))
         if pairs:
             torch._foreach_copy_([part for part, _ in pairs], [source for _, source in pairs])
-
-
-def _addresses(model: nn.Module) -> list[int]:
-    return [parameter.data_ptr() for parameter in model.parameters()]
 
 
 def _memory(tensor: Tensor) -> int:
