@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import closing
@@ -42,6 +43,7 @@ class Worker:
 
         from azr.rollout.weight_receiver import BucketWeightTransferEngine
 
+        os.environ["VLLM_DIST_IDENT"] = str(port)
         for module in (linear, vocab_parallel_embedding):
             module.current_platform = NoCpu(module.current_platform)
         torch.accelerator.empty_cache = lambda: None  # which vLLM replaces in its own worker
