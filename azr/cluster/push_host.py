@@ -69,10 +69,7 @@ class HostOutbox(Outbox):
         here = ray.get_runtime_context().get_node_id()
         far = any(receiver.node != here for receiver in receivers)
         region = ray.put(bucket.region(self._writer.block.bytes).numpy()) if far else None
-        return [
-            receiver.actor.load_bucket.remote(bucket, None if receiver.node == here else region)
-            for receiver in receivers
-        ]
+        return [each.actor.load_bucket.remote(bucket, None if each.node == here else region) for each in receivers]
 
     def close(self) -> None:
         return None

@@ -58,8 +58,7 @@ class CudaBlock(Block):
             else:
                 known = _Handle.from_buffer_copy(bytes.fromhex(handle))
                 _call("cudaIpcOpenMemHandle", pointer, known, ctypes.c_uint(_LAZY_PEER_ACCESS))
-        self.handle = handle
-        self.source = {}
+        self.handle, self.source = handle, {}
         self.bytes = _as_tensor(self._pointer, nbytes, device)
 
     @staticmethod
@@ -108,8 +107,7 @@ class IpcOutbox(Outbox):
     block = CudaBlock
 
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver], timeout_s: float) -> BucketWriter:
-        # What a push that failed has left, for its engines might still have been reading; those here now are not.
-        self.close()
+        self.close()  # after a push that failed: its engines might still have been reading; those here now are not
         self._writer = BucketWriter(IPC, self._allocate, bucket_nbytes)
         return self._writer
 

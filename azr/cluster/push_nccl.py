@@ -94,12 +94,11 @@ class NcclOutbox(Outbox):
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = int(probe.getsockname()[1])  # free now; vLLM opens it at once
-        group = {"address": address, "port": port, "world_size": size}
+        group = {"address": address, "port": port, "world_size": size, "timeout_s": timeout_s}
+        offsets = range(1, size, self.rank.engine_gpus)
         joining = [
-            receiver.actor.connect.remote(
-                NCCL, group | {"rank_offset": 1 + index * self.rank.engine_gpus, "timeout_s": timeout_s}
-            )
-            for index, receiver in enumerate(receivers)
+            receiver.actor.connect.remote(NCCL, group | {"rank_offset": offset})
+            for receiver, offset in zip(receivers, offsets, strict=True)
         ]
         result: list[Any] = []
 

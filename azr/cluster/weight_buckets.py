@@ -120,10 +120,7 @@ class Block:
 
 
 class BucketWriter:
-    """Packs weights of any number of versions into one reused block.
-
-    The next bucket but one overwrites a bucket: let every engine load it before that.
-    """
+    """Packs weights of any number of versions into one reused block, whose halves buckets fill in turn."""
 
     def __init__(self, transfer: str, allocate: Callable[[int], Block], bucket_nbytes: int) -> None:
         """`bucket_nbytes`: size of a half of the block, at least that of the largest tensor."""

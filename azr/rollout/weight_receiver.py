@@ -1,8 +1,7 @@
 """Receiver of weight buckets inside a vLLM worker, as an engine of vLLM's weight-transfer interface.
 
 vLLM imports this module in each worker for the worker's extension class. The import registers the engine, so no entry
-point has to be installed. A transfer of `azr.cluster.weight_transfers` brings the bytes; loading them is the same for
-all.
+point has to be installed. A transfer of `azr.cluster.weight_transfers` brings the bytes.
 """
 
 from __future__ import annotations
@@ -61,21 +60,17 @@ class CopyPlan(TorchDispatchMode):
     """
 
     def __init__(self, model: Any, sent: Mapping[str, TensorSlot], names: Mapping[str, Sequence[str]]) -> None:
-        """`sent`: by name. `names`: see `all_names`.
-
-        Raises ValueError, or what the loader raises, if loading this model is more than copying slices.
-        """
+        """`sent`: by name. `names`: see `all_names`. Raises ValueError, or what the loader raises, if loading this
+        model is more than copying slices."""
         super().__init__()
         for layer in model.modules():
             if type(getattr(layer, "quant_method", None)) not in PLAIN or hasattr(layer, "cpu_linear"):
                 raise ValueError(f"{type(layer).__name__} computes with other tensors than it has loaded")
         self._model, self._addresses = model, [parameter.data_ptr() for parameter in model.parameters()]
-        with torch.device("meta"):
-            self.blanks = {
-                name: torch.empty(each.shape, dtype=getattr(torch, each.dtype)) for name, each in sent.items()
-            }
-        self._parameters = {_memory(parameter) for parameter in model.parameters()}
+        types = {name: getattr(torch, slot.dtype) for name, slot in sent.items()}
+        self.blanks = {name: torch.empty(sent[name].shape, dtype=types[name], device="meta") for name in sent}
         self._senders = {_memory(blank): name for name, blank in self.blanks.items()}
+        self._parameters = {_memory(parameter) for parameter in model.parameters()}
         self._copies: dict[str, list[tuple[Tensor, tuple[int, ...], int]]] = {name: [] for name in sent}
         """By name: a part of a parameter, and stride and offset of the slice that fills it."""
         with self:
@@ -224,8 +219,8 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
 
     def report(self) -> dict[str, Any]:
         """Return digest and bytes of the last update, and the weights that it omitted."""
-        digest = self._digest.hexdigest() if self._digest is not None else ""
-        return {"digest": digest, "nbytes": self._nbytes, "missing": self._missing}
+        digest = self._digest or WeightDigest()
+        return {"digest": digest.hexdigest(), "nbytes": self._nbytes, "missing": self._missing}
 
     def shutdown(self) -> None:
         """Release the senders' memory."""
