@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architecture, check_targets
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
-from azr.cluster.weight_transfers import choose_transfer
+from azr.cluster.weight_transfers import decide_push
 from azr.config import TEMPLATES, Config, NoImportance
 from azr.datasets.preparing import rows_file
 from azr.datasets.rows import DataRow, read_rows
@@ -72,7 +72,7 @@ def check(config: Config) -> None:
     _check_format(config)
     check_names(config.reward)
     engine_options(config.rollout.engine_options)
-    choose_transfer(config, train.device)
+    decide_push(config, train.device)
     if train.device == "cpu":
         choose_kernels(train.kernels, "cpu", None)
     if train.attention == "flash_attn":

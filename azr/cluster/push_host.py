@@ -2,15 +2,15 @@
 
 The block is anonymous memory (memfd): engines of the same node map it, the kernel frees it when its writer closes it,
 exits or is killed, and a container's small /dev/shm does not bound it. To other nodes Ray's object store carries the
-bytes, once per node, where one engine puts them into such a block again for all that live there.
+bytes, once per node, where every engine puts them into such a block again for its workers.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -40,46 +40,19 @@ class HostBlock(Block):
 
 
 def host_writer(bucket_nbytes: int) -> BucketWriter:
-    """Return a writer whose buckets every process of this node can read, see `map_bucket`."""
+    """Return a writer whose buckets every process of this node can read, see `HostInbox`."""
     return BucketWriter(HOST, HostBlock, bucket_nbytes)
 
 
-def map_bucket(bucket: WeightBucket) -> torch.Tensor:
-    """Map the bucket's bytes, (N) uint8, in the writer's block: clone what must outlive the bucket.
-
-    Writing to them does not reach the block. Raises ValueError if the block cannot be opened, as on another node.
-    """
-    path = bucket.source["path"]
-    try:
-        with open(path, "rb") as file:
-            block = torch.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8)
-    except OSError as error:
-        raise ValueError(
-            f"cannot open the weight block {path} ({error.strerror}): "
-            "its writer must be alive, on the same node and owned by the same user"
-        ) from error
-    return bucket.region(block)
-
-
-class RemoteBucketStaging:
-    """Copies buckets of another node's writer into blocks of this node, which are reused in turn."""
-
-    def __init__(self) -> None:
-        self._blocks: dict[int, HostBlock] = {}
-
-    def stage(self, bucket: WeightBucket, region: np.ndarray) -> WeightBucket:
-        """Return the bucket as this node's processes can read it; valid until the next bucket but one.
-
-        `region` (N) uint8: the bucket's bytes.
-        """
-        half = bucket.index % 2
-        block = self._blocks.get(half)
-        if block is None or len(block.bytes) < len(region):
-            if block is not None:
-                block.close()
-            block = self._blocks[half] = HostBlock(max(1, len(region)))
+@contextmanager
+def on_this_node(bucket: WeightBucket, region: np.ndarray | None) -> Iterator[WeightBucket]:
+    """Yield the bucket as this node's processes can read it. `region` (N) uint8: its bytes, from another node."""
+    if region is None:
+        yield bucket
+        return
+    with closing(HostBlock(max(1, len(region)))) as block:
         block.bytes[: len(region)].numpy()[:] = region
-        return replace(bucket, source=block.source, start=0)
+        yield replace(bucket, source=block.source, start=0)
 
 
 class HostOutbox(Outbox):
@@ -94,24 +67,28 @@ class HostOutbox(Outbox):
     def deliver(self, bucket: WeightBucket, receivers: Sequence[Receiver], timeout_s: float) -> list[ObjectRef]:
         assert self._writer is not None
         here = ray.get_runtime_context().get_node_id()
-        by_node: defaultdict[str, list[Receiver]] = defaultdict(list)
-        for receiver in receivers:
-            by_node[receiver.node].append(receiver)
-        elsewhere = [node for node in by_node if node != here]
-        region = ray.put(bucket.region(self._writer.block.bytes).numpy()) if elsewhere else None
-        # What an engine of that node staged is the argument of the other calls; Ray waits for it there.
-        staged = {node: by_node[node][0].actor.stage_bucket.remote(bucket, region) for node in elsewhere}
-        return [receiver.actor.load_bucket.remote(staged.get(receiver.node, bucket)) for receiver in receivers]
+        far = any(receiver.node != here for receiver in receivers)
+        region = ray.put(bucket.region(self._writer.block.bytes).numpy()) if far else None
+        return [each.actor.load_bucket.remote(bucket, None if each.node == here else region) for each in receivers]
 
     def close(self) -> None:
         return None
 
 
 class HostInbox(Inbox):
-    """Receiver: maps the block of each bucket."""
+    """Receiver: maps the block of each bucket; writing to what it maps does not reach the block."""
 
-    def take(self, bucket: WeightBucket) -> torch.Tensor:
-        return map_bucket(bucket).to(self.device, copy=True)
+    def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
+        path = bucket.source["path"]
+        try:
+            with open(path, "rb") as file:
+                block = torch.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8)
+        except OSError as error:
+            raise ValueError(
+                f"cannot open the weight block {path} ({error.strerror}): "
+                "its writer must be alive, on the same node and owned by the same user"
+            ) from error
+        return bucket.region(block).to(self.device, copy=keep)
 
 
 OUTBOX, INBOX = HostOutbox, HostInbox

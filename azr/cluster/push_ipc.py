@@ -58,8 +58,7 @@ class CudaBlock(Block):
             else:
                 known = _Handle.from_buffer_copy(bytes.fromhex(handle))
                 _call("cudaIpcOpenMemHandle", pointer, known, ctypes.c_uint(_LAZY_PEER_ACCESS))
-        self.handle = handle
-        self.source = {}
+        self.handle, self.source = handle, {}
         self.bytes = _as_tensor(self._pointer, nbytes, device)
 
     @staticmethod
@@ -108,19 +107,16 @@ class IpcOutbox(Outbox):
     block = CudaBlock
 
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver], timeout_s: float) -> BucketWriter:
-        # What a push that failed has left, for its engines might still have been reading; those here now are not.
-        self.close()
+        self.close()  # after a push that failed: its engines might still have been reading; those here now are not
         self._writer = BucketWriter(IPC, self._allocate, bucket_nbytes)
         return self._writer
 
     def _allocate(self, nbytes: int) -> CudaBlock:
         """Allocate a block and tell rank 0 every rank's handle. Collective."""
         rank, block = self.rank, self.block(nbytes, self.rank.device)
-        handles = [(block.gpu(rank.device), block.handle)]
+        handles = [(block.gpu(rank.device), block.handle)] * rank.size
         if rank.control is not None:
-            gathered: list[tuple[str, str]] = [("", "")] * rank.size
-            dist.all_gather_object(gathered, handles[0], group=rank.control)
-            handles = gathered
+            dist.all_gather_object(handles, handles[0], group=rank.control)
         block.source = dict(handles) | {_NBYTES: str(nbytes)}
         return block
 
@@ -137,7 +133,7 @@ class IpcInbox(Inbox):
     block = CudaBlock
     _mapped: CudaBlock | None = None
 
-    def take(self, bucket: WeightBucket) -> torch.Tensor:
+    def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
         here = self.block.gpu(self.device)
         handle = bucket.source.get(here)
         if handle is None:
@@ -145,11 +141,8 @@ class IpcInbox(Inbox):
         if self._mapped is None or handle != self._mapped.handle:
             self.close()
             self._mapped = self.block(int(bucket.source[_NBYTES]), self.device, handle)
-        # A copy, for a layer whose parts come in two buckets keeps the first part until the second is there.
-        region = bucket.region(self._mapped.bytes).clone()
-        if bucket.last:
-            self.close()
-        return region
+        region = bucket.region(self._mapped.bytes)
+        return region.clone() if keep else region
 
     def close(self) -> None:
         if self._mapped is not None:

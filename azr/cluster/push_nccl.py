@@ -94,12 +94,11 @@ class NcclOutbox(Outbox):
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = int(probe.getsockname()[1])  # free now; vLLM opens it at once
-        group = {"address": address, "port": port, "world_size": size}
+        group = {"address": address, "port": port, "world_size": size, "timeout_s": timeout_s}
+        offsets = range(1, size, self.rank.engine_gpus)
         joining = [
-            receiver.actor.connect.remote(
-                NCCL, group | {"rank_offset": 1 + index * self.rank.engine_gpus, "timeout_s": timeout_s}
-            )
-            for index, receiver in enumerate(receivers)
+            receiver.actor.connect.remote(NCCL, group | {"rank_offset": offset})
+            for receiver, offset in zip(receivers, offsets, strict=True)
         ]
         result: list[Any] = []
 
@@ -141,7 +140,7 @@ class NcclInbox(Inbox):
             info["address"], info["port"], info["world_size"], info["rank_offset"], parallel
         )
 
-    def take(self, bucket: WeightBucket) -> torch.Tensor:
+    def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
         if self._group.communicator is None:
             raise ValueError("this engine is in no NCCL group with the policy: the sender has to connect first")
         region = torch.empty(bucket.padded_nbytes, dtype=torch.uint8, device=self.device)

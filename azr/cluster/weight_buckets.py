@@ -1,10 +1,8 @@
 """Buckets of a weight sync: weights packed into parts of a memory block.
 
-The trainer packs named tensors into a block and yields a `WeightBucket` each time a part of it is full. The bucket is a
-small record of the block's address and content; no weight passes through a message queue. The block has two halves, so
-that one can be filled while the engines load the other. The transfer decides the kind of memory and how engines reach
-it (`azr.cluster.weight_transfers`). A running digest shows that everything arrived in order. `azr.cluster.weight_sync`
-has the timeline.
+The trainer packs named tensors into a block and yields a `WeightBucket`, a small record of the block's address and
+content, each time a half of it is full; meanwhile the engines load the other. The transfer decides the kind of memory
+and how engines reach it (`azr.cluster.weight_transfers`). A running digest shows that everything arrived in order.
 """
 
 from __future__ import annotations
@@ -122,24 +120,13 @@ class Block:
 
 
 class BucketWriter:
-    """Packs weights of any number of versions into one reused block.
-
-    The next bucket but one overwrites a bucket: let every engine load it before that::
-
-        for bucket in writer.pack(version, named_tensors):
-            ...
-    """
+    """Packs weights of any number of versions into one reused block, whose halves buckets fill in turn."""
 
     def __init__(self, transfer: str, allocate: Callable[[int], Block], bucket_nbytes: int) -> None:
-        """`bucket_nbytes`: size of a half of the block. It grows for a larger tensor; callers whose engines load
-        meanwhile must pass at least the size of the largest tensor."""
+        """`bucket_nbytes`: size of a half of the block, at least that of the largest tensor."""
         assert bucket_nbytes > 0, f"a bucket of {bucket_nbytes} bytes"
-        self._transfer, self._allocate = transfer, allocate
-        self._make_block(bucket_nbytes)
-
-    def _make_block(self, bucket_nbytes: int) -> None:
-        self.bucket_nbytes = _aligned(bucket_nbytes)
-        self.block = self._allocate(2 * self.bucket_nbytes)
+        self._transfer, self.bucket_nbytes = transfer, _aligned(bucket_nbytes)
+        self.block = allocate(2 * self.bucket_nbytes)
 
     def pack(
         self,
@@ -174,7 +161,7 @@ class BucketWriter:
     def _that_fit(
         self, groups: Iterable[Iterable[tuple[str, torch.Tensor]]]
     ) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Yield each group in parts that fit a half; a tensor that is larger than that is a part of its own."""
+        """Yield each group in parts that fit a half."""
         for group in groups:
             part: list[tuple[str, torch.Tensor]] = []
             end = 0
@@ -187,15 +174,13 @@ class BucketWriter:
             yield part
 
     def _fill(self, half: int, named: Sequence[tuple[str, torch.Tensor]]) -> tuple[TensorSlot, ...]:
-        """Copy the tensors into a half of the block, all at once; it grows for a tensor that does not fit."""
+        """Copy the tensors into a half of the block, all at once."""
         slots, end = [], 0
         for name, tensor in named:
             dtype = str(tensor.dtype).removeprefix("torch.")
             slots.append(TensorSlot(name, dtype, tuple(tensor.shape), end, tensor.nbytes))
             end += _aligned(tensor.nbytes)
-        if end > self.bucket_nbytes:
-            self.block.close()
-            self._make_block(end)
+        assert end <= self.bucket_nbytes, f"{named[-1][0]} is larger than a bucket"
         region = self.block.bytes[half * self.bucket_nbytes :]
         # What a block held before is not in the digest, nor is it the same on all ranks.
         gaps = [region[slot.offset + slot.nbytes : _aligned(slot.offset + slot.nbytes)] for slot in slots]

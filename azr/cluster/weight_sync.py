@@ -188,12 +188,8 @@ def send_weights(
 ) -> SentWeights | None:
     """Send all weights to every receiver. Collective: all ranks pass equal arguments, except for the receivers.
 
-    While the engines load a bucket, the ranks gather and pack the next one into the other half of their block:
-
-        all ranks that send     gather and pack bucket n
-        meet                    every rank has packed n
-        rank 0                  tells the engines to load n, behind n - 1; waits until they have loaded n - 1
-        meet                    the half of n - 1 may be overwritten
+    While the engines load a bucket, the ranks gather and pack the next one into the other half of their block. They
+    meet when all have packed it, and again when the engines have loaded the one before, whose half is overwritten next.
 
     `bucket_nbytes`: at least that of the largest tensor. Only rank 0 returns a value. `weights` is consumed to its end,
     even if an engine fails half-way, and the ranks stay usable. Raises TimeoutError, which names the late engines, if a

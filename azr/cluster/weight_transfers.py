@@ -85,15 +85,15 @@ class Inbox(ABC):
         raise NotImplementedError(f"{type(self).__name__} needs no connection")
 
     @abstractmethod
-    def take(self, bucket: WeightBucket) -> torch.Tensor:
-        """Return the bucket's bytes, (N) uint8, on the device, in memory that belongs to the caller.
+    def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
+        """Return the bucket's bytes, (N) uint8, on the device; to `keep`, or else valid as long as the bucket is.
 
         The device may still be copying: synchronise it before the bucket counts as loaded. Raises ValueError if the
         bucket cannot be reached from here.
         """
 
     def close(self) -> None:
-        """Release the sender's memory: the update is over, or another one begins."""
+        """Release the sender's memory: the last bucket is loaded, or another update begins."""
         return None
 
 
@@ -105,15 +105,9 @@ def _ipc_refusal(config: Config, device: Site) -> str | None:
     if device == "cpu":
         return "is for memory of GPUs, and this run is on CPUs: leave it at auto, or take host"
     if not config.cluster.colocate:
-        return (
-            "is for engines on the trainers' GPUs, and cluster.colocate is off: leave it at auto, or switch "
-            "cluster.colocate on"
-        )
+        return "is for engines on the trainers' GPUs: leave it at auto, or switch cluster.colocate on"
     if alone := config.num_gpus - config.train.data_parallel:
-        return (
-            f"is for engines on the trainers' GPUs, and {alone} of the engines' GPUs have no rank of "
-            "the policy: leave it at auto, or raise train.data_parallel"
-        )
+        return f"needs the policy on {alone} more of the engines' GPUs: leave it at auto, or raise train.data_parallel"
     return None
 
 
@@ -121,10 +115,7 @@ def _nccl_refusal(config: Config, device: Site) -> str | None:
     if device == "cpu":
         return "is for GPUs, and this run is on CPUs: leave it at auto, or take host"
     if config.cluster.colocate:
-        return (
-            "is for engines on other GPUs than the trainers', because NCCL takes no two processes on one GPU: leave it "
-            "at auto, or switch cluster.colocate off"
-        )
+        return "takes no two processes on one GPU: leave it at auto, or switch cluster.colocate off"
     return None
 
 
@@ -146,16 +137,11 @@ def make_inbox(transfer: str, device: torch.device) -> Inbox:
     return cast(Inbox, import_module(f"azr.cluster.push_{transfer}").INBOX(device))
 
 
-def choose_transfer(config: Config, device: Site) -> str:
-    """Return the name of the transfer for `cluster.push`. Raises UserError if the named one is impossible."""
-    push = config.cluster.push
+def decide_push(config: Config, device: Site) -> Config:
+    """Return the config with the transfer for `cluster.push`. Raises UserError if the named one is impossible."""
+    push: Any = config.cluster.push
     if push == "auto":
-        return next(name for name, refusal in TRANSFERS.items() if refusal(config, device) is None)
+        push = next(name for name, refusal in TRANSFERS.items() if refusal(config, device) is None)
     if reason := TRANSFERS[push](config, device):
         raise UserError(f"cluster.push={push} {reason}.")
-    return push
-
-
-def decide_push(config: Config, device: Site) -> Config:
-    """Return the config with the chosen transfer. Raises UserError if the named one is impossible."""
-    return replace(config, cluster=replace(config.cluster, push=cast(Any, choose_transfer(config, device))))
+    return replace(config, cluster=replace(config.cluster, push=push))

@@ -135,7 +135,7 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
         gpu_memory_utilization=GPU_SHARE,
     )
     engine = RolloutEngine(path, rollout, generate_timeout_s=TIMEOUT_S, dtype=dtype)
-    writer = host_writer(WEIGHT_BUCKET_BYTES)
+    writer = host_writer(max(WEIGHT_BUCKET_BYTES, *(weight.nbytes for _, weight in policy.named_weights())))
     try:
         try:
             await engine.start()

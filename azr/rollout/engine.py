@@ -12,14 +12,15 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import msgspec
 import numpy as np
 import ray
 
 from azr.cluster.placement import take_gpus
-from azr.cluster.push_host import RemoteBucketStaging
+from azr.cluster.push_host import on_this_node
 from azr.cluster.supervisor import TakesSharedCalls
 from azr.cluster.weight_buckets import WeightBucket
 from azr.cluster.weight_sync import WeightUpdate
@@ -104,7 +105,6 @@ class RolloutEngine(TakesSharedCalls):
         self._exclusive_lock: AbstractAsyncContextManager[None] = asyncio.Lock() if deterministic else nullcontext()
         self._max_model_len = max_model_len or rollout.max_prompt_tokens + rollout.max_response_tokens
         self._gpus = tuple(gpus)
-        self._remote_staging = RemoteBucketStaging()
         self._engine: AsyncLLM | None = None
         self._on_gpu = False
         self._request_ids = itertools.count(1)
@@ -315,16 +315,9 @@ class RolloutEngine(TakesSharedCalls):
         if failure := next(filter(None, failures), None):
             raise RuntimeError(failure)
 
-    async def stage_bucket(self, bucket: WeightBucket, region: np.ndarray) -> WeightBucket:
-        """Copy the bucket of another node's writer to this node; valid until the next bucket but one.
-
-        `region` (N) uint8: its bytes.
-        """
-        return self._remote_staging.stage(bucket, region)
-
     @raise_if_dead
-    async def load_bucket(self, bucket: WeightBucket) -> None:
-        """Load one bucket; afterwards its bytes may be overwritten.
+    async def load_bucket(self, bucket: WeightBucket, region: np.ndarray | None = None) -> None:
+        """Load one bucket; afterwards its bytes may be overwritten. `region` (N) uint8: these, from another node.
 
         Buckets are loaded in the order of their index: an async actor may start calls in another order than they were
         made. Raises ValueError for a bucket of another version, and RuntimeError if the workers refuse it; the engine
@@ -334,7 +327,8 @@ class RolloutEngine(TakesSharedCalls):
             await self._changed.wait_for(lambda: self._updating != bucket.version or bucket.index <= self._next_bucket)
         self._check_version(bucket.version)
         try:
-            await self._on_workers("update_weights", {"bucket": asdict(bucket)})
+            with on_this_node(bucket, region) as near:
+                await self._on_workers("update_weights", {"bucket": msgspec.msgpack.encode(near)})
         except Exception:
             # A worker leaves the update by itself when a part of it fails, so all have to.
             await self._llm.collective_rpc("attempt", args=("finish_weight_update",))

@@ -1,32 +1,40 @@
 """Receiver of weight buckets inside a vLLM worker, as an engine of vLLM's weight-transfer interface.
 
 vLLM imports this module in each worker for the worker's extension class. The import registers the engine, so no entry
-point has to be installed. A transfer of `azr.cluster.weight_transfers` brings the bytes; loading them is the same for
-all.
+point has to be installed. A transfer of `azr.cluster.weight_transfers` brings the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import msgspec
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.attention import is_deferred_attention_layer
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from azr.cluster.weight_buckets import WeightBucket, WeightDigest
+from azr.cluster.weight_buckets import TensorSlot, WeightBucket, WeightDigest
 from azr.cluster.weight_transfers import Inbox, make_inbox
 
+log = logging.getLogger(__name__)
 BACKEND = "azr"
 """Name of the engine in vLLM's registry."""
+PLAIN = {NoneType, UnquantizedLinearMethod, UnquantizedEmbeddingMethod}
+"""Methods of layers that compute with their parameters as loaded, unless vLLM packs them for a CPU."""
 
 
 @dataclass
@@ -40,15 +48,72 @@ class BucketInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class BucketUpdateInfo(WeightTransferUpdateInfo):
-    bucket: dict[str, Any]
-    """`WeightBucket` as plain data for vLLM's message queue."""
+    bucket: bytes
+    """`WeightBucket` in msgpack."""
+
+
+class CopyPlan(TorchDispatchMode):
+    """The copies that load a model: slices of sent tensors into parts of its parameters, all of a bucket at once.
+
+    vLLM's loader takes a third of a millisecond of a CPU for each tensor, whatever its size. For the plan it runs once,
+    on tensors without memory (`blanks`, by name), and what it would copy is noted.
+    """
+
+    def __init__(self, model: Any, sent: Mapping[str, TensorSlot], names: Mapping[str, Sequence[str]]) -> None:
+        """`sent`: by name. `names`: see `all_names`. Raises ValueError, or what the loader raises, if loading this
+        model is more than copying slices."""
+        super().__init__()
+        for layer in model.modules():
+            if type(getattr(layer, "quant_method", None)) not in PLAIN or hasattr(layer, "cpu_linear"):
+                raise ValueError(f"{type(layer).__name__} computes with other tensors than it has loaded")
+        self._model, self._addresses = model, [parameter.data_ptr() for parameter in model.parameters()]
+        types = {name: getattr(torch, slot.dtype) for name, slot in sent.items()}
+        self.blanks = {name: torch.empty(sent[name].shape, dtype=types[name], device="meta") for name in sent}
+        self._senders = {_memory(blank): name for name, blank in self.blanks.items()}
+        self._parameters = {_memory(parameter) for parameter in model.parameters()}
+        self._copies: dict[str, list[tuple[Tensor, tuple[int, ...], int]]] = {name: [] for name in sent}
+        """By name: a part of a parameter, and stride and offset of the slice that fills it."""
+        with self:
+            model.load_weights((its, blank) for name, blank in self.blanks.items() for its in names.get(name, [name]))
+        if not all(self._copies.values()):
+            raise ValueError("the loader takes no part of some weight")
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten.copy_.default and args[0].shape == args[1].shape:
+            part, source = args[:2]
+            if _memory(part) in self._parameters and _memory(source) in self._senders:
+                self._copies[self._senders[_memory(source)]].append((part, source.stride(), source.storage_offset()))
+                return part
+        if function.is_view or (function is torch.ops.aten.fill_.Scalar and not args[0].numel()):
+            return function(*args, **(kwargs or {}))
+        raise ValueError(f"{function} is more than a copy of a slice")
+
+    def stands(self) -> bool:
+        """Whether the model's parameters are still where they were."""
+        return self._addresses == [parameter.data_ptr() for parameter in self._model.parameters()]
+
+    def load(self, received: Sequence[tuple[str, Tensor]]) -> None:
+        """Fill parts of parameters."""
+        pairs = []
+        for name, tensor in received:
+            blank = self.blanks.get(name)
+            if blank is None or (tensor.dtype, tensor.shape) != (blank.dtype, blank.shape):
+                raise ValueError(f"no weight {name} of this type and shape was sent before")
+            for part, stride, offset in self._copies[name]:
+                pairs.append((part, tensor.as_strided(part.shape, stride, tensor.storage_offset() + offset)))
+        if pairs:
+            torch._foreach_copy_([part for part, _ in pairs], [source for _, source in pairs])
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
 
 
 class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpdateInfo]):
     """Loads weights in checkpoint format (Hugging Face names).
 
     vLLM repacks linear weights after loading, and the remaining parameters cannot be loaded into. Its layerwise reload
-    restores each layer, loads it, and repacks it.
+    restores each layer, loads it, and repacks it. If it repacks none, all but the first update go by a plan.
     """
 
     init_info_cls = BucketInitInfo
@@ -60,13 +125,15 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
         self._inboxes: dict[str, Inbox] = {}
         self._expected = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         self._open = False
+        self._plan: CopyPlan | None = None
         self._reset()
 
     def _reset(self) -> None:
         self._digest: WeightDigest | None = None
-        self._hexdigest = ""
         self._loaded: set[str] = set()
         self._tied_done: set[str] = set()
+        self._sent: dict[str, TensorSlot] = {}
+        self._missing: list[str] = []
         self._nbytes = 0
 
     def _inbox(self, transfer: str) -> Inbox:
@@ -84,7 +151,9 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
             self.finish_weight_update()
         self._let_go()
         self._reset()
-        initialize_layerwise_reload(self.model)
+        if self._plan is None or not self._plan.stands():
+            self._plan = None
+            initialize_layerwise_reload(self.model)
         self._open = True
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -95,18 +164,25 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
 
     def receive_weights(self, update_info: BucketUpdateInfo) -> None:
         """Load the bucket. Raises ValueError, before anything is loaded, if its bytes differ from the sent ones."""
-        bucket = msgspec.convert(update_info.bucket, WeightBucket)
-        # The bytes are this process's own: a layer whose parts come in two buckets keeps the first part until then.
-        region = self._inbox(bucket.transfer).take(bucket)
+        bucket = msgspec.msgpack.decode(update_info.bucket, type=WeightBucket)
+        inbox = self._inbox(bucket.transfer)
+        # A layer whose parts come in two buckets keeps the first part until the loader has the second.
+        region = inbox.take(bucket, keep=self._plan is None)
         self._digest = self._digest or WeightDigest(full=bucket.full_check)
         self._digest.add(bucket.slots, region)
-        self._hexdigest = self._digest.hexdigest()
-        if self._hexdigest != bucket.digest:
+        if self._digest.hexdigest() != bucket.digest:
             raise ValueError(f"weight bucket {bucket.index} of version {bucket.version} arrived damaged or out of turn")
         self._nbytes += bucket.nbytes
-        self._loaded |= self.model.load_weights(self._under_all_names(bucket.tensors(region)))
+        received = bucket.tensors(region)
+        self._sent |= {slot.name: slot for slot in bucket.slots}
+        if self._plan is not None:
+            self._plan.load(received)
+        else:
+            self._loaded |= self.model.load_weights(self._under_all_names(received))
+        if bucket.last:
+            inbox.close()
 
-    def _under_all_names(self, received: list[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    def _under_all_names(self, received: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each tensor under all of its names: a parameter with several is sent once, and a tied output head may
         have a packed copy."""
         for name, tensor in received:
@@ -116,9 +192,23 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
                 yield from ((its, tensor) for its in names)
 
     def finish_weight_update(self) -> None:
-        finalize_layerwise_reload(self.model, self.model_config)
+        if self._plan is not None:
+            self._missing = sorted(self._plan.blanks.keys() - self._sent.keys())
+            for layer in filter(is_deferred_attention_layer, self.model.modules()):
+                layer.process_weights_after_loading(self.model_config.dtype)
+        else:
+            self._missing = sorted(self._expected - self._loaded)
+            finalize_layerwise_reload(self.model, self.model_config)
+            self._plan = None if self._missing else self._make_plan()
         self._open = False
         self._let_go()
+
+    def _make_plan(self) -> CopyPlan | None:
+        try:
+            return CopyPlan(self.model, self._sent, self._names)
+        except Exception as error:  # the loader's too, which is not written for tensors without memory
+            log.debug("weights go through vLLM's loader: %s", error)
+            return None
 
     def _let_go(self) -> None:
         for inbox in self._inboxes.values():
@@ -128,9 +218,9 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
             torch.cuda.empty_cache()
 
     def report(self) -> dict[str, Any]:
-        """Return digest and bytes of the last update, and the parameters of the model that it omitted."""
-        missing = sorted(self._expected - self._loaded)
-        return {"digest": self._hexdigest, "nbytes": self._nbytes, "missing": missing}
+        """Return digest and bytes of the last update, and the weights that it omitted."""
+        digest = self._digest or WeightDigest()
+        return {"digest": digest.hexdigest(), "nbytes": self._nbytes, "missing": self._missing}
 
     def shutdown(self) -> None:
         """Release the senders' memory."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ray.actor import ActorHandle
 from torch import Tensor
 
-from azr.cluster.push_host import HostBlock, RemoteBucketStaging
+from azr.cluster.push_host import HostBlock, on_this_node
 from azr.cluster.push_ipc import IPC, IpcInbox, IpcOutbox
 from azr.cluster.push_nccl import NCCL, Group, NcclInbox
 from azr.cluster.supervisor import SupervisedActor
@@ -93,10 +93,9 @@ class ReceivingEngine:
     def __init__(self, gpu: str) -> None:
         self.gpu = gpu
         self.mischief: str | None = None
-        self.staging = RemoteBucketStaging()
         self.served = 0
-        self.staged = 0
-        """Buckets that came from another node to this engine first."""
+        self.carried = 0
+        """Buckets whose bytes came from another node."""
         self.joined = 0
         """Groups that it joined."""
         self.inboxes: dict[str, Inbox] = {}
@@ -118,10 +117,6 @@ class ReceivingEngine:
         self.buckets: list[WeightBucket] = []
         return "elsewhere" if self.mischief == "far" else ray.get_runtime_context().get_node_id()
 
-    def stage_bucket(self, bucket: WeightBucket, region: np.ndarray) -> WeightBucket:
-        self.staged += 1
-        return self.staging.stage(bucket, region)
-
     def connect(self, transfer: str, info: dict[str, Any]) -> None:
         self.joined += 1
         self.inbox(transfer).connect(info, None)
@@ -139,7 +134,7 @@ class ReceivingEngine:
             inbox.block = on_gpu(self.gpu)
         return inbox
 
-    async def load_bucket(self, bucket: WeightBucket) -> None:
+    async def load_bucket(self, bucket: WeightBucket, region: np.ndarray | None = None) -> None:
         while bucket.version == self.version and bucket.index > len(self.buckets):
             await asyncio.sleep(0.001)
         if bucket.version != self.version:
@@ -153,11 +148,16 @@ class ReceivingEngine:
         if not self.buckets:
             self.digest = WeightDigest(full=bucket.full_check)
         self.buckets.append(bucket)
-        region = self.inbox(bucket.transfer).take(bucket)
-        self.digest.add(bucket.slots, region)
+        self.carried += region is not None
+        inbox = self.inbox(bucket.transfer)
+        with on_this_node(bucket, region) as near:
+            taken = inbox.take(near, keep=True)
+        self.digest.add(bucket.slots, taken)
         if self.digest.hexdigest() != bucket.digest:
             raise ValueError("damaged")
-        self.weights |= dict(bucket.tensors(region))
+        self.weights |= dict(bucket.tensors(taken))
+        if bucket.last:
+            inbox.close()
 
     def finish_update(self, version: int, digest: str) -> WeightUpdate:
         assert self.buckets[-1].last and self.buckets[-1].version == version
@@ -179,8 +179,8 @@ class ReceivingEngine:
         return sum(bucket.full_check for bucket in self.buckets)
 
     def counted(self) -> tuple[int, int]:
-        """Buckets staged, and groups joined."""
-        return self.staged, self.joined
+        """Buckets carried to here, and groups joined."""
+        return self.carried, self.joined
 
 
 async def start_receiver(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from azr.cluster.push_host import host_writer, map_bucket
+from azr.cluster.push_host import HostInbox, host_writer
 from azr.cluster.weight_buckets import BucketWriter, TensorSlot, WeightBucket, WeightDigest
 
 MIB_OF_FLOATS = (1 << 20) // 4
@@ -17,6 +17,10 @@ MIB_OF_FLOATS = (1 << 20) // 4
 
 def open_writer(mib: int = 1) -> closing[BucketWriter]:
     return closing(host_writer(mib << 20))
+
+
+def map_bucket(bucket: WeightBucket) -> torch.Tensor:
+    return HostInbox(torch.device("cpu")).take(bucket, keep=False)
 
 
 def read_bucket(bucket: WeightBucket) -> list[tuple[str, torch.Tensor]]:
@@ -71,12 +75,13 @@ def test_many_buckets_carry_a_running_digest():
     assert all(same_bytes(a, b) for (_, a), (_, b) in zip(received, sent, strict=True))
 
 
-def test_a_tensor_larger_than_the_block_makes_it_grow():
-    big = torch.randn(3 * MIB_OF_FLOATS)
-    sent = [("small", torch.ones(5)), ("big", big), ("after", torch.zeros(2))]
+def test_a_tensor_that_fills_a_bucket_is_sent_alone_and_a_larger_one_is_refused():
+    sent = [("small", torch.ones(5)), ("big", torch.randn(MIB_OF_FLOATS)), ("after", torch.zeros(2))]
     with open_writer() as writer:
         received = [(n, t.clone()) for bucket in writer.pack(1, [sent]) for n, t in read_bucket(bucket)]
-    assert all(same_bytes(a, b) for (_, a), (_, b) in zip(received, sent, strict=True))
+        assert all(same_bytes(a, b) for (_, a), (_, b) in zip(received, sent, strict=True))
+        with pytest.raises(AssertionError, match="big is larger than a bucket"):
+            list(writer.pack(2, [[("small", torch.ones(5)), ("big", torch.randn(MIB_OF_FLOATS + 1))]]))
 
 
 def digest_of(tensors: list[tuple[str, torch.Tensor]]) -> str:

@@ -17,7 +17,6 @@ from azr.cluster.weight_transfers import (
     Inbox,
     Outbox,
     Rank,
-    choose_transfer,
     decide_push,
     make_inbox,
     make_outbox,
@@ -40,13 +39,13 @@ def test_auto_takes_the_fastest_way_that_is_open(device: Any, colocate: bool, en
     for push in ("auto", chosen):
         cluster = ClusterConfig(push=push, colocate=colocate)
         config = Config(cluster=cluster, rollout=RolloutConfig(engines=engines))
-        assert choose_transfer(config, device) == chosen
+        assert decide_push(config, device).cluster.push == chosen
 
 
 def test_a_closed_way_is_refused_when_the_device_is_known() -> None:
     config = Config(cluster=ClusterConfig(push="ipc"), rollout=RolloutConfig(engines=4, tensor_parallel=2))
     config = replace(config, train=TrainConfig(data_parallel=8))
-    assert choose_transfer(config, config.train.device) == "ipc"
+    assert decide_push(config, config.train.device).cluster.push == "ipc"
     assert decide_push(config, "cuda").cluster.push == "ipc"
     with pytest.raises(UserError, match=r"^cluster.push=ipc is for memory of GPUs, and this run is on CPUs: [^.]*auto"):
         decide_push(config, "cpu")

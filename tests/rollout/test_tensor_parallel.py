@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import ray
 import torch
@@ -27,7 +28,7 @@ class TwoWorkers(RolloutEngine):
 
     async def load_half_damaged(self, bucket: WeightBucket) -> list[bool]:
         """Return what the workers answer to the next call."""
-        buckets = [{"bucket": asdict(each)} for each in (bucket, replace(bucket, digest="0" * 64))]
+        buckets = [{"bucket": msgspec.msgpack.encode(each)} for each in (bucket, replace(bucket, digest="0" * 64))]
         with pytest.raises(RuntimeError, match="ValueError: weight bucket 0 of version 2 arrived damaged"):
             await self._on_workers("update_weights", list(reversed(buckets)))
         return ["digest" in report for report in await self._llm.collective_rpc("report_weight_update")]

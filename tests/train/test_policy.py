@@ -184,7 +184,7 @@ async def test_push_reaches_the_engine_in_buckets_each_tensor_once(two: WorkerGr
     assert "lm_head.weight" not in received, "the tied head is the embedding"
 
 
-async def test_push_carries_the_bytes_once_to_each_other_node(two: WorkerGroup) -> None:
+async def test_push_carries_the_bytes_to_engines_of_other_nodes(two: WorkerGroup) -> None:
     engines = [await start_receiver(index) for index in range(3)]
     for far in engines[1:]:
         await far.actor.misbehave.remote("far")
@@ -194,7 +194,7 @@ async def test_push_carries_the_bytes_once_to_each_other_node(two: WorkerGroup) 
         assert near.keys() == other.keys() and all(torch.equal(near[name], other[name]) for name in near)
     buckets = await engines[0].actor.bucket_count.remote()
     counted = [await engine.actor.counted.remote() for engine in engines]
-    assert [staged for staged, _ in counted] == [0, buckets, 0]
+    assert [carried for carried, _ in counted] == [0, buckets, buckets]
 
 
 class SharingWorker(SmallBucketWorker):
