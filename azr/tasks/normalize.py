@@ -41,6 +41,13 @@ def parse_program(program: str) -> ast.Module | None:
     return tree if takes_some and written(tree) is not None else None
 
 
+@lru_cache(maxsize=4096)
+def is_program(program: str) -> bool:
+    """Whether `parse_program` returns a tree."""
+    # A proposal is asked for it when it is validated and when it is compared with what its prompt showed.
+    return parse_program(program) is not None
+
+
 def written(tree: ast.AST) -> str | None:
     """Return the text of a syntax tree; None if it cannot be written.
 
@@ -122,7 +129,7 @@ def normalize(program: str) -> str:
     """
     # A proposal is asked for it when it is validated, reserved and stored.
     tree = ast.parse(program)
-    return ast.unparse(ast.fix_missing_locations(_Normalizer(tree).visit(tree)))
+    return ast.unparse(_Normalizer(tree).visit(tree))  # which needs no positions of nodes
 
 
 def fingerprint(program: str, *extra: str) -> str:
