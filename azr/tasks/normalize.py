@@ -168,13 +168,14 @@ class _WithoutConstants(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 16)
 def held_out_keys(program: str) -> tuple[str, ...]:
     """What a program shares with those that would give its answer away: its fingerprint and, where there is more than a
     function of one statement, a hash of its syntax tree up to names and constants.
 
     Of functions of one statement most would be the same up to constants: there only equal ones count.
     """
+    # A proposal is compared with the references that it was shown, so programs of some full buffers are kept.
     tree = ast.parse(normalize(program))
     if sum(isinstance(node, ast.stmt) for node in ast.walk(tree)) <= 2:
         return (fingerprint(program),)
