@@ -96,6 +96,8 @@ class Completion:
     finish_reason: FinishReason
     weight_versions: npt.NDArray[np.int32]
     """(R). Version of the policy weights that the engine held while it sampled each token; never falls."""
+    text: str | None = None
+    """Text of the response, control tokens included, if the engine's process has decoded it."""
 
     def __post_init__(self) -> None:
         count = len(self.response_ids)
@@ -114,7 +116,7 @@ class Completion:
     def __reduce__(self) -> tuple[Any, ...]:
         """As plain bytes: arrays by themselves cost Ray many times what they hold, and versions hardly ever change."""
         arrays = self.response_ids.tobytes(), self.logprobs.tobytes(), version_runs(self.weight_versions)
-        return _unpickle, (self.prompt_ids, *arrays, self.finish_reason.value)
+        return _unpickle, (self.prompt_ids, *arrays, self.finish_reason.value, self.text)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -150,7 +152,12 @@ def version_runs(weight_versions: npt.NDArray[np.int32]) -> list[tuple[int, int]
 
 
 def _unpickle(
-    prompt_ids: npt.NDArray[np.int32], ids: bytes, logprobs: bytes, runs: Sequence[tuple[int, int]], reason: str
+    prompt_ids: npt.NDArray[np.int32],
+    ids: bytes,
+    logprobs: bytes,
+    runs: Sequence[tuple[int, int]],
+    reason: str,
+    text: str | None,
 ) -> Completion:
     prompt_ids.flags.writeable = False  # so that completions that came together share it
     versions, counts = zip(*runs, strict=True) if runs else ((0,), (0,))
@@ -160,6 +167,7 @@ def _unpickle(
         logprobs=np.frombuffer(logprobs, np.float32),
         finish_reason=FinishReason(reason),
         weight_versions=np.repeat(versions, counts) if len(runs) > 1 else versions[0],
+        text=text,
     )
 
 

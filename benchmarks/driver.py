@@ -98,6 +98,7 @@ class ScriptedEngine(TakesSharedCalls):
             logprobs=np.full(len(ids), -1.0, np.float32),
             finish_reason=FinishReason.STOP,
             weight_versions=np.zeros(len(ids), np.int32),
+            text=self._codec.decode(ids),
         )
 
 

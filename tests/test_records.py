@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,6 +29,11 @@ def test_a_completion_is_the_same_in_another_process(versions: list[int] | int) 
         for array in (getattr(before, name), getattr(after, name)):
             assert array.dtype == np.dtype(dtype) and not array.flags.writeable
         assert getattr(after, name).tolist() == getattr(before, name).tolist()
+
+
+def test_the_text_of_a_response_comes_with_it() -> None:
+    before = replace(completion(0), text="a\ud800")
+    assert pickle.loads(pickle.dumps(before)).text == "a\ud800" and before == completion(0)
 
 
 def test_completions_of_one_prompt_share_it_on_their_way() -> None:

@@ -110,15 +110,19 @@ def discounted_sum(x_R: Tensor, seq_index_R: Tensor, decay: float) -> Tensor:
     return y_R
 
 
-def whiten(x_R: Tensor, label_R: Tensor) -> Tensor:
-    """(x - mean) / sqrt(var + 1e-8) over the tokens of each label, with the unbiased variance.
+def whiten(x_N: Tensor, label_N: Tensor, lengths_N: Tensor) -> Tensor:
+    """(x - mean) / sqrt(var + 1e-8) over the tokens of each label (R), with the unbiased variance; a sample's x and
+    label are those of each of its tokens.
 
     A label whose numbers are all equal becomes exactly 0.
     """
-    centred_R = _centred(x_R, label_R)
-    variance_G = _segment_sum(label_R, centred_R**2) / (torch.bincount(label_R) - 1).clamp(min=1)
-    whitened_R = centred_R * (variance_G + VARIANCE_FLOOR).rsqrt()[label_R]
-    return torch.where(_is_constant(x_R, label_R), 0.0, whitened_R)
+    x, label, lengths = (each_N[lengths_N > 0] for each_N in (x_N, label_N, lengths_N))
+    label_R, count_G = label.repeat_interleave(lengths), _segment_sum(label, lengths)
+    # Only sums need every token; they are added one by one, as for numbers that differ within a sample.
+    centred = x - (_segment_sum(label_R, x.repeat_interleave(lengths)) / count_G)[label]
+    squares_G = _segment_sum(label_R, (centred**2).repeat_interleave(lengths))
+    whitened = centred * (squares_G / (count_G - 1).clamp(min=1) + VARIANCE_FLOOR).rsqrt()[label]
+    return torch.where(_is_constant(x, label), 0.0, whitened).repeat_interleave(lengths)
 
 
 def _segment_sum(label: Tensor, x: Tensor) -> Tensor:
@@ -142,15 +146,15 @@ def _is_constant(x: Tensor, label: Tensor) -> Tensor:
 @register(TRRPP)
 def trrpp(batch: Batch, knobs: TRRPP) -> tuple[Tensor, Tensor]:
     """Task-Relative REINFORCE++: returns whitened per (kind, role) (arXiv 2505.03335, eq. 8)."""
-    returns_R = batch.rewards_N[batch.seq_index_R]
-    return whiten(returns_R, batch.kind_role_N[batch.seq_index_R]), returns_R
+    advantages_R = whiten(batch.rewards_N, batch.kind_role_N, batch.lengths_N)
+    return advantages_R, batch.rewards_N[batch.seq_index_R]
 
 
 @register(ReinforcePP)
 def reinforce_plus_plus(batch: Batch, knobs: ReinforcePP) -> tuple[Tensor, Tensor]:
     """REINFORCE++: returns whitened over the whole batch (arXiv 2501.03262)."""
-    returns_R = batch.rewards_N[batch.seq_index_R]
-    return whiten(returns_R, torch.zeros_like(batch.seq_index_R)), returns_R
+    advantages_R = whiten(batch.rewards_N, torch.zeros_like(batch.kind_role_N), batch.lengths_N)
+    return advantages_R, batch.rewards_N[batch.seq_index_R]
 
 
 @register(GAE)

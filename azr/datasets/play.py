@@ -159,4 +159,5 @@ def after_prefix(prompt_ids: np.ndarray, prefix_ids: list[int], continued: Compl
         response_ids=np.concatenate([given, continued.response_ids]),
         logprobs=np.concatenate([zeros, continued.logprobs]),
         weight_versions=np.concatenate([np.repeat(version, len(given)), continued.weight_versions]),
+        text=None,
     )

@@ -29,7 +29,7 @@ from azr.evaluation.suites.exam import sealed_questions
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
 from azr.records import PromptIds, Sample
-from azr.tasks.normalize import ENTRY, Renamed, held_out_keys, parse, parse_program
+from azr.tasks.normalize import ENTRY, Renamed, held_out_keys, is_program, parse
 
 if TYPE_CHECKING:
     from azr.cluster.executor_actor import RemoteExecutor
@@ -177,6 +177,6 @@ def _held_out(questions: list[Question]) -> Iterator[tuple[str, str]]:
             if (tree := parse(program)) is None:
                 continue
             proposed = ast.unparse(Renamed(entry, ENTRY).visit(tree))
-            if parse_program(proposed) is not None:
+            if is_program(proposed):
                 for key in held_out_keys(proposed):
                     yield key, f"question {question.id} of {question.suite}"

@@ -53,8 +53,9 @@ class Monitor:
     def _read(self, samples: Sequence[Sample]) -> tuple[list[Text], list[float]]:
         opened: dict[int, bool] = {}
         texts = [
-            Text(self.codec.decode(each.completion.response_ids), self._opens(each, opened), _program(each))
+            Text(self.codec.decode(ids) if text is None else text, self._opens(each, opened), _program(each))
             for each in samples
+            for ids, text in [(each.completion.response_ids, each.completion.text)]
         ]
         return texts, [repeated_share(each.completion.response_ids) for each in samples]
 

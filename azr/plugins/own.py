@@ -25,7 +25,7 @@ from azr.records import Task
 from azr.registry import entries_of, find_entry, import_own, load_entry
 from azr.selfplay.rewards import BonusInputs
 from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
-from azr.tasks.normalize import parse_program
+from azr.tasks.normalize import is_program
 from azr.tasks.prompts import Instructions, PromptFacts, Section
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def with_views(kind: TaskKind, task: object, id: str | None = None) -> Task:
     """Return a kind's task with its views. Raises BadTask if it cannot be played."""
     if not isinstance(task, Task) or task.kind != kind.name or id not in (None, task.id):
         raise BadTask(f"{repr(task)[:60]}, which is no task of the kind with the id that was asked for")
-    if task.program and parse_program(task.program) is None:
+    if task.program and not is_program(task.program):
         raise BadTask("a task whose program does not define f: other things belong into the payload")
     views = {view: tuple(_pair(kind, section) for section in getattr(kind, view)(task)) for view in VIEWS}
     views[PAIRS] = tuple((str(given), str(returned)) for given, returned in kind.io_pairs(task))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -126,8 +127,10 @@ def _checked(template: str, tokenizer: PreTrainedTokenizerBase, choice: str, thi
     return template + "{% if add_generation_prompt %}" + THINK + "{% endif %}"
 
 
+@lru_cache(maxsize=1024)
 def render(template: str, tokenizer: PreTrainedTokenizerBase, question: str) -> str:
     """The prompt that asks a question."""
+    # A task is asked for it when it is accepted, estimated and solved.
     return _render_turns(template, tokenizer, [{"role": "user", "content": question}])
 
 

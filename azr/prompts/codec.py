@@ -29,7 +29,7 @@ from azr.prompts.token_text import SharedHeads, TokenArray, TokenTable
 from azr.records import Completion, FinishReason, PromptIds, Reason, Stops, Task
 from azr.tasks.base import TaskKind
 from azr.tasks.composites import GivenFunctions
-from azr.tasks.normalize import held_out_keys, parse_program
+from azr.tasks.normalize import held_out_keys, is_program
 from azr.tasks.prompts import (
     LABELS,
     ChatFormat,
@@ -179,7 +179,12 @@ class PromptCodec:
     def response_text(self, completion: Completion) -> str:
         """Return the text of a response without its end token."""
         ids = completion.response_ids
-        return self.decode(ids[:-1] if len(ids) and ids[-1] in self.stops.token_ids else ids)
+        rest = ids[:-1] if len(ids) and ids[-1] in self.stops.token_ids else ids
+        end = self.decode(ids[len(rest) :])
+        # Bytes of an incomplete character before the end become the same, unless the end goes on with them.
+        if completion.text is not None and "\ufffd" not in end:
+            return completion.text.removesuffix(end)
+        return self.decode(rest)
 
     def answer_text(self, completion: Completion) -> str:
         """Return `response_text` with what its prompt has written of the answer: the fence in the completion format."""
@@ -243,7 +248,7 @@ class PromptCodec:
         return {
             key: f"a worked example of {kind.name}"
             for kind, program in programs
-            if parse_program(program) is not None
+            if is_program(program)
             for key in held_out_keys(program)
         }
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 import numpy as np
 import ray
+from transformers import AutoTokenizer
 
 from azr.cluster.placement import take_gpus
 from azr.cluster.push_host import on_this_node
@@ -26,6 +27,7 @@ from azr.cluster.weight_buckets import WeightBucket
 from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType, network_environment
+from azr.prompts.token_text import TokenTable
 from azr.records import Completion, PromptIds, Stops
 from azr.rollout.vllm_adapter import (
     EngineStart,
@@ -106,6 +108,7 @@ class RolloutEngine(TakesSharedCalls):
         self._max_model_len = max_model_len or rollout.max_prompt_tokens + rollout.max_response_tokens
         self._gpus = tuple(gpus)
         self._engine: AsyncLLM | None = None
+        self._table: TokenTable | None = None
         self._on_gpu = False
         self._request_ids = itertools.count(1)
         self._num_running = 0
@@ -153,6 +156,7 @@ class RolloutEngine(TakesSharedCalls):
         """
         assert self._engine is None, "the engine was already started"
         self._set_environment()
+        self._table = TokenTable.of(AutoTokenizer.from_pretrained(self._model_path))
         self._engine, self._on_gpu = await start_vllm(
             self._model_path,
             self._rollout,
@@ -226,7 +230,10 @@ class RolloutEngine(TakesSharedCalls):
                 sampling.cancel()
         if len(finished) < n:
             await self._raise_if_silent()
-        return finished
+        if self._table is None:
+            return finished
+        # Here, because the driver has one process for all engines.
+        return [replace(each, text=self._table.text(each.response_ids.tolist())) for each in finished]
 
     async def _wait_while_sampling(self, work: asyncio.Future[Any]) -> bool:
         """Wait until the work is done or the engine has sampled for `generate_timeout_s`; return whether it is done."""

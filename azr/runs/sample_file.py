@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,9 @@ def write_samples(path: Path, step: int, samples: Sequence[Sample], decode: Deco
             if sample.completion.prompt_ids is not ids:  # samples of one group share the array
                 ids = sample.completion.prompt_ids
                 prompt = decode(ids)
-            sample.step, sample.prompt, sample.response = step, prompt, decode(sample.completion.response_ids)
+            text = sample.completion.text
+            sample.step, sample.prompt = step, prompt
+            sample.response = decode(sample.completion.response_ids) if text is None else text
             if sample.tokens:
                 texts = token_texts(sample.completion.response_ids[:MAX_TOKENS].tolist(), decode)
                 sample.tokens = [(text, *each[1:]) for text, each in zip(texts, sample.tokens, strict=False)]
@@ -80,9 +82,14 @@ def sample_line(sample: Sample) -> bytes:
 
 def json_line(record: Mapping[str, object]) -> bytes:
     """Return a record, which may hold dataclasses, as a line of JSON. Raises ValueError for NaN and infinity."""
-    text = json.dumps(record, allow_nan=False, ensure_ascii=False, default=asdict)
+    text = json.dumps(record, allow_nan=False, ensure_ascii=False, default=_shallow)
     # A lone surrogate, which a program's text may hold, becomes the JSON escape that reads back as itself.
     return f"{text}\n".encode("utf-8", "backslashreplace")
+
+
+def _shallow(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass; `dataclasses.asdict` would copy every text and number."""
+    return {each.name: getattr(record, each.name) for each in fields(record)}
 
 
 def read_sample(line: bytes) -> Sample:

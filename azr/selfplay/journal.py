@@ -94,10 +94,18 @@ class Journal:
         self._items: dict[tuple[object, ...], tuple[WorkItem, ItemJournal]] = {}
         self.left_over: dict[int, list[WorkItem]] = {}
         """Unfinished items by the step that left them over; the next step begins them again."""
+        self.stored_solves: dict[str, int] = {}
+        """Stored tasks that the last step's solvers needed, by kind; empty in a resumed run."""
 
     def open(self, item: WorkItem) -> ItemJournal:
         """Return the sampler of an item, with what the item was answered before."""
         return self._items.setdefault(item.key, (item, ItemJournal(self._sampler)))[1]
+
+    def drop(self, item: WorkItem) -> None:
+        """Forget an item, and cancel its requests."""
+        for request in self.open(item).requests.values():
+            request.cancel()
+        del self._items[item.key]
 
     def recorded(self, step: int, items: Sequence[WorkItem]) -> None:
         """Drop the finished items of a step, and all of earlier steps: nothing is left over twice."""

@@ -63,7 +63,8 @@ class KindWork:
     """Tasks that entered the buffer in this step."""
     drawn: list[Task] = field(default_factory=list)
     """Stored tasks in the order in which solvers get them in place of rejected proposals."""
-    num_solving_stored: int = 0
+    solving_stored: list[asyncio.Task[list[Sample]]] = field(default_factory=list)
+    """Answers to them that have begun, in that order; those that turn out to be too many are dropped."""
     num_missing: int = 0
     """Stored tasks that solvers will need at least, as far as proposals have been rejected; may be negative."""
     reserved: dict[str, str] = field(default_factory=dict)
@@ -143,7 +144,9 @@ class SelfPlayStep:
         if not self.config.run.deterministic:
             stored = self.buffer.sizes()[kind]
             work.drawn = self.buffer.sample_tasks(kind, min(selfplay.solver_prompts, stored), (), work.rng)
-            self._solve_stored(kind, work.num_missing)
+            # At once with the proposals: what the last step needed, less three standard deviations at most.
+            expected = self.journal.stored_solves.get(kind, 0)
+            self._solve_stored(kind, max(work.num_missing, int(expected - 3 * math.sqrt(expected))))
         await self._wait_for_share(share, set(items).__contains__)
 
         own = {item.index: task for item, task in work.accepted.items() if item.name == self.name}
@@ -153,8 +156,12 @@ class SelfPlayStep:
         for task in accepted[num_followed : selfplay.solver_prompts]:
             self._start(self._item(kind, "solve", task=task, salt="new"))
         missing = max(0, selfplay.solver_prompts - len(accepted))
+        self.journal.stored_solves[kind] = missing
         if work.drawn:
             self._solve_stored(kind, missing)
+            for surplus in work.solving_stored[missing:]:
+                surplus.cancel()
+                self.journal.drop(work.tasks.pop(surplus))
         else:
             new_ids = {task.id for task in work.stored}
             for index, task in enumerate(self.buffer.sample_tasks(kind, missing, new_ids, work.rng)):
@@ -298,11 +305,10 @@ class SelfPlayStep:
     def _solve_stored(self, kind: str, count: int) -> None:
         """Begin with answers to stored tasks until there are ``count``."""
         work = self._work[kind]
-        while work.drawn and work.num_solving_stored < count:
-            index = work.num_solving_stored
+        while work.drawn and len(work.solving_stored) < count:
+            index = len(work.solving_stored)
             task = work.drawn[index] if index < len(work.drawn) else work.rng.choice(work.drawn)
-            work.num_solving_stored += 1
-            self._start(self._item(kind, "solve", task=task, salt=index))
+            work.solving_stored.append(self._start(self._item(kind, "solve", task=task, salt=index)))
 
     def _store(self, kind: str) -> None:
         """Put newly accepted tasks into the buffer, in the order in which their proposals began."""

@@ -15,7 +15,7 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason
 from azr.tasks.composites import GivenFunctions, compose
 from azr.tasks.explanations import explain_rejection
-from azr.tasks.normalize import held_out_keys, parse_program
+from azr.tasks.normalize import held_out_keys, is_program
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 
@@ -104,7 +104,7 @@ class Proposer:
         program = next((each.text.strip("\n") for each in sections if each.label == "program"), None)
         if program is None:
             return tuple(sections) in self._codec.worked(KINDS[kind])
-        if parse_program(program) is None:
+        if not is_program(program):
             return False
         shown = {key for task in references if task.program for key in held_out_keys(task.program)}
         return any(key in shown or key in self._examples for key in held_out_keys(program))

@@ -13,7 +13,7 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionRes
 from azr.records import Task
 from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request, read_input
 from azr.tasks.instructions import WORKED, Worked, instructions
-from azr.tasks.normalize import fingerprint, parse_program
+from azr.tasks.normalize import fingerprint, is_program
 from azr.tasks.prompts import LABELS, Instructions, PromptFacts, Section
 
 Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
@@ -222,7 +222,7 @@ class SingleCallKind(TaskKind):
         if len(program.encode("utf-8", "surrogatepass")) > limits.source_bytes:
             return RejectReason.TOO_LARGE
         given = read_input(stated[1], program)
-        if given is None or parse_program(program) is None:
+        if given is None or not is_program(program):
             return RejectReason.MALFORMED
         inputs = await evaluate_inputs((given,), program, run, limits.repeats)
         if isinstance(inputs, RejectReason):

@@ -22,7 +22,7 @@ from azr.tasks.base import (
 )
 from azr.tasks.inputs import read_input
 from azr.tasks.instructions import WORKED, instructions
-from azr.tasks.normalize import fingerprint, parse_program
+from azr.tasks.normalize import fingerprint, is_program
 from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
 
 MESSAGE_CHARS = 4000
@@ -109,7 +109,7 @@ class Induction(TaskKind):
 
     async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
         stated = section_texts(answer, "program")
-        if stated is None or parse_program(stated[0].strip("\n")) is None:
+        if stated is None or not is_program(stated[0].strip("\n")):
             return Verdict.MALFORMED
         hidden = slice(_num_shown(task), None)
         result = await run(ExecutionRequest(program=stated[0].strip("\n"), inputs=task.inputs[hidden]))

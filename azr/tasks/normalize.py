@@ -41,6 +41,13 @@ def parse_program(program: str) -> ast.Module | None:
     return tree if takes_some and written(tree) is not None else None
 
 
+@lru_cache(maxsize=4096)
+def is_program(program: str) -> bool:
+    """Whether `parse_program` returns a tree."""
+    # A proposal is asked for it when it is validated and when it is compared with what its prompt showed.
+    return parse_program(program) is not None
+
+
 def written(tree: ast.AST) -> str | None:
     """Return the text of a syntax tree; None if it cannot be written.
 
@@ -122,7 +129,7 @@ def normalize(program: str) -> str:
     """
     # A proposal is asked for it when it is validated, reserved and stored.
     tree = ast.parse(program)
-    return ast.unparse(ast.fix_missing_locations(_Normalizer(tree).visit(tree)))
+    return ast.unparse(_Normalizer(tree).visit(tree))  # which needs no positions of nodes
 
 
 def fingerprint(program: str, *extra: str) -> str:
@@ -161,13 +168,14 @@ class _WithoutConstants(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 16)
 def held_out_keys(program: str) -> tuple[str, ...]:
     """What a program shares with those that would give its answer away: its fingerprint and, where there is more than a
     function of one statement, a hash of its syntax tree up to names and constants.
 
     Of functions of one statement most would be the same up to constants: there only equal ones count.
     """
+    # A proposal is compared with the references that it was shown, so programs of some full buffers are kept.
     tree = ast.parse(normalize(program))
     if sum(isinstance(node, ast.stmt) for node in ast.walk(tree)) <= 2:
         return (fingerprint(program),)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from azr.prompts.codec import PromptCodec
 from azr.prompts.token_text import SharedHeads, TokenTable
+from azr.tasks.prompts import CompactFormat
 from tests.chat_tokenizers import chatml, llama
+from tests.runs import factory
 
 BASE = Path(__file__).parents[2] / "data" / "azr_14m_base"
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -103,6 +107,17 @@ def test_the_table_decodes_as_the_tokenizer_does(ids: list[int], name: str) -> N
     assert table is not None
     expected = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     assert table.text(ids) == expected == table.text(ids)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 1100), max_size=12), st.sampled_from(["own", "gpt2", "qwen", "bytes"]), st.data())
+def test_the_engines_text_of_a_response_is_the_drivers(ids: list[int], name: str, data: st.DataObject) -> None:
+    """Whatever its end token is, one of some bytes of a character included."""
+    ends = data.draw(st.sets(st.sampled_from(ids), max_size=3)) if ids else ()
+    codec = PromptCodec(TOKENIZERS[name], CompactFormat(), end_ids=ends)
+    plain = factory.completion(ids, (1,))
+    decoded = replace(plain, text=codec.decode(ids))
+    assert codec.response_text(decoded) == codec.response_text(plain)
 
 
 def test_tokens_that_are_no_bytes_have_no_table() -> None:

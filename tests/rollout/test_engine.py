@@ -34,6 +34,7 @@ async def test_logprobs_are_those_of_the_sampled_tokens_at_the_temperature(serve
             assert len(completion.logprobs) == len(completion.response_ids) <= 24
             assert set(completion.weight_versions) == {served.version}
             assert served.logprob_error(completion, temperature) < 1e-4
+            assert completion.text == byte_tokenizer().decode(completion.response_ids)
 
 
 async def test_samples_follow_the_models_distribution(served: Served):

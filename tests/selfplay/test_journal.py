@@ -88,6 +88,33 @@ async def test_refusals_do_not_change_how_many_stored_tasks_are_solved() -> None
     assert solved == {"seed-deduction": 3, "000001-deduction-0004": 1, "000001-deduction-0005": 1}
 
 
+@pytest.mark.parametrize(("num_refused", "num_needed", "num_at_once"), [(5, 25, 10), (20, 25, 10), (5, 9, 0)])
+async def test_a_step_begins_with_the_stored_tasks_that_the_last_one_needed_and_solves_as_many_as_without(
+    num_refused: int, num_needed: int, num_at_once: int
+) -> None:
+    config = replace_play(CONFIG, proposer_prompts=40, solver_prompts=40)
+    proposals = [proposal(f"a + {n}") for n in range(40 - num_refused)] + ["<|program|>no form"] * num_refused
+    results = list[StepResult]()
+    for needed in (num_needed, 0):
+        engine = Engine(proposals, late=("propose", "<|program|>"))
+        journal = Journal(engine)
+        journal.stored_solves["deduction"] = needed
+        playing = asyncio.create_task(step(config, engine, seeded(config), journal=journal).play())
+        while engine.asked["propose"] < 40:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        num_solved = engine.asked.total() - 40
+        assert num_solved == (num_at_once if needed else 0)
+        engine.release.set()
+        results.append(await playing)
+        assert journal.stored_solves == {"deduction": num_refused}
+        journal.recorded(1, results[-1].items)
+        assert journal.copy(1) == [], "what was dropped is forgotten"
+    assert results[0] == results[1]
+    solved = [sample for sample in results[0].samples if sample.phase == "solve"]
+    assert Counter(each.problem_id == "seed-deduction" for each in solved)[True] == num_refused and len(solved) == 40
+
+
 def saved(journal: Journal, step: int, folder: Path, engine: Engine) -> Journal:
     """The journal as another process reads it."""
     write_journal(folder, journal.copy(step))
@@ -293,6 +320,8 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
         )
         write_journal(folder, state)
         journal.read(folder, len(done))
+        # A head start of any size changes nothing: what turns out to be too much is dropped.
+        journal.stored_solves = {kind: random.randint(0, 30) for kind in config.selfplay.kinds}
         (folder / "in_flight.json.gz").unlink(missing_ok=True)
 
         async def play(number: int, buffer: TaskBuffer = buffer, journal: Journal = journal) -> StepResult:
