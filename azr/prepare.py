@@ -281,8 +281,8 @@ def _prompt_rules(config: Config) -> Iterator[str]:
             "train.lora.dropout makes the ratio of new to old probabilities differ from 1 at random: take 0, or learn "
             "from traces alone (data.samples 0, data.play alone)."
         )
-    if config.train.shard == "none" and (config.train.offload_optimizer or config.train.lora.rank):
-        yield "train.shard is none, which has neither train.offload_optimizer nor adapters: take zero3."
+    if config.train.shard == "none" and config.train.offload_optimizer:
+        yield "train.shard is none, but train.offload_optimizer needs DeepSpeed: take auto, or switch it off."
     if config.train.lora.four_bit and not config.train.lora.rank:
         yield (
             "train.lora.four_bit holds weights in 4 bits, which cannot be trained themselves: set train.lora.rank, or "

@@ -3,7 +3,7 @@
     python -m benchmarks.update --size 1.5B --kernels plain auto --checkpointing full selective none
     python -m benchmarks.update --size 7B --layers 8 --json update.json
 
-It is the run's own worker with its DeepSpeed engine on random weights, without Ray. Every combination of the options
+It is the run's own worker with its engine on random weights, without Ray. Every combination of the options
 is a process of its own; one that does not fit in memory leaves the others alone. A line holds tokens per second, their
 share of the device's peak by 6 operations per parameter and token and with attention's on top, and the peak of memory;
 then follow the 15 kernels that took longest. On a CPU only the tiny size is of use, and there is no share.
@@ -235,7 +235,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernels", nargs="+", choices=("auto", "liger", "plain"), default=["auto"])
     parser.add_argument("--checkpointing", nargs="+", choices=("full", "selective", "none"), default=["full"])
     parser.add_argument("--attention", nargs="+", choices=("auto", "flash_attn", "torch"), default=["auto"])
-    parser.add_argument("--shard", choices=("zero3", "none"), default="zero3", help="train.shard")
+    parser.add_argument("--shard", choices=("auto", "zero3", "none"), default="auto", help="train.shard")
     parser.add_argument("--tokens", type=int, default=16384, help="most of a micro-batch")
     parser.add_argument("--prompt", type=int, default=200, help="tokens of each prompt")
     parser.add_argument("--response", type=int, default=1024, help="tokens of the longest response")

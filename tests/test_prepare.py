@@ -85,7 +85,7 @@ def changed(config: Config, words: str) -> Config:
         ("--data.prefix random", "data.prefix is random, but data.traces is 0"),
         ("--rollout.partial", "set rollout.staleness to 1 or more, or leave partial out"),
         ("--train.lora.rank 4 --train.lora.dropout 0.1", "differ from 1 at random: take 0, or learn from traces"),
-        ("--train.shard none --train.lora.rank 8", "has neither train.offload_optimizer nor adapters: take zero3"),
+        ("--train.shard none --train.offload-optimizer", "shard is none, but train.offload_optimizer needs DeepSpeed"),
         ("--train.lora.four-bit", "which cannot be trained themselves: set train.lora.rank"),
         ("--rollout.staleness 1", "give engines their own with --cluster.no-colocate, or set rollout.partial"),
         (

@@ -110,7 +110,7 @@ def element_bytes(train: TrainConfig) -> int:
 
 def shares(train: TrainConfig) -> int:
     """Parts in which the ranks hold a model."""
-    return train.data_parallel if train.shard == "zero3" else 1
+    return train.data_parallel if train.is_sharded else 1
 
 
 def states(role: ModelRole, train: TrainConfig) -> dict[str, float]:
@@ -119,7 +119,7 @@ def states(role: ModelRole, train: TrainConfig) -> dict[str, float]:
     parameters = held_bytes(role, train) / shares(train)
     sizes = {"parameters": parameters, "gradients": 0.0, "optimiser": 0.0, "reduce bucket": 0.0}
     if role.trains:
-        sizes["reduce bucket"] = 4.0 * REDUCE_BUCKET * (train.shard == "zero3")
+        sizes["reduce bucket"] = 4.0 * REDUCE_BUCKET * train.is_sharded
         if not train.offload_optimizer:
             sizes |= {"gradients": 4 * share, "optimiser": (8 + 4 * (b < 4)) * share}
     return sizes
@@ -214,7 +214,10 @@ def training(role: ModelRole, train: TrainConfig, tokens: int, keys: float = 1.0
         live | {"vocabulary gradient": embedding + tied},
     ]
     if not train.offload_optimizer:
-        moments.append({"optimizer step": 4 * min(role.trained / shares(train), LIVE_PARAMETERS)})
+        # ZeRO-3 copies the gradient; a rank that holds everything takes its norm in float64, matrix by matrix.
+        largest = 8.0 * min(role.trained, shape.embedding)
+        copied = 4 * min(role.trained / shares(train), LIVE_PARAMETERS)
+        moments.append({"optimizer step": copied if train.is_sharded else largest})
     return max(moments, key=lambda moment: sum(moment.values()))
 
 

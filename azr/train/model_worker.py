@@ -86,7 +86,7 @@ class ModelWorker:
     """Base of policy, critic and reference. The ranks of one model form a torch.distributed world of their own.
 
     Life of a rank: `create_store` (rank 0 only), `init_process_group`, `build`, then the methods of its model role. A
-    subclass implements `build`, which makes its DeepSpeed engine.
+    subclass implements `build`, which makes its engine.
     """
 
     engine: Any
@@ -252,7 +252,6 @@ class ModelWorker:
         None. `mini_batches`: optimizer steps per training step."""
         train = self.config.train
         zero3 = engine_config(train, self.device, self.hpz)
-        is_whole = train.shard == "none"
         attention = choose_attention(self.device, self.dtype, train.attention)
         torch.manual_seed(self.config.run.seed)  # for what the folder does not hold, such as a new critic's head
         try:
@@ -260,7 +259,9 @@ class ModelWorker:
             kernels, why = choose_kernels(train.kernels, self.device.type, family)
             self._computes_with = f"{kernels} kernels ({why}), attention {attention}"
             options = {"dtype": self.dtype, "attention": attention, "kernels": kernels}
-            model = load(path, **options) if is_whole else load_partitioned(lambda: load(path, **options), zero3)
+            model = (
+                load_partitioned(lambda: load(path, **options), zero3) if train.is_sharded else load(path, **options)
+            )
             self.base_files = self._hash_base(path) if train.lora.rank else {}
         except OSError as error:
             raise UserError(
@@ -268,7 +269,7 @@ class ModelWorker:
                 f"the name of one on the hub ({str(error).splitlines()[0]})"
             ) from error
         self._away = OffloadedTensors(self.device)
-        if is_whole:
+        if not train.is_sharded:
             return make_whole_engine(model, train, self.device, lr, mini_batches)
         engine = make_engine(model, train, zero3, family, lr, mini_batches)
         for group in list(_world.pg_map):  # DeepSpeed's own would fail after ten minutes, NCCL's default

@@ -117,11 +117,11 @@ def test_selective_checkpointing_keeps_every_second_layer():
 
 
 def one_gpu(**train) -> Config:
-    """As the first H100 ran it: 1.5B, trrpp, 192 trajectories, micro-batches of 16,260 tokens."""
+    """As the first H100 ran it: 1.5B, trrpp, 192 trajectories, micro-batches of 16,260 tokens, ZeRO-3."""
     return Config(
         rollout=RolloutConfig(max_prompt_tokens=3072, max_response_tokens=1024, gpu_memory_utilization=0.45),
         algorithm=AlgorithmConfig(estimator=TRRPP()),
-        train=TrainConfig(tokens_per_micro_batch=16260, **train),
+        train=TrainConfig(tokens_per_micro_batch=16260, shard="zero3", **train),
     )
 
 

@@ -116,13 +116,17 @@ IdleGroups = list[tuple[type[ModelWorker], WorkerGroup]]
 
 
 class Lease:
-    """Starts groups; an idle one gets the config and a new model instead of new processes."""
+    """Starts groups; an idle one gets the config and a new model instead of new processes.
+
+    By `train.shard` auto, one rank has its model whole, and two share theirs by ZeRO-3.
+    """
 
     def __init__(self, idle: IdleGroups) -> None:
         self._idle = idle
         self._used: list[tuple[type[ModelWorker], WorkerGroup]] = []
 
     async def start(self, role: str, worker: type[ModelWorker], config: Config, ranks: int) -> WorkerGroup:
+        config = replace(config, train=replace(config.train, data_parallel=ranks))
         group = next((g for kind, g in self._idle if kind is worker and g.size == ranks), None)
         if group is not None:
             self._idle.remove((worker, group))

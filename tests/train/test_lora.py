@@ -197,14 +197,15 @@ def packed_bytes(worker: PolicyWorker) -> tuple[int, int]:
     return sum(p.ds_tensor.nbytes for p in packed), sum(prod(whole_shape(p)) for p in packed)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
 async def test_frozen_weights_may_be_held_in_four_bits(
-    lend_group, completions, columns, config, engine, tmp_path
+    ranks, lend_group, completions, columns, config, engine, tmp_path
 ) -> None:
-    """On two ranks: what is sent is what is computed with, the base as its 4 bits say and the adapters in it."""
+    """What is sent is what is computed with, the base as its 4 bits say and the adapters in it."""
     four_bit = replace(config, train=replace(config.train, lora=replace(LORA, four_bit=True)))
-    group = await lend_group("policy", PolicyWorker, four_bit, 2)
+    group = await lend_group("policy", PolicyWorker, four_bit, ranks)
     for nbytes, weights in await on_ranks(group, packed_bytes):
-        assert nbytes == pytest.approx(weights / 2 / 2, rel=0.01)
+        assert nbytes == pytest.approx(weights / 2 / ranks, rel=0.01)
     plain = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32).eval()
     batch, temperature = one_step(completions, group, config), config.rollout.temperature
     with torch.no_grad():

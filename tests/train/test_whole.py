@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from azr.config import Config
-from azr.train.policy import PolicyWorker
+from azr.config import Config, TrainConfig
+from azr.train.learner import update_critic
+from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.worker_group import WorkerGroup
-from tests.train.conftest import STEP_S, make_config, on_ranks, one_step, update_policy
+from azr.train.zero3 import make_whole_engine
+from tests.train.conftest import LR, STEP_S, make_config, on_ranks, one_step, update_policy
+from tests.train.test_checkpoint import whole
 
 
 def sharded(config: Config, shard: str) -> Config:
@@ -20,38 +23,53 @@ def sharded(config: Config, shard: str) -> Config:
 
 
 async def weights(group: WorkerGroup) -> dict[str, Tensor]:
-    def whole(worker: PolicyWorker) -> dict[str, Tensor]:
+    def parts(worker: PolicyWorker) -> dict[str, Tensor]:
         parts = {name: p.ds_tensor.detach().clone() for name, p in worker.engine.module.named_parameters()}
         return {name: part.flatten() for name, part in parts.items()}
 
-    return (await on_ranks(group, whole))[0]
+    return (await on_ranks(group, parts))[0]
 
 
-async def test_same_bits_as_zero3_on_one_rank(lend_group, tiny_model_path, completions, columns, tmp_path) -> None:
-    config = make_config(tiny_model_path)
-    seen, written = [], []
-    group = await lend_group("policy", PolicyWorker, sharded(config, "zero3"), 1)
-    batch = one_step(completions, group, config)
-    broken = columns | {"advantages": columns["advantages"] * torch.nan}
+@pytest.mark.parametrize("role", ["policy", "critic"])
+async def test_same_bits_as_zero3_on_one_rank_and_each_goes_on_from_the_other(
+    role, lend_group, tiny_model_path, completions, columns, tmp_path
+) -> None:
+    config, worker, update, goal = make_config(tiny_model_path), PolicyWorker, update_policy, "advantages"
+    if role == "critic":
+        worker, update, goal = CriticWorker, update_critic, "returns"
+        columns = {"old_values": columns["rollout_logprobs"], "returns": columns["advantages"]}
+    broken = columns | {goal: columns[goal] * torch.nan}
+    groups, seen, states = {}, [], []
     for shard in ("zero3", "none"):
-        if shard == "none":
-            group = await lend_group("policy", PolicyWorker, sharded(config, shard), 1)
-        metrics = [await update_policy(group, batch, each, STEP_S) for each in (columns, broken, columns, columns)]
-        assert [each["skipped_steps"] for each in metrics] == [0, 1, 0, 0]
+        group = groups[shard] = await lend_group(role, worker, sharded(config, shard), 1)
+        batch = one_step(completions, group, config)
+        metrics = [await update(group, batch, each, STEP_S) for each in (columns, broken, columns, columns)]
+        assert [each["skipped_steps"] for each in metrics] == [0, 1, 0, 0] and metrics[0]["micro_batches"] > 2
         (tmp_path / shard).mkdir()
-        (file,) = await group.call("save_checkpoint", str(tmp_path / shard), timeout_s=STEP_S)
-        seen.append(([metrics[i] for i in (0, 2, 3)], await weights(group)))
-        written.append(file.digest)
-    assert seen[0][0] == seen[1][0]
-    assert all(torch.equal(one, other) for one, other in zip(*(w.values() for _, w in seen), strict=True))
-    # It goes on from what ZeRO-3 has written, and from host memory.
-    expected = await update_policy(group, batch, columns, STEP_S)
-    await group.call("load_checkpoint", str(tmp_path / "zero3"), timeout_s=STEP_S)
-    await group.call("offload", True, timeout_s=STEP_S)
-    away = await on_ranks(group, lambda worker: sum(copy.nbytes for copy in worker._away.host_memory()))
-    assert away[0] >= 12 * sum(w.numel() for w in seen[1][1].values())
-    await group.call("reload", timeout_s=STEP_S)
-    assert await update_policy(group, batch, columns, STEP_S) == expected
+        await group.call("save_checkpoint", str(tmp_path / shard), timeout_s=STEP_S)
+        seen.append([metrics[i] for i in (0, 2, 3)])
+        states.append(whole(tmp_path / shard / role))
+    assert seen[0] == seen[1]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items()), "masters and moments"
+
+    expected = await update(groups["none"], batch, columns, STEP_S)
+    for shard, other in (("zero3", "none"), ("none", "zero3")):
+        await groups[shard].call("load_checkpoint", str(tmp_path / other), timeout_s=STEP_S)
+        await groups[shard].call("offload", True, timeout_s=STEP_S)
+        away = await on_ranks(groups[shard], lambda worker: sum(copy.nbytes for copy in worker._away.host_memory()))
+        assert away[0] >= 4 * sum(value.numel() for value in states[0].values())
+        await groups[shard].call("reload", timeout_s=STEP_S)
+        assert await update(groups[shard], batch, columns, STEP_S) == expected
+
+
+def test_all_parameters_have_the_compute_type() -> None:
+    """Some families keep a few in float32, which ZeRO-3 does not."""
+    model = nn.Sequential(nn.Linear(2, 3, dtype=torch.bfloat16), nn.Linear(3, 2))
+    first = [parameter.detach().bfloat16() for parameter in model.parameters()]
+    engine = make_whole_engine(model, TrainConfig(dtype="bfloat16"), torch.device("cpu"), LR)
+    for parameter, value in zip(engine.module.parameters(), first, strict=True):
+        assert parameter.dtype == torch.bfloat16 and torch.equal(parameter, value)
 
 
 async def test_two_ranks_that_hold_everything_agree_with_one(
