@@ -32,6 +32,9 @@ ADAM_BETA1 = 0.9
 def load_partitioned(load: Callable[[], nn.Module], config: dict[str, Any]) -> nn.Module:
     """Run `load`, which makes a Hugging Face model; each parameter is partitioned as soon as it exists.
 
+    DeepSpeed makes every tensor of a model in the parameters' type. Frequencies of rotary embeddings are made anew in
+    their own: rounded to bfloat16 they are wrong by radians after some hundred positions.
+
     `config`: from `engine_config`.
     """
     from transformers.integrations import HfDeepSpeedConfig
@@ -40,6 +43,10 @@ def load_partitioned(load: Callable[[], nn.Module], config: dict[str, Any]) -> n
     zero = HfDeepSpeedConfig(config)  # transformers looks for an instance while it loads
     model = load()
     del zero
+    for module in model.modules():
+        if "inv_freq" in "".join(module._buffers):
+            for name, buffer in type(module)(module.config).named_buffers():
+                module._buffers[name] = buffer.to(module._buffers[name].device)
     return model
 
 

@@ -14,6 +14,8 @@ from azr.train.learner import update_critic
 from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import make_whole_engine
+from tests.conftest import byte_tokenizer
+from tests.tiny_models import save_tiny
 from tests.train.conftest import LR, STEP_S, make_config, on_ranks, one_step, update_policy
 from tests.train.test_checkpoint import whole
 
@@ -61,6 +63,21 @@ async def test_same_bits_as_zero3_on_one_rank_and_each_goes_on_from_the_other(
         assert away[0] >= 4 * sum(value.numel() for value in states[0].values())
         await groups[shard].call("reload", timeout_s=STEP_S)
         assert await update(groups[shard], batch, columns, STEP_S) == expected
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
+async def test_rotary_frequencies_are_never_rounded_to_the_compute_type(family, lend_group, tmp_path) -> None:
+    """ZeRO-3 made them in bfloat16: another model, after some hundred positions, than the one that engines sample."""
+    path = save_tiny(tmp_path / family, family, byte_tokenizer())
+    expected = dict(AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).named_buffers())
+    names = [name for name in expected if name.endswith("inv_freq")]
+    assert names and all(expected[name].dtype == torch.float32 for name in names)
+    for shard in ("zero3", "none"):
+        config = sharded(make_config(path), shard)
+        config = replace(config, train=replace(config.train, dtype="bfloat16"))
+        group = await lend_group("policy", PolicyWorker, config, 1)
+        [held] = await on_ranks(group, lambda worker: dict(worker.engine.module.hf.named_buffers()))
+        assert all(torch.equal(held[name], expected[name]) for name in names)
 
 
 def test_all_parameters_have_the_compute_type() -> None:
