@@ -46,7 +46,7 @@ def load_partitioned(load: Callable[[], nn.Module], config: dict[str, Any]) -> n
     for module in model.modules():
         if "inv_freq" in "".join(module._buffers):
             for name, buffer in type(module)(module.config).named_buffers():
-                module._buffers[name] = buffer.to(module._buffers[name].device)
+                module.register_buffer(name, buffer.to(getattr(module, name).device), persistent=False)
     return model
 
 
