@@ -33,7 +33,7 @@ def load_partitioned(load: Callable[[], nn.Module], config: dict[str, Any]) -> n
     """Run `load`, which makes a Hugging Face model; each parameter is partitioned as soon as it exists.
 
     DeepSpeed makes every tensor of a model in the parameters' type. Frequencies of rotary embeddings are made anew in
-    their own: rounded to bfloat16 they are wrong by radians after some hundred positions.
+    their own: rounded to bfloat16 they turn some pairs by a radian too much or too little at position 1,000.
 
     `config`: from `engine_config`.
     """

@@ -67,7 +67,7 @@ async def test_same_bits_as_zero3_on_one_rank_and_each_goes_on_from_the_other(
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
 async def test_rotary_frequencies_are_never_rounded_to_the_compute_type(family, lend_group, tmp_path) -> None:
-    """ZeRO-3 made them in bfloat16: another model, after some hundred positions, than the one that engines sample."""
+    """ZeRO-3 made them in bfloat16: the longer a text, the more its model differed from the one that engines sample."""
     path = save_tiny(tmp_path / family, family, byte_tokenizer())
     expected = dict(AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).named_buffers())
     names = [name for name in expected if name.endswith("inv_freq")]
