@@ -326,6 +326,22 @@ def read_calls(parts: Sequence[bytes], limits: Limits, first: Sequence[CallResul
     return tuple(outcomes)
 
 
+def failure(error: BaseException) -> tuple[bytes, str]:
+    """Return status and sentence of a call that raised."""
+    kind = type(error)
+    if kind is values.TooLargeError:
+        return OUTPUT_TOO_LARGE, sentence(f"the returned value: {error}")
+    if kind is values.PlainDataError:
+        return REJECTED, sentence(f"the returned value: {error}")
+    # Without memory to note where it was, the interpreter may lose the MemoryError and raise this in its place,
+    # in no frame of the program's.
+    is_lost = kind is SystemError and error.__traceback__ is not None and error.__traceback__.tb_next is None
+    if issubclass(kind, MemoryError) or is_lost:
+        return MEMORY, "the program ran out of memory"
+    name = values.type_name(kind)
+    return RAISED, sentence(name) if name.isidentifier() else "Exception"
+
+
 def call_report(status: bytes, text: str) -> bytes:
     """A child's report of one call: its canonical value, or an error."""
     return status + text.encode("utf-8", "backslashreplace")

@@ -11,16 +11,20 @@ clock that machine code reads in shared memory, for whoever has first got as far
 from __future__ import annotations
 
 import _socket
+import contextlib
 import ctypes
+import gc
 import importlib
 import math
 import os
+import posix
 import resource
 import signal
 import struct
 import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from azr.executor import syscalls
@@ -34,6 +38,12 @@ _CAPABILITIES_V3 = 0x20080522
 _NOBODY = 65534
 _FORK_RETRIES_S = (0.01, 0.05, 0.2, 0.5)
 """Waits after failed forks, seconds."""
+_CODECS = (
+    "ascii", "cp1252", "idna", "latin-1", "punycode", "raw-unicode-escape", "unicode-escape", "utf-8", "utf-8-sig",
+    "utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-be", "utf-32-le",
+)  # fmt: skip
+_UNLOADED = ("azr", "ctypes", "_ctypes", "select", "socket", "_socket", "resource", "tempfile", "gc", "__main__")
+_MOST_DESCRIPTORS = 2**16
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 
 
@@ -184,6 +194,67 @@ def _make(syscall: Callable[..., int], calls: tuple[tuple[_Word, ...], ...]) -> 
     for arguments in calls:
         if syscall(*arguments):
             raise OSError(ctypes.get_errno(), "a process could not be sealed")
+
+
+def take_standard_streams(commands: int, replies: int) -> None:
+    """Move the pipes to the pool from 0 and 1 to two successive descriptors, and leave /dev/null there; close what else
+    was inherited."""
+    os.dup2(0, commands)
+    os.dup2(1, replies)
+    os.closerange(3, commands)
+    os.closerange(replies + 1, _MOST_DESCRIPTORS)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def preload(allowed: Iterable[str], more: Iterable[str]) -> None:
+    """Import what programs may, and what there is of ``more``: nothing can be once the files are out of reach."""
+    for name in allowed:
+        importlib.import_module(name)
+    for name in more:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for codec in _CODECS:
+        "a".encode(codec).decode(codec)
+    "\N{BULLET}".isidentifier()
+    warnings.simplefilter("ignore")
+
+
+def shift_addresses() -> list[bytes]:
+    """Memory to hold on to, of every size and another amount in each zygote.
+
+    Addresses decide the order of sets of objects; interpreters that came up alike would agree on it.
+    """
+    return [bytes(size) for size in range(16, 1024, 16) for _ in range(hash(str(size)) % 13)]
+
+
+def erase_environment() -> None:
+    """Leave nothing of the environment, the hash seed in it above all, where a program could read it."""
+    environment = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.PyDLL(None), "environ")
+    addresses: list[int] = []
+    while environment and (address := environment[len(addresses)]):
+        addresses.append(address)
+    for address in addresses:
+        ctypes.memset(address, 0, len(ctypes.string_at(address)))
+    ctypes.PyDLL(None).clearenv()
+    os.environ.clear()
+    os.environb.clear()
+    posix.environ.clear()
+    sys.argv = sys.orig_argv = []
+
+
+def unload_modules(root: str) -> None:
+    """Take out of the programs' reach what only the zygote needs; no file can be imported again later."""
+    for name in list(sys.modules):
+        if name.split(".")[0] in _UNLOADED:
+            del sys.modules[name]
+    sys.path.remove(root)
+    sys.stdin = sys.stdout = sys.stderr = None
+    gc.collect()
+    gc.freeze()
+    gc.disable()
 
 
 def self_test_failures(zygote: int) -> list[str]:

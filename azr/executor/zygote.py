@@ -12,20 +12,16 @@ read. All runs of code, in a validation or later, are alike; what a run of sourc
 from __future__ import annotations
 
 import builtins
-import contextlib
 import ctypes
 import gc
-import importlib
 import marshal
 import os
-import posix
 import select
 import signal
 import sys
 import time
 import types
 import typing
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -36,15 +32,19 @@ from azr import values  # noqa: E402
 from azr.execution import ADMITTED_SHARE  # noqa: E402
 from azr.executor import protocol  # noqa: E402
 from azr.executor.protocol import Kind, Limits, Part  # noqa: E402
-from azr.executor.seal import Lockdown, self_test_failures, take_clocks  # noqa: E402
+from azr.executor.seal import (  # noqa: E402
+    Lockdown,
+    erase_environment,
+    preload,
+    self_test_failures,
+    shift_addresses,
+    take_clocks,
+    take_standard_streams,
+    unload_modules,
+)
 from azr.executor.static_check import ALLOWED_MODULES, FILE_NAME, load  # noqa: E402
 from azr.executor.suspicion import STATE, suspicion  # noqa: E402
 
-_CODECS = (
-    "ascii", "cp1252", "idna", "latin-1", "punycode", "raw-unicode-escape", "unicode-escape", "utf-8", "utf-8-sig",
-    "utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-be", "utf-32-le",
-)  # fmt: skip
-_UNLOADED = ("azr", "ctypes", "_ctypes", "select", "socket", "_socket", "resource", "tempfile", "gc", "__main__")
 _MAX_TIMEOUTS = 2
 _LOOK_S, _STILL_S, _STILL_CPU_S = 0.02, 2.0, 0.004
 """Least and most seconds between two looks at the clock of a call; less CPU time than the last means standing still."""
@@ -60,7 +60,6 @@ _REPORTS_TO, _INPUTS_FROM = 3, 4
 """A child's descriptors."""
 _NULL, _COMMANDS, _REPLIES = 0, 10, 11
 """The zygote's, out of the way of pipes to children."""
-_MOST_DESCRIPTORS = 2**16
 _PROCESS_CPU_CLOCK = 2
 
 
@@ -394,35 +393,7 @@ def _run_call(code: types.CodeType, text: str, input_bytes: int, output_bytes: i
         return protocol.OK, values.canonical(function(*arguments), max_bytes=output_bytes)
     except BaseException as error:
         # The boundary: whatever the program raises, SystemExit included, is its outcome.
-        return _failure(error)
-
-
-def _failure(error: BaseException) -> tuple[bytes, str]:
-    kind = type(error)
-    if kind is values.TooLargeError:
-        return protocol.OUTPUT_TOO_LARGE, protocol.sentence(f"the returned value: {error}")
-    if kind is values.PlainDataError:
-        return protocol.REJECTED, protocol.sentence(f"the returned value: {error}")
-    # Without memory to note where it was, the interpreter may lose the MemoryError and raise this in its place,
-    # in no frame of the program's.
-    is_lost = kind is SystemError and error.__traceback__ is not None and error.__traceback__.tb_next is None
-    if issubclass(kind, MemoryError) or is_lost:
-        return protocol.MEMORY, "the program ran out of memory"
-    name = values.type_name(kind)
-    return protocol.RAISED, protocol.sentence(name) if name.isidentifier() else "Exception"
-
-
-def _preload(more: tuple[str, ...]) -> None:
-    # Nothing else can be imported once the files are out of reach.
-    for name in ALLOWED_MODULES:
-        importlib.import_module(name)
-    for name in more:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    for codec in _CODECS:
-        "a".encode(codec).decode(codec)
-    "\N{BULLET}".isidentifier()
-    warnings.simplefilter("ignore")
+        return protocol.failure(error)
 
 
 def _warm_up(lockdown: Lockdown, limits: Limits) -> None:
@@ -443,72 +414,24 @@ def _warm_up(lockdown: Lockdown, limits: Limits) -> None:
     del sys.modules[FILE_NAME]
 
 
-def _shift_addresses() -> list[bytes]:
-    """Memory to hold on to, of every size and another amount in each zygote.
-
-    Addresses decide the order of sets of objects; interpreters that came up alike would agree on it.
-    """
-    return [bytes(size) for size in range(16, 1024, 16) for _ in range(hash(str(size)) % 13)]
-
-
-def _erase_environment() -> None:
-    """Leave nothing of the environment, the hash seed in it above all, where a program could read it."""
-    environment = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.PyDLL(None), "environ")
-    addresses: list[int] = []
-    while environment and (address := environment[len(addresses)]):
-        addresses.append(address)
-    for address in addresses:
-        ctypes.memset(address, 0, len(ctypes.string_at(address)))
-    ctypes.PyDLL(None).clearenv()
-    os.environ.clear()
-    os.environb.clear()
-    posix.environ.clear()
-    sys.argv = sys.orig_argv = []
-
-
-def _unload_modules() -> None:
-    """Take out of the programs' reach what only the zygote needs; no file can be imported again later."""
-    for name in list(sys.modules):
-        if name.split(".")[0] in _UNLOADED:
-            del sys.modules[name]
-    sys.path.remove(_ROOT)
-    sys.stdin = sys.stdout = sys.stderr = None
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-
-
-def _take_standard_streams() -> None:
-    """Move the pipes to the pool away from 0 and 1, and leave /dev/null there; close what else was inherited."""
-    os.dup2(0, _COMMANDS)
-    os.dup2(1, _REPLIES)
-    os.closerange(_REPORTS_TO, _COMMANDS)
-    os.closerange(_REPLIES + 1, _MOST_DESCRIPTORS)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    os.close(null)
-
-
 def main() -> tuple[Orders, Callable[[], None], Limits] | None:
     """In the zygote: serves to the end, then None. In every child: what it is to do, and within what."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _take_standard_streams()
+    take_standard_streams(_COMMANDS, _REPLIES)
     first = bytearray(_USUAL_BYTES)
-    length = protocol.read(_COMMANDS, first)
-    if length is None:
+    if (length := protocol.read(_COMMANDS, first)) is None:
         return None
     limits = protocol.read_limits(bytes(first[:length]))
-    _preload(limits.modules)
+    preload(ALLOWED_MODULES, limits.modules)
     lockdown = Lockdown(limits.memory_mb, limits.request_s)
-    shift = _shift_addresses()
-    _erase_environment()
+    shift = shift_addresses()
+    erase_environment()
     # Answers to benchmarks may ask what time it is; a task of the run's own may not depend on it.
     zygote = Zygote(limits, lockdown, (time.monotonic, time.clock_gettime) if limits.modules else take_clocks())
     # No child takes it apart on its way, whose memory would be copied for that.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(zygote))
     _warm_up(lockdown, limits)
-    _unload_modules()
+    unload_modules(_ROOT)
     try:
         orders = zygote.serve()
     except (PoolGoneError, BrokenPipeError):
@@ -523,6 +446,5 @@ def main() -> tuple[Orders, Callable[[], None], Limits] | None:
 _HELD: list[list[bytes]] = []
 
 if __name__ == "__main__":
-    life = main()
-    if life is not None:
+    if (life := main()) is not None:
         run_child(*life)

@@ -87,8 +87,9 @@ class WholeEngine:
     def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         self.module, self.device = module.to(device), device
         for parameter in module.parameters():
-            if parameter.dtype != dtype:  # some families keep a few in float32, and one flat tensor has one type
-                parameter.data = parameter.data.to(dtype)
+            # Some families keep a few in float32, and one flat tensor has one type. A mapped file cannot be offloaded.
+            if parameter.dtype != dtype or not parameter.untyped_storage().resizable():
+                parameter.data = parameter.data.to(dtype, copy=True)
         self.global_steps = self.global_samples = self.micro_steps = self.skipped_steps = 0
         self._norm = 0.0
         self._note_parts()
