@@ -44,7 +44,7 @@ def load_partitioned(load: Callable[[], nn.Module], config: dict[str, Any]) -> n
     model = load()
     del zero
     for module in model.modules():
-        if "inv_freq" in "".join(module._buffers):
+        if any(name.endswith("inv_freq") for name in module._buffers):
             for name, buffer in type(module)(module.config).named_buffers():
                 module.register_buffer(name, buffer.to(getattr(module, name).device), persistent=False)
     return model
