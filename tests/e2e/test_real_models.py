@@ -67,8 +67,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_step_of_self_play_and_rows_trains(played: Path):
     (step,) = metrics(played)
     assert step["step"] == 1 and step["weights/version"] == 1 and step["policy/grad_norm"] > 0
-    # 0.025 to 0.045 by what was sampled, in bfloat16; other weights are apart by nats.
-    assert 0 < step["policy/mismatch_mean"] < 0.1, "the engine samples from the trainer's policy"
+    assert 0 < step["policy/mismatch_mean"] < 0.05, "the engine samples from the trainer's policy"
     assert step["sums/solver/trajectories"] == 2 * ROWS
     assert all(step[f"{kind}/proposer/funnel/proposed"] == 1 for kind in KINDS)
 
