@@ -159,13 +159,14 @@ def test_every_recipe_is_listed_with_what_it_takes(capsys):
     assert lines["azr_14b_ppo"]["gpu_memory_gib"] == 80
     assert dispatch(["recipes"]) == 0
     table = capsys.readouterr().out
-    assert (
-        all(f"\n{name} " in table for name in recipes())
-        and "ran on 2 CPU cores, as it is, one seed: exam 32.0% to 37.9%" in table
-    )
+    assert all(f"\n{name} " in table for name in recipes())
+    assert all(text in table for texts in proven().values() for text in texts)
+
+
+def proven() -> dict:
+    return tomllib.loads((Path(__file__).parents[2] / "playground" / "proven.toml").read_text())
 
 
 def test_what_has_run_is_said_of_recipes_that_there_are():
-    proven = tomllib.loads((Path(__file__).parents[2] / "playground" / "proven.toml").read_text())
-    assert proven.keys() <= recipes().keys()
-    assert all(isinstance(each, list) and all(isinstance(text, str) for text in each) for each in proven.values())
+    assert proven().keys() <= recipes().keys()
+    assert all(isinstance(each, list) and all(isinstance(text, str) for text in each) for each in proven().values())
