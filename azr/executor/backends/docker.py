@@ -18,6 +18,7 @@ import requests
 from azr.config import ExecutorConfig
 from azr.executor.backends.docker_image import connect, ensure_image
 from azr.executor.backends.sandbox import BackendUnavailable, LaunchError
+from azr.isolated import process_stat
 
 _MARK, _OWNER = "azr.executor", "azr.owner"
 _HEADROOM_MB, _PIDS = 128, 64
@@ -236,8 +237,4 @@ def _place() -> tuple[str, str, str]:
 
 def _started(process: int) -> str:
     """Start time in clock ticks since boot; empty when there is no such process."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    return stat.rpartition(")")[2].split()[19]
+    return "".join(process_stat(process)[19:20])
