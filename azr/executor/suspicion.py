@@ -21,27 +21,18 @@ from __future__ import annotations
 
 import ast
 import dis
-import enum
+import functools
 import importlib
 import opcode
 import re
-from collections.abc import Iterable
 from types import CodeType, FunctionType
 
 from azr.executor import syntax
 from azr.executor.static_check import BANNED_ATTRIBUTES, BANNED_BUILTINS
 
-
-class Suspicion(enum.IntFlag):
-    """Reasons to run a program otherwise than others."""
-
-    ORDER = 1
-    """Its result may depend on the order of hashes, on identity or on addresses: it is repeated more often."""
-    STATE = 2
-    """A call may leave something behind for the next one in the same process: every call gets a process of its own."""
-
-
-ORDER, STATE = int(Suspicion.ORDER), int(Suspicion.STATE)
+ORDER, STATE = 1, 2
+"""Flags. The result may depend on the order of hashes, on identity or on addresses: the program is repeated more often.
+A call may leave something behind for the next one in the same process: every call gets a process of its own."""
 _ALL = ORDER | STATE
 
 _HARMLESS: dict[str, str] = {
@@ -150,13 +141,9 @@ _REMAINDERS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol
 _IS_GENERATOR, _IS_ASYNC = 0x20, 0x80 | 0x100 | 0x200
 _RERAISE, _IS_OP = OPS["RERAISE"], OPS["IS_OP"]
 _MATCH_CLASS, _CALL_EX, _PUSH_EXC_INFO = OPS["MATCH_CLASS"], OPS["CALL_FUNCTION_EX"], OPS["PUSH_EXC_INFO"]
-_BINARY_OP, _LOAD_CONST, _IMPORT_NAME = OPS["BINARY_OP"], OPS["LOAD_CONST"], OPS["IMPORT_NAME"]
-_EXTENDED_ARG, _IMPORT_FROM, _STORE_NAME = OPS["EXTENDED_ARG"], OPS["IMPORT_FROM"], OPS["STORE_NAME"]
-
-
-def _is_odd(texts: Iterable[str]) -> bool:
-    """Whether a text holds a name between double underscores that honest programs do not write."""
-    return any("__" in text and not _OWN_DUNDERS.issuperset(_DUNDER.findall(text)) for text in texts)
+_BINARY_OP, _LOAD_CONST, _IMPORT_NAME, _EXTENDED_ARG = map(
+    OPS.__getitem__, ("BINARY_OP", "LOAD_CONST", "IMPORT_NAME", "EXTENDED_ARG")
+)
 
 
 def _catches_all(raw: bytes) -> bool:
@@ -197,62 +184,65 @@ def has_sets(arguments: tuple[object, ...]) -> bool:
         if isinstance(value, set | frozenset):
             return True
         if isinstance(value, dict):
-            level += value
-            level += value.values()
+            level += (*value, *value.values())
         elif isinstance(value, list | tuple):
             level += value
     return False
 
 
 def suspicion(code: CodeType, source: str) -> int:
-    """Flags of `Suspicion` for what a compiled program could betray. Runs nothing of it and raises nothing."""
-    program = _Program(code)
-    found = program.by_names()
-    return found if found == _ALL else program.by_tree(found, source)
+    """`ORDER` and `STATE`, added, for what a compiled program could betray. Runs nothing of it and raises nothing."""
+    program = _Program(code, source)
+    try:
+        found = program.by_names()
+        return found if found == _ALL else program.by_tree(found)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return _ALL
 
 
 class _Program:
     """All code of a program, and what it holds."""
 
-    def __init__(self, code: CodeType) -> None:
+    def __init__(self, code: CodeType, source: str) -> None:
+        self.source = source
         self.codes = [code]
         self.texts, self.labels = list[str](), set[str]()
-        self.has_set_constant = self.nests_set_constant = self.makes_addressed = False
+        others = list[object]()
         for each in self.codes:  # grows
             for constant in each.co_consts:
-                kind = type(constant)
-                if kind is CodeType:
+                if isinstance(constant, CodeType):
                     self.codes.append(constant)
-                elif kind is str:
+                elif isinstance(constant, str):
                     self.texts.append(constant)
-                elif kind is frozenset:
-                    self.has_set_constant = True
-                elif kind is tuple:
-                    self._take_tuple(constant)
+                else:
+                    others.append(constant)
+        for part in others:  # grows
+            if isinstance(part, tuple):
+                others += part
+            elif isinstance(part, str):
+                self.labels.add(part)
+        self.has_set_constant = any(isinstance(part, frozenset) for part in others)
+        self.makes_addressed = False
         self.raw = [each.co_code for each in self.codes]
         self.names = set[str]().union(*(each.co_names for each in self.codes))
         self.ops = set[int]().union(*(raw[::2] for raw in self.raw))
 
-    def _take_tuple(self, constant: tuple[object, ...]) -> None:
-        level: list[object] = list(constant)
-        while level:
-            part = level.pop()
-            if type(part) is str:
-                self.labels.add(part)
-            elif type(part) is tuple:
-                level += part
-            elif type(part) is frozenset:
-                self.nests_set_constant = True
+    @functools.cached_property
+    def nodes(self) -> syntax.Nodes:
+        """The tree, which is looked at only where something could come of it."""
+        return syntax.by_kind(ast.parse(self.source))
 
     def by_names(self) -> int:
         """What names, constants and kinds of opcodes tell."""
         words = self.names | self.labels
-        found = _ALL if not words.isdisjoint(_WILD) or _is_odd(words) or _is_odd(self.texts) else 0
-        if any(_INNER.fullmatch(word) for word in (*words, *self.texts)):
+        texts = [text for text in (*words, *self.texts) if "_" in text]
+        odd = any("__" in text and not _OWN_DUNDERS.issuperset(_DUNDER.findall(text)) for text in texts)
+        found = _ALL if odd or not words.isdisjoint(_WILD) else 0
+        if any(map(_INNER.fullmatch, texts)):
             found |= STATE
         if _IMPORT_NAME in self.ops:
             found |= self._imports()
-        if self.nests_set_constant or not self.ops.isdisjoint(_SET_OPS) or not words.isdisjoint(_HASHING):
+        if not self.ops.isdisjoint(_SET_OPS) or not words.isdisjoint(_HASHING):
             found |= ORDER
         if _MATCH_CLASS in self.ops and self.labels:
             found |= ORDER
@@ -271,28 +261,14 @@ class _Program:
 
     def _imports(self) -> int:
         """What the imported modules allow, by any name of theirs that the program holds."""
-        modules, renames = set[str](), False
-        for each, raw in zip(self.codes, self.raw, strict=True):
-            extended, imported = 0, ""
-            for op, argument in zip(raw[::2], raw[1::2], strict=True):
-                if op == _EXTENDED_ARG:
-                    extended = (extended | argument) << 8
-                    continue
-                if op == _IMPORT_NAME:
-                    modules.add(each.co_names[extended | argument])
-                if op in (_IMPORT_NAME, _IMPORT_FROM):
-                    imported = each.co_names[extended | argument]
-                elif imported:
-                    renames |= op == _STORE_NAME and each.co_names[extended | argument] != imported.partition(".")[0]
-                    imported = ""
-                extended = 0
+        modules = {alias.name for node in self.nodes[ast.Import] for alias in node.names}
+        modules |= {node.module or "" for node in self.nodes[ast.ImportFrom]}
         if "collections" in modules and "abc" in self.names:
             modules.add("collections.abc")
-        if not modules.issubset(_OTHERS):
-            return _ALL
-        if any(not self.names.isdisjoint(_OTHERS[module]) for module in modules):
+        if not modules.issubset(_OTHERS) or any(not self.names.isdisjoint(_OTHERS[module]) for module in modules):
             return _ALL
         found = 0
+        renames = any(alias.asname not in (None, alias.name) for alias in self.nodes[ast.alias])
         if "typing" in modules and (renames or any(_TYPING & set(each.co_names) for each in self.codes[1:])):
             # It keeps what was put in brackets: once List[1] was made, List[True] is the same.
             found |= STATE
@@ -303,8 +279,8 @@ class _Program:
         self.makes_addressed = any(not self.names.isdisjoint(_ADDRESSED_WORDS[module]) for module in modules)
         return found
 
-    def by_tree(self, found: int, source: str) -> int:
-        """What the syntax tree tells; it is looked at only where something could come of it."""
+    def by_tree(self, found: int) -> int:
+        """What the syntax tree tells beside."""
         combines = self._computes(_SET_OPERATORS) or not _SET_METHODS.isdisjoint(self.names)
         views = combines and not _VIEWS.isdisjoint(self.names)
         text = not found & ORDER and self._writes_text()
@@ -317,13 +293,10 @@ class _Program:
             found, text = found | ORDER, False
         if not (views or text or self.has_set_constant or _IS_OP in self.ops or "type" in self.names):
             return found
-        try:
-            nodes = syntax.by_kind(ast.parse(source))
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            return _ALL
-        if _IS_OP in self.ops and syntax.compares_identities(nodes):
-            return _ALL
-        if "type" in self.names and syntax.makes_classes(nodes):
+        nodes = self.nodes
+        if (_IS_OP in self.ops and syntax.compares_identities(nodes)) or (
+            "type" in self.names and syntax.makes_classes(nodes)
+        ):
             return _ALL
         if (self.has_set_constant and syntax.keeps_sets(nodes)) or (views and syntax.keeps_views(nodes)):
             found |= ORDER
@@ -346,8 +319,9 @@ class _Program:
         return False
 
     def _writes_text(self) -> bool:
-        if not self.names.isdisjoint(_TEXT) or not self.labels.isdisjoint(_TEXT) or not self.ops.isdisjoint(_TEXT_OPS):
-            return True
-        if "print" in self.names and ("file" in self.labels or _CALL_EX in self.ops):
-            return True
-        return self._computes(_REMAINDERS, unless_number=True)
+        return (
+            not _TEXT.isdisjoint(self.names | self.labels)
+            or not _TEXT_OPS.isdisjoint(self.ops)
+            or ("print" in self.names and ("file" in self.labels or _CALL_EX in self.ops))
+            or self._computes(_REMAINDERS, unless_number=True)
+        )
