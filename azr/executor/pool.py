@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from azr.config import ExecutorConfig
 from azr.errors import UserError
@@ -37,7 +38,7 @@ ANSWER_MODULES = (
 )  # fmt: skip
 """Modules that answers to benchmarks may import in addition to those of proposals; missing ones are skipped. None of
 them reaches files, processes, sockets or threads: the sandbox refuses the system calls."""
-_ANSWER_INPUT_BYTES, _ANSWER_OUTPUT_BYTES = 16 * 2**20, 4 * 2**20
+_ANSWER_LIMITS: Any = {"input_bytes": 16 * 2**20, "output_bytes": 4 * 2**20, "modules": ANSWER_MODULES}
 _CACHE_BYTES = 64 * 2**20
 _MOST_WAITING = 4096
 
@@ -64,15 +65,11 @@ class SandboxPool:
             raise UserError("executor.workers and repeats must be at least 1 and executor.wall_s positive.")
         self._config, self._seed, self._repeats = config, seed, repeats
         self._limits = protocol.Limits(
-            wall_s=config.wall_s, request_s=_REQUEST_WALLS * config.wall_s, memory_mb=config.memory_mb
+            wall_s=config.wall_s,
+            request_s=_REQUEST_WALLS * config.wall_s,
+            memory_mb=config.memory_mb,
+            **_ANSWER_LIMITS if answers else {},
         )
-        if answers:
-            self._limits = replace(
-                self._limits,
-                input_bytes=_ANSWER_INPUT_BYTES,
-                output_bytes=_ANSWER_OUTPUT_BYTES,
-                modules=ANSWER_MODULES,
-            )
         # Repeats need interpreters with different hash seeds, even when few programs run at once.
         self._slots = max(config.workers, repeats * protocol.SUSPECT_FACTOR if repeats > 1 else 1)
         self._launcher: Launcher | None = None

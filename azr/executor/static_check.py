@@ -127,8 +127,9 @@ class _Check:
         self.module_names = set[str]()
         self.deleted = {node.id for node in nodes[ast.Name] if isinstance(node.ctx, ast.Del)}
         self.deleted |= {node.name for node in nodes[ast.ExceptHandler]}
-        self.calls: dict[Place, ast.Call] = {(node.func.lineno, node.func.col_offset): node for node in nodes[ast.Call]}
-        """By where what is called begins; of ``a(b)(c)`` the inner one."""
+        called = [node for node in nodes[ast.Call] if isinstance(node.func, ast.Name | ast.Attribute)]
+        self.calls: dict[Place, ast.Call] = {(node.func.lineno, node.func.col_offset): node for node in called}
+        """By where what is called begins; of ``a(b).c(d)`` the inner one."""
         self._judge_attributes()
 
     def _judge_attributes(self) -> None:

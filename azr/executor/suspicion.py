@@ -90,15 +90,12 @@ _ORDERED: dict[str, str] = {
     "typing": "AbstractSet FrozenSet MutableSet Set",
 }
 """Suspect of depending on order alone."""
-_OWN_DUNDERS = frozenset({
-    "__add__", "__and__", "__annotations__", "__author__", "__bool__", "__call__", "__contains__", "__delitem__",
-    "__doc__", "__divmod__", "__enter__", "__eq__", "__exit__", "__float__", "__floordiv__", "__ge__", "__getitem__",
-    "__gt__", "__iadd__", "__imul__", "__index__", "__init__", "__int__", "__invert__", "__isub__", "__iter__",
-    "__le__", "__len__", "__lt__", "__main__", "__matmul__", "__missing__", "__mod__", "__module__", "__mul__",
-    "__name__", "__ne__", "__neg__", "__next__", "__or__", "__pos__", "__post_init__", "__pow__", "__qualname__",
-    "__radd__", "__repr__", "__reversed__", "__rmul__", "__round__", "__rsub__", "__setitem__", "__str__", "__sub__",
-    "__truediv__", "__version__", "__xor__",
-})  # fmt: skip
+_OWN_WORDS = (
+    "add and annotations author bool call contains delitem doc divmod enter eq exit float floordiv ge getitem gt iadd "
+    "imul index init int invert isub iter le len lt main matmul missing mod module mul name ne neg next or pos "
+    "post_init pow qualname radd repr reversed rmul round rsub setitem str sub truediv version xor"
+)
+_OWN_DUNDERS = frozenset(f"__{word}__" for word in _OWN_WORDS.split())
 """Names between double underscores that programs write down honestly; any other is suspect of everything."""
 _WILD = (BANNED_BUILTINS | BANNED_ATTRIBUTES | {
     "BaseException", "MemoryError", "RecursionError", "cache_clear", "cache_info", "dir", "id", "memoryview",

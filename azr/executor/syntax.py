@@ -232,7 +232,7 @@ def has_plain_annotations(nodes: Nodes) -> bool:
                 pass
             case ast.Constant(value=None) | ast.Subscript() | ast.Tuple() | ast.List() | ast.Load():
                 pass
-            case ast.BinOp(op=ast.BitOr()) | ast.BitOr():
+            case ast.BinOp() | ast.BitOr():  # another operator is refused by itself
                 pass
             case _:
                 return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -92,12 +93,9 @@ def _reward(function: Any, asked: Any, ask: Ask) -> float:
 
 
 def _bonus(function: Any, asked: Any, ask: Ask) -> float:
-    known: list[tuple[Task, ...]] = []
-
+    @functools.cache
     def ask_known() -> Sequence[Task]:
-        if not known:
-            known.append(msgspec.convert(ask("known tasks"), tuple[Task, ...]))
-        return known[0]
+        return msgspec.convert(ask("known tasks"), tuple[Task, ...])
 
     task = msgspec.convert(asked["task"], Task)
     references = msgspec.convert(asked["references"], tuple[Task, ...])

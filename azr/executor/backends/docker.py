@@ -168,18 +168,15 @@ class ContainerLauncher:
         return end
 
     def _await_removal(self, container_id: str) -> None:
-        if not any(self._is_removed(container_id) for _ in range(_REMOVAL_S // _ASK_AGAIN_S)):
-            _remove(self._client, container_id)
-
-    def _is_removed(self, container_id: str) -> bool:
-        """Whether a container is known to be gone before it is time to ask again."""
-        try:
-            self._client.wait(container_id, timeout=_ASK_AGAIN_S, condition="removed")
-        except docker.errors.NotFound:
-            return True
-        except _ENGINE_ERRORS:
-            return False
-        return True
+        for _ in range(_REMOVAL_S // _ASK_AGAIN_S):
+            try:
+                self._client.wait(container_id, timeout=_ASK_AGAIN_S, condition="removed")
+                return
+            except docker.errors.NotFound:
+                return
+            except _ENGINE_ERRORS:
+                continue  # it may be there still
+        _remove(self._client, container_id)
 
     def _remove(self, container_id: str) -> None:
         _remove(self._client, container_id)
