@@ -89,11 +89,16 @@ class _Process:
         left_s = limit_s
         try:
             await self.start()
+            assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
             while True:
                 begun = time.monotonic()
                 try:
                     async with asyncio.timeout(left_s):
-                        said = await self._exchange(message)
+                        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                        await self._process.stdin.drain()
+                        said = json.loads(await self._process.stdout.readline())
+                    if not isinstance(said, dict):
+                        raise ValueError("no answer")
                 except (TimeoutError, ConnectionError, ValueError) as error:
                     raise Late(f"took over {limit_s:g} s, or ended its process") from error
                 if reply is None or "ask" not in said:
@@ -106,17 +111,6 @@ class _Process:
         if "trouble" in said:
             raise Trouble(said["trouble"])
         return said["answer"]
-
-    async def _exchange(self, message: Any) -> dict[str, Any]:
-        """Return its answer to a line. Raises ValueError for anything but a JSON object."""
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(message).encode() + b"\n")
-        await process.stdin.drain()
-        said = json.loads(await process.stdout.readline())
-        if not isinstance(said, dict):
-            raise ValueError("no answer")
-        return said
 
     async def end(self) -> None:
         process, self._process = self._process, None

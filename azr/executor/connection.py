@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import cast
 
 from azr.errors import UserError
 from azr.executor import protocol
-from azr.executor.backends.sandbox import Launcher, LaunchError, Sandbox
+from azr.executor.backends.sandbox import LaunchError, Sandbox
 from azr.executor.protocol import Limits
 
 _GREETING_S = 60.0
@@ -21,49 +22,37 @@ class Connection(asyncio.Protocol):
     Everything happens on the event loop's thread: ``send`` and the callbacks never wait.
     """
 
-    def __init__(
-        self, sandbox: Sandbox, limits: Limits, on_part: Callable[[bytes], None], on_lost: Callable[[], None]
-    ) -> None:
-        self._sandbox = sandbox
-        self._on_part, self._on_lost = on_part, on_lost
-        self._frames = protocol.FrameBuffer(limits.part_bytes)
-        self._streams = protocol.FrameBuffer(float("inf"), protocol.DOCKER_HEADER) if sandbox.multiplexed else None
+    def __init__(self, sandbox: Sandbox, on_part: Callable[[bytes], None], on_lost: Callable[[], None]) -> None:
+        """``on_part`` gets each part of its replies, and raises ProtocolError for one that it must not send.
+
+        ``on_lost`` is called once when it ends in any other way than by ``close``.
+        """
+        self._sandbox, self._on_part, self._on_lost = sandbox, on_part, on_lost
+        self._streams = protocol.FrameBuffer(math.inf, protocol.DOCKER_HEADER) if sandbox.multiplexed else None
         self._greeting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._closed = False
 
-    @classmethod
-    async def open(
-        cls,
-        launcher: Launcher,
-        hash_seed: int,
-        limits: Limits,
-        on_part: Callable[[bytes], None],
-        on_lost: Callable[[], None],
-    ) -> Connection:
-        """Launch a zygote and wait until it has tested its seal.
+    async def open(self, limits: Limits) -> None:
+        """Wait until the launched zygote has tested its seal.
 
-        ``on_part`` gets each part of its replies, and raises ProtocolError for one that it must not send. ``on_lost``
-        is called once when it ends in any other way than by ``close``. Raises UserError when the seal does not hold,
-        and LaunchError when the zygote does not start.
+        Raises UserError when that does not hold, and LaunchError when the zygote does not start; it is closed then.
         """
-        sandbox = await launcher.launch(hash_seed)
-        connection = cls(sandbox, limits, on_part, on_lost)
+        self._frames = protocol.FrameBuffer(limits.part_bytes)
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sandbox.socket)
-            connection.send(protocol.frame(protocol.limits_body(limits)))
-            greeting = protocol.decode(await asyncio.wait_for(connection._greeting, _GREETING_S))
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: self, self._sandbox.socket)
+            self.send(protocol.frame(protocol.limits_body(limits)))
+            greeting = protocol.decode(await asyncio.wait_for(self._greeting, _GREETING_S))
             if (failures := greeting.get("self_test_failures")) != []:
                 raise UserError(
                     f"The sandbox does not hold on this machine: a program could reach {failures}. "
                     "It needs Linux on x86-64 or aarch64 with seccomp filters."
                 )
         except BaseException as error:
-            await connection.close()
+            await self.close()
             if isinstance(error, OSError | protocol.ProtocolError):
                 raise LaunchError("the sandbox did not start") from error
             raise
-        return connection
 
     def send(self, frames: bytes) -> None:
         """Queue frames for the zygote."""

@@ -59,16 +59,15 @@ CODE = struct.Struct("!h")
 """Exit code of a child, negative for the signal that ended it."""
 DOCKER_HEADER, _STDOUT = struct.Struct("!B3xI"), 1
 """Number of a stream and length of a piece of it, and the number of standard output."""
-_REPORTS = {
-    CallStatus.OK: b"o",
-    CallStatus.RAISED: b"r",
-    CallStatus.MEMORY: b"m",
-    CallStatus.OUTPUT_TOO_LARGE: b"l",
-    CallStatus.REJECTED: b"j",
+_STATUSES = {
+    b"o": CallStatus.OK,
+    b"r": CallStatus.RAISED,
+    b"m": CallStatus.MEMORY,
+    b"l": CallStatus.OUTPUT_TOO_LARGE,
+    b"j": CallStatus.REJECTED,
 }
-"""Letters of a child's report on a call."""
-OK, RAISED, MEMORY, OUTPUT_TOO_LARGE, REJECTED = _REPORTS.values()
-_STATUSES = {letter: status for status, letter in _REPORTS.items()}
+"""By the letters of a child's report on a call."""
+OK, RAISED, MEMORY, OUTPUT_TOO_LARGE, REJECTED = _STATUSES
 
 
 class Kind:
@@ -238,18 +237,15 @@ def request_frames(kind: int, program: bytes, inputs: Sequence[str]) -> bytes:
 
 def read_bytes(descriptor: int) -> bytes:
     """Body of the next frame, by plain reads, which are all that a sealed child may do. Raises EOFError at the end."""
-    (length,) = LENGTH.unpack(_read_exactly(descriptor, HEADER_BYTES))
-    return _read_exactly(descriptor, length)
-
-
-def _read_exactly(descriptor: int, length: int) -> bytes:
-    data = b""
+    data, length = b"", HEADER_BYTES
     while len(data) < length:
         piece = os.read(descriptor, length - len(data))
         if not piece:
             raise EOFError("no further input")
         data += piece
-    return data
+        if len(data) == length == HEADER_BYTES:
+            length += LENGTH.unpack(data)[0]
+    return data[HEADER_BYTES:]
 
 
 def letter_of(part: bytes) -> bytes:

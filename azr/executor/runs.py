@@ -17,7 +17,7 @@ from zlib import crc32
 from azr import values
 from azr.execution import ADMITTED_SHARE, CallResult, CallStatus, ExecutionRequest
 from azr.executor import protocol
-from azr.executor.cache import REPEATABLE, CodeCache, LoadedProgram, Outcome
+from azr.executor.cache import REPEATABLE, CodeCache, Outcome
 from azr.executor.protocol import Kind, Limits, Part
 from azr.executor.scheduler import Job, Scheduler
 from azr.executor.suspicion import ORDER, STATE, has_sets
@@ -27,11 +27,7 @@ _SLOW = "it took more than half of the time limit in CPU time, so it might not e
 
 
 class _EndedError(Exception):
-    """One run decided the request: it was refused, or the executor lost it."""
-
-    def __init__(self, call: CallResult, reasons: tuple[str, ...] = ()) -> None:
-        super().__init__(call.error)
-        self.outcome = Outcome(call, None, reasons)
+    """One run decided the request, as the `Outcome` says: it was refused, or the executor lost it."""
 
 
 class Runs:
@@ -39,7 +35,7 @@ class Runs:
 
     def __init__(self, request: ExecutionRequest, limits: Limits, scheduler: Scheduler, codes: CodeCache) -> None:
         self._request, self._limits, self._scheduler, self._codes = request, limits, scheduler, codes
-        self._loaded = codes.get((request.program, request.static_check))
+        self._loaded = codes.get((request.program, request.static_check))  # suspicion and marshalled code
         self._source = request.program.encode("utf-8", "surrogatepass")
         self._taken: set = set()
         self._retried = False
@@ -56,7 +52,7 @@ class Runs:
                 self._taken.clear()
                 calls, agreed = await self._run_all()
         except _EndedError as end:
-            return [end.outcome] * count
+            return list(end.args) * count
         established = repeats > 1 and _is_established(calls)
         return [
             Outcome(
@@ -73,7 +69,7 @@ class Runs:
         calls, agreed = await self._run(order, alone=self._retried), [True] * len(order)
         if repeats == 1 or not _is_established(calls):
             return calls, agreed
-        if self._loaded is None or self._loaded.suspicion & ORDER or any(map(_states_sets, self._request.inputs)):
+        if self._loaded is None or self._loaded[0] & ORDER or any(map(_states_sets, self._request.inputs)):
             repeats *= protocol.SUSPECT_FACTOR
         # Backwards, then mixed, the same whenever this program is run.
         orders = [order[::-1], *(order.copy() for _ in range(repeats - 2))]
@@ -106,11 +102,11 @@ class Runs:
             job = self._job(order)
             self._scheduler.submit(job, alone=alone)
             if (parts := await job.reply) is None:
-                raise _EndedError(_LOST)
+                raise _EndedError(Outcome(_LOST, None))
             about = [part for part in parts if protocol.letter_of(part) in (Part.LOADED, Part.REASONS)]
             for part in about:
                 self._learn(part)
-            is_suspect = self._loaded is not None and self._loaded.suspicion and self._loaded.code
+            is_suspect = self._loaded is not None and all(self._loaded)
             if len(parts) - len(about) == len(order) and not (about and is_suspect and is_task):
                 break
             # It was only loaded, for its calls must not share a process, or ran otherwise than when it was admitted.
@@ -128,9 +124,10 @@ class Runs:
 
     def _job(self, order: Sequence[int]) -> Job:
         request, count = self._request, len(order)
-        is_apart = count > 1 and self._loaded is not None and bool(self._loaded.suspicion & STATE)
-        if self._loaded is not None and self._loaded.code:
-            kind, program = Kind.CODE, self._loaded.code
+        suspected, code = self._loaded or (0, b"")
+        is_apart = count > 1 and bool(suspected & STATE)
+        if code:
+            kind, program = Kind.CODE, code
         else:
             kind, program = Kind.SOURCE | (0 if request.static_check else Kind.UNCHECKED), self._source
             if count == request.repeats == 1 and not request.admitted:
@@ -145,12 +142,12 @@ class Runs:
             try:
                 reasons = protocol.read_reasons(part)
             except protocol.ProtocolError as error:
-                raise _EndedError(protocol.invalid(error, 0.0)) from error
-            raise _EndedError(CallResult(status=CallStatus.REJECTED, error=reasons[0]), reasons)
+                raise _EndedError(Outcome(protocol.invalid(error, 0.0), None)) from error
+            raise _EndedError(Outcome(CallResult(status=CallStatus.REJECTED, error=reasons[0]), None, reasons))
         if self._loaded is None:
-            self._loaded = LoadedProgram(*protocol.read_loaded(part))
+            self._loaded = protocol.read_loaded(part)
             key = self._request.program, self._request.static_check
-            self._codes.put(key, self._loaded, len(key[0]) + len(self._loaded.code))
+            self._codes.put(key, self._loaded, len(key[0]) + len(self._loaded[1]))
 
 
 def _is_established(calls: Sequence[CallResult]) -> bool:

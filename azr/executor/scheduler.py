@@ -31,7 +31,6 @@ RESTART_WAITS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
 RETRY_DELAY_S = 0.2
 """Before what was lost is tried again: what took its zygote may have taken the others, unnoticed so far."""
 _GRACE_S = 10.0
-_MAX_HASH_SEED = 2**32 - 1
 _WATCH_S = 1.0
 _log = logging.getLogger(__name__)
 
@@ -256,10 +255,11 @@ class Scheduler:
         slot.starts += 1
         slot.num_served = 0
         rng = random.SystemRandom() if self._seed is None else random.Random(f"{self._seed}/{slot.number}")
-        seed = rng.randint(1, _MAX_HASH_SEED)  # 0 would switch hashing by seeds off
-        slot.connection = await Connection.open(
-            self._launcher, seed, self._limits, lambda part: self._replied(slot, part), lambda: self._lost(slot)
-        )
+        seed = rng.randint(1, 2**32 - 1)  # 0 would switch hashing by seeds off
+        sandbox = await self._launcher.launch(seed)
+        connection = Connection(sandbox, lambda part: self._replied(slot, part), lambda: self._lost(slot))
+        await connection.open(self._limits)
+        slot.connection = connection
 
     def _give_up(self, slots: Sequence[Slot]) -> None:
         """End the jobs of slots; those of all slots, and with them what waits for any."""

@@ -114,28 +114,33 @@ class _Check:
         self.nodes = nodes = syntax.by_kind(tree)
         named = [node for node in nodes[ast.Name] if node.id == "__annotations__"]
         self.offences = {(node.lineno, "uses __annotations__") for node in named}
-        self.imports: set[tuple[str, str]] = set()
-        """Names that import statements bind, ``*`` too, and what to: ``("m", "math")``."""
+        in_methods, in_classes = set[int](), set[int]()
+        for node in nodes[ast.ClassDef]:
+            functions = (each for each in ast.walk(node) if isinstance(each, ast.FunctionDef))
+            methods = {id(part) for each in functions for part in ast.walk(each)}
+            in_methods |= methods
+            in_classes |= set(map(id, ast.walk(node))) - methods
+        self.imports, held = set[tuple[str, str]](), set[str]()
+        """Names that import statements bind, ``*`` too, and what to: ``("m", "math")``; attributes that are modules."""
         for node in (*nodes[ast.Import], *nodes[ast.ImportFrom]):
             before = f"{'.' * node.level}{node.module}." if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names:
                 bound = alias.name if alias.asname or before else alias.name.partition(".")[0]
                 self.imports.add((alias.asname or bound, before + bound))
+                if id(node) in in_classes and isinstance(_along(before + bound)[-1], ModuleType):
+                    held.add(alias.asname or bound)
                 if offence := "relatively" if before.startswith(".") else _offence(before + alias.name):
                     self.offences.add((node.lineno, f"imports {offence}"))
-        self.watched = BANNED_BUILTINS.union(name for name, _ in self.imports)
         self.module_names = set[str]()
         self.deleted = {node.id for node in nodes[ast.Name] if isinstance(node.ctx, ast.Del)}
         self.deleted |= {node.name for node in nodes[ast.ExceptHandler]}
         called = [node for node in nodes[ast.Call] if isinstance(node.func, ast.Name | ast.Attribute)]
         self.calls: dict[Place, ast.Call] = {(node.func.lineno, node.func.col_offset): node for node in called}
         """By where what is called begins; of ``a(b).c(d)`` the inner one."""
-        self._judge_attributes()
+        self._judge_attributes(in_methods, held)
 
-    def _judge_attributes(self) -> None:
+    def _judge_attributes(self, in_methods: set[int], held: set[str]) -> None:
         nodes = self.nodes
-        methods = [each for node in nodes[ast.ClassDef] for each in node.body if isinstance(each, ast.FunctionDef)]
-        in_methods = {id(part) for method in methods for part in ast.walk(method)}
         attributes: list[tuple[int, str, ast.expr | None]] = []
         for node in nodes[ast.Attribute]:
             # A method may look at its own instance.
@@ -147,7 +152,6 @@ class _Check:
         for node in nodes[ast.Call]:
             if _called(node) in _NAMED_BY_TEXT:
                 attributes += [(node.lineno, part, None) for text in _texts(node) for part in text.split(".")]
-        held = _imported_into_classes(nodes[ast.ClassDef])
         samples = any(path.startswith("statistics") for _, path in self.imports)
         for line, name, _ in attributes:
             if name in BANNED_ATTRIBUTES or (samples and name == "samples"):
@@ -161,11 +165,6 @@ class _Check:
     def judge_names(self, code: CodeType, certain: set[str], local: set[str]) -> None:
         """Judge names that code reads; ``certain``: bound by the module for sure; ``local``: by functions around."""
         is_module, here, straight = code.co_name == "<module>", set(certain), not code.co_exceptiontable
-        names = {"*", *code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
-        if not is_module and self.watched.isdisjoint(names):
-            for inner in (constant for constant in code.co_consts if isinstance(constant, CodeType)):
-                self.judge_names(inner, certain, local)
-            return
         steps = list(dis.get_instructions(code))
         if any(step.opname == "IMPORT_NAME" for step in steps):
             local = local | {step.argval for step in steps if step.opname in ("STORE_FAST", "STORE_DEREF")}
@@ -241,21 +240,6 @@ def _texts(call: ast.Call | None) -> list[str]:
     wanted = call.args[1:2] if _called(call) == "getattr" else call.args
     texts = [str(each.value) for each in wanted if isinstance(each, ast.Constant)]
     return texts if len(texts) == len(wanted) else []
-
-
-def _imported_into_classes(classes: list[ast.ClassDef]) -> set[str]:
-    """Names that statements of classes, but not of their methods, bind to modules; attributes hold these then."""
-    found, level = set[str](), [each for node in classes for each in node.body]
-    for node in level:  # grows
-        if isinstance(node, ast.Import):
-            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            modules = (each for each in node.names if isinstance(_along(f"{node.module}.{each.name}")[-1], ModuleType))
-            found |= {alias.asname or alias.name for alias in modules}
-        elif not isinstance(node, ast.FunctionDef):
-            inner = ast.iter_child_nodes(node)
-            level += [each for each in inner if isinstance(each, ast.stmt | ast.excepthandler | ast.match_case)]
-    return found
 
 
 def _offence(path: str) -> str | None:

@@ -25,6 +25,7 @@ import functools
 import importlib
 import opcode
 import re
+from collections import defaultdict
 from types import CodeType, FunctionType
 
 from azr.executor import syntax
@@ -35,7 +36,14 @@ ORDER, STATE = 1, 2
 A call may leave something behind for the next one in the same process: every call gets a process of its own."""
 _ALL = ORDER | STATE
 
-_HARMLESS: dict[str, str] = {
+
+def _members(table: dict[str, str]) -> defaultdict[str, frozenset[str]]:
+    """Names of members of modules; ``*``: all."""
+    all_of = {module: dir(importlib.import_module(module)) for module, words in table.items() if words == "*"}
+    return defaultdict(frozenset, {module: frozenset(all_of.get(module, table[module].split())) for module in table})
+
+
+_HARMLESS = _members({
     # Their results are plain values or containers whose text states no address, and they keep nothing.
     "__future__": "annotations",
     "base64": "b16decode b16encode b32decode b32encode b64decode b64encode",
@@ -69,26 +77,26 @@ _HARMLESS: dict[str, str] = {
     "cast",
     "unicodedata": "bidirectional category combining decimal digit mirrored name normalize numeric",
     "zlib": "adler32 compress crc32 decompress",
-}  # fmt: skip
+})  # fmt: skip
 """Modules, and what of them leaves no state and depends on no order; whoever uses anything else is suspect of both."""
 _UNCHANGEABLE = frozenset({"__future__", "bisect", "cmath", "itertools", "math"})
 """Modules whose members take no attributes."""
-_ADDRESSED: dict[str, str] = {
+_ADDRESSED = _members({
     "functools": "cache cached_property cmp_to_key lru_cache partial partialmethod",
     "heapq": "merge",
     "itertools": "*",
     "re": "finditer",
     "typing": "Generator NamedTuple Protocol",
-}
+})  # fmt: skip
 """The same, except that the text of what they make may state an address."""
-_ORDERED: dict[str, str] = {
+_ORDERED = _members({
     "collections.abc": "ItemsView KeysView MappingView MutableSet Set ValuesView",
     "copy": "deepcopy",  # its memo has addresses as keys
     "operator": "and_ or_ sub xor",  # of views of dicts
     "statistics": "geometric_mean harmonic_mean mean median median_high median_low pstdev pvariance quantiles stdev "
     "variance",  # they go through a set of types
     "typing": "AbstractSet FrozenSet MutableSet Set",
-}
+})  # fmt: skip
 """Suspect of depending on order alone."""
 _OWN_WORDS = (
     "add and annotations author bool call contains delitem doc divmod enter eq exit float floordiv ge getitem gt iadd "
@@ -138,9 +146,8 @@ _REMAINDERS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol
 _IS_GENERATOR, _IS_ASYNC = 0x20, 0x80 | 0x100 | 0x200
 _RERAISE, _IS_OP = OPS["RERAISE"], OPS["IS_OP"]
 _MATCH_CLASS, _CALL_EX, _PUSH_EXC_INFO = OPS["MATCH_CLASS"], OPS["CALL_FUNCTION_EX"], OPS["PUSH_EXC_INFO"]
-_BINARY_OP, _LOAD_CONST, _IMPORT_NAME, _EXTENDED_ARG = map(
-    OPS.__getitem__, ("BINARY_OP", "LOAD_CONST", "IMPORT_NAME", "EXTENDED_ARG")
-)
+_BINARY_OP, _LOAD_CONST = OPS["BINARY_OP"], OPS["LOAD_CONST"]
+_IMPORT_NAME, _EXTENDED_ARG = OPS["IMPORT_NAME"], OPS["EXTENDED_ARG"]
 
 
 def _catches_all(raw: bytes) -> bool:
@@ -149,20 +156,13 @@ def _catches_all(raw: bytes) -> bool:
     return steps.count(bytes((_RERAISE, 0))) < raw[::2].count(_PUSH_EXC_INFO)
 
 
-def _words(module: str, table: dict[str, str]) -> frozenset[str]:
-    words = table.get(module, "").split()
-    return frozenset(dir(importlib.import_module(module)) if words == ["*"] else words)
-
-
 _OTHERS = {
     module: frozenset(name for name in dir(importlib.import_module(module)) if _DUNDER.fullmatch(name) is None)
-    - _words(module, _HARMLESS) - _words(module, _ADDRESSED) - _words(module, _ORDERED)
+    - _HARMLESS[module] - _ADDRESSED[module] - _ORDERED[module]
     for module in {*_HARMLESS, *_ADDRESSED, *_ORDERED}
 }  # fmt: skip
 """Names of a module that are suspect of everything."""
-_ORDERED_WORDS = {module: _words(module, _ORDERED) for module in _OTHERS}
-_ADDRESSED_WORDS = {module: _words(module, _ADDRESSED) for module in _OTHERS}
-_TYPING = {"typing"} | _words("typing", _HARMLESS) | _words("typing", _ADDRESSED) | _words("typing", _ORDERED)
+_TYPING = _HARMLESS["typing"] | _ADDRESSED["typing"] | _ORDERED["typing"] | {"typing"}
 _FUNCTIONS = frozenset(
     name
     for module in _OTHERS
@@ -170,7 +170,7 @@ _FUNCTIONS = frozenset(
     if isinstance(value, FunctionType)
 )
 """Names of functions of modules that are written in Python: their text states an address."""
-_VALUES = frozenset().union(*(_words(module, _HARMLESS) for module in _HARMLESS)) - _FUNCTIONS
+_VALUES = frozenset[str]().union(*_HARMLESS.values()) - _FUNCTIONS
 """Members of modules whose text states no address."""
 
 
@@ -239,9 +239,8 @@ class _Program:
             found |= STATE
         if _IMPORT_NAME in self.ops:
             found |= self._imports()
-        if not self.ops.isdisjoint(_SET_OPS) or not words.isdisjoint(_HASHING):
-            found |= ORDER
-        if _MATCH_CLASS in self.ops and self.labels:
+        matches = _MATCH_CLASS in self.ops and self.labels
+        if matches or not self.ops.isdisjoint(_SET_OPS) or not words.isdisjoint(_HASHING):
             found |= ORDER
         flags = [each.co_flags for each in self.codes]
         if any(flag & _IS_ASYNC for flag in flags):
@@ -271,9 +270,9 @@ class _Program:
             found |= STATE
         if not self.ops.isdisjoint(_ATTRIBUTE_OPS) and not modules.issubset(_UNCHANGEABLE):
             found |= STATE
-        if any(not self.names.isdisjoint(_ORDERED_WORDS[module]) for module in modules):
+        if any(not self.names.isdisjoint(_ORDERED[module]) for module in modules):
             found |= ORDER
-        self.makes_addressed = any(not self.names.isdisjoint(_ADDRESSED_WORDS[module]) for module in modules)
+        self.makes_addressed = any(not self.names.isdisjoint(_ADDRESSED[module]) for module in modules)
         return found
 
     def by_tree(self, found: int) -> int:

@@ -162,12 +162,9 @@ def _distance(gold: list[Any], answer: list[Any]) -> tuple[float, float]:
 
 def _number(parsed: list[Any]) -> float | None:
     for each in parsed:
-        try:
-            value = float(each.evalf()) if hasattr(each, "evalf") else None
-        except (TypeError, ValueError, OverflowError, AttributeError):
-            value = None
-        if value is not None and math.isfinite(value):
-            return value
+        with contextlib.suppress(TypeError, ValueError, OverflowError, AttributeError):
+            if math.isfinite(value := float(each.evalf())):
+                return value
     return None
 
 
