@@ -171,8 +171,8 @@ def keeps_addressed(nodes: Nodes, functions: frozenset[str], values: frozenset[s
                 used.add(id(same))
     modules = {alias.asname or alias.name.partition(".")[0] for node in nodes[ast.Import] for alias in node.names}
     for node in nodes[ast.Name]:
-        kept = (node.id in _ITERATORS and id(node) not in called) or (node.id in named and id(node) not in used)
-        if kept and isinstance(node.ctx, ast.Load):
+        is_kept = (node.id in _ITERATORS and id(node) not in called) or (node.id in named and id(node) not in used)
+        if is_kept and isinstance(node.ctx, ast.Load):
             return True
     kept = [*nodes[ast.Lambda], *nodes[ast.GeneratorExp]]
     kept += (node for node in nodes[ast.Call] if isinstance(node.func, ast.Name) and node.func.id in _ITERATORS)
