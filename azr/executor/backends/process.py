@@ -49,7 +49,7 @@ class ProcessSandbox:
         if self._fronted:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 behind = children.read_text(encoding="ascii")
-        for process in map(int, behind.split() or [self.pid]):
+        for process in [int(number) for number in behind.split()] or [self.pid]:
             # It may have ended without the event loop having heard of it yet.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
