@@ -306,9 +306,9 @@ class CompletionFormat:
     solver_tokens: ClassVar[int] = 350
     response_format: ResponseFormat = "answer"
 
-    def __init__(self, num_tokens: Callable[[str], int], facts: PromptFacts | None = None) -> None:
-        """``num_tokens``: length of a text in the model's tokens."""
-        self._num_tokens, self._facts = num_tokens, facts or PromptFacts()
+    def __init__(self, encode: Callable[[str], Sequence[int]], facts: PromptFacts | None = None) -> None:
+        """``encode``: from a text to the model's tokens, which are counted."""
+        self._encode, self._facts = encode, facts or PromptFacts()
 
     def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
         """References are the examples; for a kind that proposes no programs, the one reference is asked about."""
@@ -344,7 +344,7 @@ class CompletionFormat:
         written = [*map(_fenced, examples), "\n".join([*([_fenced(given)] if given else []), _fence(first) + "\n"])]
         numbered = (f"{self.head} {number}\n{text}" for number, text in enumerate(written, 1))
         prompt = "\n\n".join([heading, *numbered])
-        if given and len(examples) > 1 and self._num_tokens(prompt) > most:
+        if given and len(examples) > 1 and len(self._encode(prompt)) > most:
             return self._prompt(most, heading, examples[:1], given, first)
         return prompt
 
