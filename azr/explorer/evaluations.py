@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -12,10 +12,9 @@ import numpy as np
 from markupsafe import Markup
 
 from azr.evaluation.answer_file import ANSWERS, without_texts
-from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_lines, read_records
+from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_places, read_samples
 from azr.explorer.site import BadAddress, Links, ShownRun, choice, render, whole
 from azr.records import Sample
-from azr.runs.sample_file import read_sample
 from azr.tasks.base import Verdict
 
 LIMIT = 100
@@ -52,7 +51,7 @@ class EvalSide:
 
     def whole(self, key: Key) -> list[Sample]:
         """Return all answers to a question with their texts. Raises `Problem`."""
-        return read_records(self.path, self.places.get(key, ()), read_sample)
+        return read_places(self.path, self.places.get(key, ()))
 
 
 def eval_files(run: Path) -> list[tuple[str, str, Path]]:
@@ -82,36 +81,22 @@ def known_sides(runs: Sequence[ShownRun], number: int) -> dict[str, tuple[str, P
 def read_side(title: str, path: Path) -> EvalSide:
     """Read the answers of an evaluation, and note the problems of its file."""
     try:
-        return replace(_read(path, path.stat().st_mtime_ns), title=title)
+        return _read(title, path, path.stat().st_mtime_ns)
     except OSError as error:
         return EvalSide(title, path, {}, {}, [f"{path.name} cannot be read: {error.strerror}"])
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, mtime_ns: int) -> EvalSide:
+def _read(title: str, path: Path, mtime_ns: int) -> EvalSide:
     """Read a file as it was at that time; unlike `azr.evaluation.answer_file`, a damaged one as far as it goes."""
     answers: dict[Key, list[Sample]] = {}
     places: dict[Key, list[LinePlace]] = {}
     problems: list[str] = []
-    bad, name = 0, f"{path.parent.name}/{path.name}"
-    for n, item in enumerate(read_lines(path)):
-        if isinstance(item, Problem):
-            problems.append(f"{name}: {item}")
-            continue
-        place, line = item
-        if n == 0 and line.startswith(b'{"protocol"'):
-            continue
-        try:
-            each = without_texts(read_sample(line))
-        except ValueError:
-            bad += 1
-            continue
+    for place, each in read_samples(path, problems):
         key = each.kind, each.problem_id
-        answers.setdefault(key, []).append(each)
+        answers.setdefault(key, []).append(without_texts(each))
         places.setdefault(key, []).append(place)
-    if bad:
-        problems.append(f"{name}: {bad} of its lines are no answers")
-    return EvalSide("", path, answers, places, problems)
+    return EvalSide(title, path, answers, places, [f"{path.parent.name}/{path.name}: {each}" for each in problems])
 
 
 @dataclass(frozen=True)

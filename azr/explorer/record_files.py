@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -42,38 +42,40 @@ class LinePlace:
     """Bytes, without the end of the line."""
 
 
-def read_rollouts(path: Path) -> Iterator[tuple[LinePlace, Sample] | Problem]:
-    """Yield every sample that can be read, and a problem for everything else, once for all lines of a sort."""
-    bad, first, older = 0, "", 0
-    for item in read_lines(path):
-        if isinstance(item, Problem):
-            yield item
-            continue
-        place, line = item
+def read_samples(path: Path, problems: list[str]) -> Iterator[tuple[LinePlace, Sample]]:
+    """Yield every sample of a rollout file or an evaluation. Note what cannot be read, once for all lines of a sort."""
+    bad, older = list[str](), 0
+    for place, line in read_lines(path, problems):
+        if place.member == place.start == 0 and line.startswith(b'{"protocol"'):
+            continue  # an evaluation's first line
         try:
             sample = read_sample(line)
         except ValueError as error:
-            bad, first = bad + 1, first or str(error)
+            bad.append(str(error))
             continue
         older += sample.schema < WITH_OUTCOMES
         yield place, sample
-    if bad:
-        yield Problem(f"{bad} of its lines cannot be read, the first because {first}")
+    _note_unread(bad, problems)
     if older:
-        yield Problem(
+        problems.append(
             "it was written before outcomes, reasons, lengths and advantages were recorded: those are missing"
         )
 
 
-def read_records(path: Path, places: Sequence[LinePlace], read: Callable[[bytes], T]) -> list[T]:
-    """Return whole lines, each read by ``read``. Raises `Problem` when the file is not what it was."""
+def _note_unread(reasons: Sequence[str], problems: list[str]) -> None:
+    if reasons:
+        problems.append(f"{len(reasons)} of its lines cannot be read, the first because {reasons[0]}")
+
+
+def read_places(path: Path, places: Sequence[LinePlace]) -> list[Sample]:
+    """Return the samples of whole lines. Raises `Problem` when the file is not what it was."""
     texts: dict[int, bytes] = {}
     try:
         with path.open("rb") as file:
             for member in {place.member for place in places}:
                 wanted = max(place.start + place.size for place in places if place.member == member)
                 texts[member] = _read_member(file, member, wanted)
-        return [read(texts[each.member][each.start : each.start + each.size]) for each in places]
+        return [read_sample(texts[each.member][each.start : each.start + each.size]) for each in places]
     except (OSError, zlib.error, ValueError, Problem) as error:
         raise Problem(f"{path.name} has changed since it was indexed: load the page again ({error})") from error
 
@@ -87,12 +89,12 @@ def _read_member(file: BinaryIO, start: int, wanted: int) -> bytes:
     return bytes(text)
 
 
-def read_lines(path: Path) -> Iterator[tuple[LinePlace, bytes] | Problem]:
+def read_lines(path: Path, problems: list[str]) -> Iterator[tuple[LinePlace, bytes]]:
     """Lines of a row of gzip members; the last one is left out when the file is cut short."""
     try:
         packed = path.read_bytes()
     except OSError as error:
-        yield Problem(f"it cannot be read: {error.strerror}")
+        problems.append(f"it cannot be read: {error.strerror}")
         return
     at = 0
     while at < len(packed):
@@ -116,11 +118,11 @@ def read_lines(path: Path) -> Iterator[tuple[LinePlace, bytes] | Problem]:
             yield LinePlace(at, start, end - start), whole[start:end]
             start = end + 1
         if damage:
-            yield Problem(f"{damage}: what comes before is shown")
+            problems.append(f"{damage}: what comes before is shown")
         at += used
 
 
-def read_grown(path: Path, offset: int, kind: type[T]) -> tuple[list[T], int, list[Problem]]:
+def read_grown(path: Path, offset: int, kind: type[T], problems: list[str]) -> tuple[list[T], int]:
     """Whole lines of a growing file after an offset, as records; and where the last of them ends.
 
     A last line without an end is being written, and is read when it is whole.
@@ -130,11 +132,12 @@ def read_grown(path: Path, offset: int, kind: type[T]) -> tuple[list[T], int, li
             file.seek(offset)
             grown = file.read()
     except FileNotFoundError:
-        return [], 0, []
+        return [], 0
     except OSError as error:
-        return [], offset, [Problem(f"it cannot be read: {error.strerror}")]
+        problems.append(f"it cannot be read: {error.strerror}")
+        return [], offset
     end = grown.rfind(b"\n") + 1
-    records, bad, first = list[T](), 0, ""
+    records, bad = list[T](), list[str]()
     for line in grown[:end].split(b"\n")[:-1]:
         try:
             try:
@@ -143,6 +146,6 @@ def read_grown(path: Path, offset: int, kind: type[T]) -> tuple[list[T], int, li
                 # msgspec refuses JSON's escape of half a surrogate pair, which a program's text may hold.
                 records.append(msgspec.convert(cleaned(json.loads(line)), kind))
         except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
-            bad, first = bad + 1, first or f"it is no {kind.__name__} ({error})"
-    problems = [Problem(f"{bad} of its lines cannot be read, the first because {first}")] if bad else []
-    return records, offset + end, problems
+            bad.append(f"it is no {kind.__name__} ({error})")
+    _note_unread(bad, problems)
+    return records, offset + end

@@ -38,12 +38,7 @@ READING_S = 1.0
 """Time that an answer spends at most on reading what is new in each run's files."""
 Values = Mapping[str, str]
 BODIES: dict[str, Callable[[RunIndex, Links, Values], Markup]] = {
-    "tasks": pages.tasks,
-    "task": pages.task,
-    "step": pages.step,
-    "response": pages.response,
-    "lineage": pages.lineage,
-    "flags": pages.flags,
+    page.__name__: page for page in (pages.tasks, pages.task, pages.step, pages.response, pages.lineage, pages.flags)
 }
 COMPARING: dict[str, Callable[[Sequence[ShownRun], int, Links, Values], Markup]] = {
     "evaluations": evaluations.evaluations,

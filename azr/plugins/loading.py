@@ -85,13 +85,7 @@ async def plugin_processes() -> AsyncIterator[None]:
     """The processes of plug-ins end with the block. Raises UserError for a plug-in that does not start in one."""
     try:
         for name, functions in _loaded.items():
-            try:
-                await functions.start()
-            except (RuntimeError, TimeoutError) as error:
-                raise UserError(
-                    f"The plug-in {name} does not start in its own process: its module must load without a terminal "
-                    "and without the run."
-                ) from error
+            await functions.check_start(f"The plug-in {name}")
         yield
     finally:
         for functions in _loaded.values():

@@ -11,6 +11,7 @@ import inspect
 import json
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
@@ -143,7 +144,8 @@ class OwnKind(TaskKind):
         self.labels = kind.labels  # type: ignore[misc]
         self.proposes_programs = kind.proposes_programs  # type: ignore[misc]
         self._derives = type(kind).derive_tasks is not TaskKind.derive_tasks
-        self._told: dict[tuple[str, PromptFacts], Instructions] = {}
+        self._told = cache(lambda tell, facts: tell(facts))
+        """Instructions, made once for the same facts."""
         self._seed = with_views(kind, kind.seed())
 
     def seed(self) -> Task:
@@ -153,14 +155,10 @@ class OwnKind(TaskKind):
         return self._kind.references_per_prompt(count)
 
     def proposer_instructions(self, facts: PromptFacts) -> Instructions:
-        if ("propose", facts) not in self._told:
-            self._told["propose", facts] = self._kind.proposer_instructions(facts)
-        return self._told["propose", facts]
+        return self._told(self._kind.proposer_instructions, facts)
 
     def solver_instructions(self, facts: PromptFacts) -> Instructions:
-        if ("solve", facts) not in self._told:
-            self._told["solve", facts] = self._kind.solver_instructions(facts)
-        return self._told["solve", facts]
+        return self._told(self._kind.solver_instructions, facts)
 
     def reference(self, task: Task) -> tuple[Section, ...]:
         return self._shown(task, "reference")
@@ -238,8 +236,7 @@ class OwnReward(_Own):
     async def __call__(self, solve_rate: float, knobs: RewardConfig) -> float | None:
         """None where it has no answer."""
         message = {"do": "reward", "solve_rate": solve_rate, "knobs": msgspec.to_builtins(knobs)}
-        paid = await self._ask("reward", message, costs=_COSTS_PROPOSAL)
-        return None if paid is None else float(paid)
+        return await self._ask("reward", message, costs=_COSTS_PROPOSAL)
 
 
 class OwnBonus(_Own):
@@ -251,8 +248,7 @@ class OwnBonus(_Own):
 
         task, references = msgspec.to_builtins(inputs.task), msgspec.to_builtins(list(inputs.references))
         message = {"do": "bonus", "task": task, "references": references}
-        paid = await self._ask("bonus", message, costs=_COSTS_PROPOSAL, reply=reply)
-        return None if paid is None else float(paid)
+        return await self._ask("bonus", message, costs=_COSTS_PROPOSAL, reply=reply)
 
 
 class OwnEstimator(_Own):

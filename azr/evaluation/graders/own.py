@@ -20,8 +20,6 @@ from azr.records import Judgement, Reason
 from azr.registry import find_entry, import_own
 from azr.tasks.base import Verdict
 
-_MODULE = "azr.evaluation.graders.own"
-"""This module, which is the process of a grader too."""
 GROUP = "azr.graders"
 """Group of entry points by which installed packages name their graders."""
 
@@ -30,8 +28,8 @@ MAX_PARTS = 16
 SCORE = "score"
 _PART = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
 
-Score = bool | float | None
-GradeFunction = Callable[[Mapping[str, Any], str], Score | Mapping[str, Score]]
+GradeFunction = Callable[[Mapping[str, Any], str], object]
+"""From a row and a response to what `checked` takes."""
 
 
 def is_own(name: str) -> bool:
@@ -71,18 +69,11 @@ class OwnGrader:
     def __init__(self, name: str, workers: int = 2) -> None:
         """Raises UserError as `load_grader` does."""
         load_grader(name)
-        self._name, self._functions = name, OwnFunctions(_MODULE, (_function(name),), workers)
+        self._name, self._functions = name, OwnFunctions("azr.evaluation.graders.own", (_function(name),), workers)
 
     async def __aenter__(self) -> OwnGrader:
         """Start the first process. Raises UserError when it does not start."""
-        try:
-            await self._functions.start()
-        except (RuntimeError, TimeoutError) as error:
-            await self._functions.end()
-            raise UserError(
-                f"The grader {self._name} does not start in its own process: its module must load without a terminal "
-                "and without the run."
-            ) from error
+        await self._functions.check_start(f"The grader {self._name}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
