@@ -66,10 +66,10 @@ def main(argv: Sequence[str]) -> int:
             f"to {_CLAIM} or a folder below."
         )
     job = _job(options.recipe, config, values, options.gpus, options.gpu_memory)
-    if options.scheduler == "slurm":
-        print(slurm(job, options.hours), end="")
-    else:
-        print(kuberay(job, options.image, options.claim, options.rdma, docker=options.docker_socket), end="")
+    script = slurm(job, options.hours)
+    if options.scheduler == "kuberay":
+        script = kuberay(job, options.image, options.claim, options.rdma, docker=options.docker_socket)
+    print(script, end="")
     return 0
 
 
@@ -80,31 +80,17 @@ def parser() -> Parser:
     parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--gpus", type=whole(1, 64), default=8, help="GPUs per node")
     parser.add_argument("--gpu-memory", type=whole(1, 10_000), default=80, metavar="GIB", help="memory of one GPU")
-    parser.add_argument(
-        "--hours",
-        type=whole(1, 10_000),
-        default=24,
-        help="slurm: time limit of a job in hours; then it is saved and queued again",
-    )
-    parser.add_argument(
-        "--image",
-        type=matching("an image such as registry.example/azr:latest", r"[A-Za-z0-9][\w./:@-]*"),
-        default="azr",
-        help="kuberay: training image, from the Dockerfile",
-    )
-    parser.add_argument(
-        "--claim",
-        type=matching("a name of Kubernetes, such as azr-runs", r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"),
-        default="azr",
-        help="kuberay: persistent volume claim for runs and models, writable by all pods",
-    )
+    hours = "slurm: time limit of a job in hours; then it is saved and queued again"
+    parser.add_argument("--hours", type=whole(1, 10_000), default=24, help=hours)
+    image = matching("an image such as registry.example/azr:latest", r"[A-Za-z0-9][\w./:@-]*")
+    parser.add_argument("--image", type=image, default="azr", help="kuberay: training image, from the Dockerfile")
+    name = matching("a name of Kubernetes, such as azr-runs", r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+    claim = "kuberay: persistent volume claim for runs and models, writable by all pods"
+    parser.add_argument("--claim", type=name, default="azr", help=claim)
     parser.add_argument("--rdma", metavar="RESOURCE", help="kuberay: InfiniBand resource, as rdma/hca_shared_devices_a")
-    parser.add_argument(
-        "--docker-socket",
-        action="store_true",
-        help="kuberay: sandboxes are containers of the node's own Docker engine, whose socket makes a pod root on the "
-        "node; without it they are bubblewrap's inside the pod",
-    )
+    parser.add_argument("--docker-socket", action="store_true", help="kuberay: sandboxes are containers of the node's "
+        "own Docker engine, whose socket makes a pod root on the node; without it they are bubblewrap's inside the "
+        "pod")  # fmt: skip
     return parser
 
 
@@ -156,13 +142,8 @@ def slurm(job: Job, hours: int) -> str:
         "output": f"{job.name}-%j.log",
     }
     head = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in directives.items()]
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *head,
-            _SLURM.format(run=shlex.join(job.command), checkpoints=shlex.quote(f"{job.folder}/checkpoints/step_*")),
-        ]
-    )
+    checkpoints = shlex.quote(f"{job.folder}/checkpoints/step_*")
+    return "\n".join(["#!/bin/bash", *head, _SLURM.format(run=shlex.join(job.command), checkpoints=checkpoints)])
 
 
 _SLURM = """

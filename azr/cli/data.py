@@ -50,9 +50,8 @@ def parser() -> Parser:
     parser.add_argument("--against", type=Path, metavar="DIR", help="omit questions of the suites in this folder")
     parser.add_argument("--overwrite", action="store_true", help="replace OUT")
     parser.add_argument("--system", choices=("keep", "drop"), help="luffy: its system turn (default: keep)")
-    parser.add_argument(
-        "--asked", choices=("output", "input", "both"), help="cruxeval: what to ask about each program (default: both)"
-    )
+    asked = "cruxeval: what to ask about each program (default: both)"
+    parser.add_argument("--asked", choices=("output", "input", "both"), help=asked)
     return parser
 
 

@@ -29,14 +29,10 @@ def main(argv: Sequence[str]) -> int:
     if options.task is not None:
         _print_task(index, options.task)
         return 0
+    role, kind, verdict = options.role or "", options.kind or "", options.verdict or ""
+    flag, order = _rule(index, options.flagged), options.order
     wanted = SampleFilter(
-        step=options.step,
-        role=options.role or "",
-        kind=options.kind or "",
-        verdict=options.verdict or "",
-        flag=_rule(index, options.flagged),
-        order=options.order,
-        limit=options.n,
+        step=options.step, role=role, kind=kind, verdict=verdict, flag=flag, order=order, limit=options.n
     )
     if wanted == SampleFilter(limit=options.n) and "-n" not in argv:
         _print(terminal.overview(index))

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 from huggingface_hub import HfApi, constants
@@ -26,7 +25,7 @@ from azr.errors import UserError
 from azr.evaluation.graders.maths import MathGrader
 from azr.evaluation.question import Question
 from azr.evaluation.suites import exam, load_suites, suites_of
-from azr.evaluation.suites.files import ROW_ERRORS, Row, read_rows
+from azr.evaluation.suites.files import ROW_ERRORS, Row, pyarrow, read_rows
 from azr.hardware import cache_folder
 from azr.runs.model_folder import HUB_S, hub_errors, must_be_local
 
@@ -268,7 +267,7 @@ def check_files(source: Path, out: Path, *, overwrite: bool) -> None:
         if not path.name.endswith(known):
             raise UserError(f"{path} is of no known form: its name must end with {', '.join(known)}.")
         if path.name.endswith(".parquet"):
-            _pyarrow("pyarrow", path)
+            pyarrow("pyarrow", path)
     if not out.parent.is_dir():
         raise UserError(f"There is no folder {out.parent} to write {out.name} into: make it, or name another file.")
     if out.exists() and out.samefile(source):
@@ -312,7 +311,7 @@ def _json_lines(staging: Path, name: str) -> Iterator[Callable[[Row], None]]:
 
 @contextlib.contextmanager
 def _parquet(staging: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row], None]]:
-    arrow, parquet = _pyarrow("pyarrow", staging), _pyarrow("pyarrow.parquet", staging)
+    arrow, parquet = pyarrow("pyarrow", staging), pyarrow("pyarrow.parquet", staging)
     text = arrow.string()
     turns = arrow.list_(arrow.struct({"role": text, "content": text}))
     schema = arrow.schema(
@@ -335,10 +334,3 @@ def _parquet(staging: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row]
 
         yield write
         flush()
-
-
-def _pyarrow(module: str, path: Path) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise UserError(f"{path} takes pyarrow, which is missing: run pip install -e '.[eval]' in the clone") from error

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from azr.answering import Sampler
 from azr.config import Config
@@ -188,14 +188,8 @@ async def _answer(
                     file.add(samples)
                     progress.answered(samples)
 
-                await answer_all(
-                    problems,
-                    evaluation.sampling,
-                    sampler=sampler,
-                    codec=model.codec,
-                    step=model.step or 0,
-                    done=answered,
-                )
+                step, sampling = model.step or 0, evaluation.sampling
+                await answer_all(problems, sampling, sampler=sampler, codec=model.codec, step=step, done=answered)
 
 
 class EvalProgress:
@@ -206,17 +200,9 @@ class EvalProgress:
         self._total, self._done, self._before = total, done, done
         self._answers = self._right = self._tokens = 0
         self._began = self._said = time.monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("questions · {task.fields[state]}"),
-            TimeElapsedColumn(),
-            TextColumn("· left"),
-            TimeRemainingColumn(),
-            console=Console(file=sys.stderr),
-            disable=not sys.stderr.isatty(),
-        )
+        asked = ("{task.description}", BarColumn(), MofNCompleteColumn(), "questions · {task.fields[state]}")
+        times = (TimeElapsedColumn(), "· left", TimeRemainingColumn())
+        self._bar = Progress(*asked, *times, console=Console(file=sys.stderr), disable=not sys.stderr.isatty())
         self._task = self._bar.add_task("starting", total=total, completed=done, state="")
 
     def __enter__(self) -> Self:
@@ -243,11 +229,7 @@ class EvalProgress:
         if self._bar.disable and now - self._said > EVERY_S:
             self._said = now
             left = (now - self._began) / (self._done - self._before) * (self._total - self._done)
-            print(
-                f"{self._done}/{self._total} questions · {self._state()} · about {duration(left)} left",
-                file=sys.stderr,
-                flush=True,
-            )
+            self.say(f"{self._done}/{self._total} questions · {self._state()} · about {duration(left)} left")
 
     def _state(self) -> str:
         rate = self._tokens / max(time.monotonic() - self._began, 1e-9)

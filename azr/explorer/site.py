@@ -121,13 +121,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
 
 
-_TEMPLATES = Environment(
-    loader=PackageLoader("azr.explorer"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+_TEMPLATES = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+_TEMPLATES.loader = PackageLoader("azr.explorer")
 _TEMPLATES.filters |= {"number": number, "highlighted": highlighted, "cut": _cut, "shaded": shaded}
 _TEMPLATES.globals["ORIGINS"] = queries.ORIGINS
 

@@ -24,15 +24,8 @@ from azr.runs.exported_files import add_former_keys, remove_think_tokens
 from azr.runs.metrics import EVAL, has_eval
 from azr.runs.model_folder import check_model, hub_errors, model_folder, read_object, write_object
 from azr.runs.run_dir import PromptForm, RunDirectory
-from azr.train.adapter_files import (
-    ADAPTER_CONFIG,
-    ADAPTER_FILE,
-    BASE_FILE,
-    check_base,
-    check_four_bit,
-    hash_weights,
-    read_base,
-)
+from azr.train import adapter_files
+from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE, BASE_FILE
 
 _TASK = "text-generation"
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}
@@ -232,10 +225,10 @@ def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
 
     folder = model_folder(base, fetch=True, named=named)
     assert folder is not None, "fetching finds it or raises"
-    belongs = read_base(adapters)
-    check_base(belongs.files, hash_weights(folder), str(adapters))
+    belongs = adapter_files.read_base(adapters)
+    adapter_files.check_base(belongs.files, adapter_files.hash_weights(folder), str(adapters))
     if belongs.four_bit:
-        check_four_bit()
+        adapter_files.check_four_bit()
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder} has no weights as safetensors, which merging reads: save the model as such first.")

@@ -134,7 +134,8 @@ def _upgraded(record: Any) -> Any:
 
 def _upgraded_answer(record: dict[str, Any]) -> dict[str, Any]:
     """Return an answer of an evaluation before it was a sample, with the fields of `Sample`."""
-    verdict, answer = record["verdict"], record["answer"]
+    verdict, stated = record["verdict"], record["answer"]
+    answer = None if stated is None else [("answer", stated)]
     is_graded = verdict != "ungraded"
     unfinished = FinishReason.LENGTH if record["tokens"] else FinishReason.GIVEN_UP
     return record | {
@@ -145,11 +146,7 @@ def _upgraded_answer(record: dict[str, Any]) -> dict[str, Any]:
         "response_tokens": record["tokens"],
         "tokens": (),
         "finish_reason": unfinished if record["truncated"] else FinishReason.STOP,
-        "judgement": {
-            "verdict": verdict,
-            "answer": None if answer is None else [("answer", answer)],
-            "parts": record["parts"],
-        },
+        "judgement": {"verdict": verdict, "answer": answer, "parts": record["parts"]},
         "accuracy": float(verdict == "right") if is_graded else None,
         "used": "recorded" if is_graded else "ungraded",
     }
@@ -180,8 +177,6 @@ def cleaned(tree: Any) -> Any:
     return tree
 
 
-_TUPLES = ("inputs", "outputs", "parents")
-"""Fields of a task that JSON holds as lists."""
 _CHUNK = 16 << 20
 
 
@@ -267,11 +262,7 @@ def read_metrics(path: Path) -> list[tuple[int, Metrics]]:
 
 def read_tasks(path: Path) -> list[Task]:
     """Tasks of ``tasks.jsonl``: every one that entered the buffer, in order."""
-    tasks = []
-    for record in _records(path):
-        views = {view: tuple((label, text) for label, text in shown) for view, shown in record.get("views", {}).items()}
-        tasks.append(Task(**record | {name: tuple(record[name]) for name in _TUPLES} | {"views": views}))
-    return tasks
+    return [msgspec.convert(record, Task) for record in _records(path)]
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

@@ -139,12 +139,8 @@ def apart(text: str) -> Apart:
     is_number = bool(re.search(r"\d", number)) and not re.search(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", number)
     units = [unit for word in said if (unit := _unit(word))]
     words = frozenset(said) | {word.removesuffix("s") for word in said}
-    return Apart(
-        units[0] if len(set(units)) == 1 and "per" not in said else None,
-        words,
-        is_number,
-        modulus[1] if modulus else None,
-    )
+    unit = units[0] if len(set(units)) == 1 and "per" not in said else None
+    return Apart(unit, words, is_number, modulus[1] if modulus else None)
 
 
 def same_word(gold: str, answer: str) -> bool:

@@ -81,23 +81,17 @@ class OwnGrader:
 
     async def grade(self, question: Question, response: str) -> Judgement:
         """Grade; ungraded if the function raises, returns another type, takes too long or ends its process."""
-        message = {"row": question.gold, "response": response}
+        message, named = {"row": question.gold, "response": response}, f"the grader {self._name}"
         try:
-            said = await self._functions.call(
-                f"the grader {self._name}", message, costs="such answers are not trained on"
-            )
+            said = await self._functions.call(named, message, costs="such answers are not trained on")
         except Trouble as trouble:
-            detail = f"the grader {self._name} {trouble}"
-            return Judgement(verdict=Verdict.UNGRADED, detail=detail, reason=Reason.GRADER_FAILED)
+            return Judgement(verdict=Verdict.UNGRADED, detail=f"{named} {trouble}", reason=Reason.GRADER_FAILED)
         score, parts = said[SCORE], said["parts"]
         if score is None:
             return Judgement(verdict=Verdict.MALFORMED, parts=parts, reason=Reason.NO_ANSWER)
-        return Judgement(
-            verdict=Verdict.RIGHT if score == 1 else Verdict.WRONG,
-            answer=(("answer", response),),
-            parts=parts,
-            score=None if isinstance(score, bool) else score,
-        )
+        verdict = Verdict.RIGHT if score == 1 else Verdict.WRONG
+        number = None if isinstance(score, bool) else score
+        return Judgement(verdict=verdict, answer=(("answer", response),), parts=parts, score=number)
 
 
 def checked(returned: object) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import re
@@ -13,19 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from azr.evaluation.graders import code_blocks
+from azr.evaluation.graders import code_blocks, sandboxed
 from azr.evaluation.graders.code_blocks import defines, parses
 from azr.evaluation.graders.plain_json import decode, refuse_collisions
-from azr.evaluation.graders.sandboxed import (
-    MAX_SHOWN,
-    RECURSION,
-    Ran,
-    call_program,
-    calls,
-    shown,
-    standard_output,
-    stdin_program,
-)
+from azr.evaluation.graders.sandboxed import MAX_SHOWN, RECURSION, Ran, call_program, calls, shown
 from azr.evaluation.question import Question
 from azr.execution import CallStatus
 from azr.records import Judgement, Reason
@@ -86,6 +78,15 @@ class Calls:
     """``expected`` comes from JSON: tuples count as lists, and numeric keys as text."""
 
 
+def starter_calls(entry: str, inputs: Sequence[list[Any]], outputs: Sequence[Any], **more: Any) -> Calls:
+    """Return the gold of a function that is written below LeetCode's starter code; ``more``: other fields."""
+    cases = {"tests": tuple(map(sandboxed.case_text, inputs))}
+    return Calls(
+        entry=entry, cases=cases, expected={"tests": tuple(outputs)}, prelude=STARTER_IMPORTS,
+        recursion=sandboxed.DEEP_RECURSION, **more,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Tests:
     """Gold of a program that reads standard input: input and expected output of every test."""
@@ -123,7 +124,7 @@ class ProgramGrader:
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
         if isinstance(gold, Tests):
-            verdict, failure = await self._run_script(gold, stdin_program(answer))
+            verdict, failure = await self._run_script(gold, sandboxed.stdin_program(answer))
             reason = Reason.LOST if verdict is Verdict.UNGRADED else ""
             return Judgement(verdict=verdict, detail=failure, answer=(("answer", answer),), reason=reason)
         key = question.suite, question.id
@@ -142,7 +143,7 @@ class ProgramGrader:
     async def _run_script(self, gold: Tests, program: str) -> tuple[Verdict, str]:
         """Return the verdict, and the first failure if there is one."""
         for given, wanted in zip(gold.inputs, gold.outputs, strict=True):
-            written, call = await standard_output(self.executor, program, given)
+            written, call = await sandboxed.standard_output(self.executor, program, given)
             if call.status is CallStatus.LOST:
                 return Verdict.UNGRADED, ""
             if written is None:
@@ -344,20 +345,15 @@ def _lines(text: str) -> Sequence[str]:
 def _same_line(written: str, wanted: str, tolerance: float | None) -> bool:
     if written == wanted:
         return True
-    one, other = written.split(), wanted.split()
-    if len(one) != len(other):
+    if len(written.split()) != len(wanted.split()):
         return False
-    try:
-        # Decimal reads digits of every script, and underscores between them.
-        if (
-            written.isascii()
-            and "_" not in written
-            and all(Decimal(a) == Decimal(b) for a, b in zip(one, other, strict=True))
-        ):
-            return True
-    except (InvalidOperation, ValueError):
-        pass
-    return tolerance != 0 and all(a == b or _is_close_text(a, b, tolerance) for a, b in zip(one, other, strict=True))
+    pairs = list(zip(written.split(), wanted.split(), strict=True))
+    # Decimal reads digits of every script, and underscores between them.
+    if written.isascii() and "_" not in written:
+        with contextlib.suppress(InvalidOperation, ValueError):
+            if all(Decimal(a) == Decimal(b) for a, b in pairs):
+                return True
+    return tolerance != 0 and all(a == b or _is_close_text(a, b, tolerance) for a, b in pairs)
 
 
 def _is_close_text(written: str, wanted: str, tolerance: float | None) -> bool:

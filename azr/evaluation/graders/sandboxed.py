@@ -287,16 +287,9 @@ async def calls(executor: Executor, program: str, cases: Sequence[str]) -> Ran:
         start = len(found)
         end = start + 1 if start < alone_until else _batch_end(cases, start)
         text = json.dumps("[" + ", ".join(cases[start:end]) + "]")
-        alone = end == start + 1
-        result = await executor.execute(
-            ExecutionRequest(
-                program=program,
-                inputs=(f"{text}, {WALL_S * _SHARE!r}, {MAX_OUTPUT}",),
-                static_check=False,
-                admitted=alone,
-            )
-        )
-        call = result.outputs[0]
+        alone, given = end == start + 1, f"{text}, {WALL_S * _SHARE!r}, {MAX_OUTPUT}"
+        request = ExecutionRequest(program=program, inputs=(given,), static_check=False, admitted=alone)
+        call = (await executor.execute(request)).outputs[0]
         if call.status is CallStatus.LOST:
             return Ran(tuple(found), "lost", lost=True)
         if call.status in _UNSURE and not alone:

@@ -49,9 +49,8 @@ class ValueGrader:
         gold: ProgramValue = question.gold
         text = stated_value(response, gold)
         if text is None:
-            return Judgement(
-                verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER, detail=f"states no {gold.asked}, or several"
-            )
+            detail = f"states no {gold.asked}, or several"
+            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER, detail=detail)
         verdict = await self._try_input(gold, text) if gold.asked == "input" else _compare(gold, text)
         return Judgement(verdict=verdict, answer=(("answer", text),), reason=_REASONS.get(verdict, ""))
 

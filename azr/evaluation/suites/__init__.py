@@ -158,7 +158,7 @@ def top(group: str) -> str:
 
 
 def listing(folder: Path | None) -> Iterator[tuple[str, str, str, str, str, str]]:
-    """Yield name, state, rows, SHA-256, licence and source of every suite, for people."""
+    """Yield name, state, SHA-256, licence, rows and source of every suite, for people."""
     for suite in suites_of(folder).values():
         place = folder if folder is not None else exam.OWN.parent
         paths = suite.located(place) if folder is not None or suite.name == exam.NAME else []
@@ -174,4 +174,4 @@ def listing(folder: Path | None) -> Iterator[tuple[str, str, str, str, str, str]
             except UserError as error:
                 state = f"damaged: {error}"
         files = " or ".join(suite.files) if suite.locate is None else ", ".join(suite.files)
-        yield suite.name, state, rows, digests, suite.licence, f"{files}: {suite.source}"
+        yield suite.name, state, digests, suite.licence, rows, f"{files}: {suite.source}"

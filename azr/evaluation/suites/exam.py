@@ -49,23 +49,12 @@ def _read_file(path: Path) -> list[Question]:
 
 
 def _read_row(kind: TaskKind, row: Row, number: int) -> Question:
-    task = Task(
-        id=row["id"],
-        kind=kind.name,
-        program=row["program"],
-        inputs=tuple(row["inputs"]),
-        outputs=tuple(row["outputs"]),
-        fingerprint=row["fingerprint"],
-        message=row["message"],
-    )
+    fields = {name: row[name] for name in ("id", "program", "fingerprint", "message")}
+    task = Task(kind=kind.name, inputs=tuple(row["inputs"]), outputs=tuple(row["outputs"]), **fields)
+    message, group = ChatFormat(str).solve(kind, kind.solver_view(task)), f"{kind.name}/{row['difficulty']}"
+    program = task.program
     return Question(
-        id=task.id,
-        suite=NAME,
-        group=f"{kind.name}/{row['difficulty']}",
-        message=ChatFormat(str).solve(kind, kind.solver_view(task)),
-        problem=task.program,
-        gold=task,
-        programs=(task.program,),
+        id=task.id, suite=NAME, group=group, message=message, problem=program, gold=task, programs=(program,)
     )
 
 
