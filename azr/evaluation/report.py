@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +13,7 @@ from typing import Any
 
 from azr.errors import UserError
 from azr.evaluation.answer_file import ANSWERS, read_answers
-from azr.evaluation.scores import GREEDY, Estimate, Row, estimate, greedy_share, sampled_share
+from azr.evaluation.scores import GREEDY, Estimate, Measure, Row, estimate, greedy_share, sampled_share
 from azr.evaluation.suites import SUITES, top
 from azr.records import Sample
 
@@ -197,10 +197,7 @@ def _gain(difference: Difference) -> str:
 
 
 def _difference(
-    suite: str,
-    measure: str,
-    share: Callable[[Sequence[Sample]], float | None],
-    pairs: Sequence[tuple[Sequence[Sample], Sequence[Sample]]],
+    suite: str, measure: str, share: Measure, pairs: Sequence[tuple[Sequence[Sample], Sequence[Sample]]]
 ) -> Difference | None:
     alike = suite in SUITES and SUITES[suite].groups_alike
     groups: dict[str, list[tuple[float, float]]] = {}

@@ -20,6 +20,8 @@ GREEDY = "greedy"
 """Measure: the share of questions whose greedy answer is right."""
 RESAMPLES = 2000
 LEVEL = 0.95
+Measure = Callable[[Sequence[Sample]], float | None]
+"""From the answers to one question; None if those that it looks at are missing or ungraded."""
 _Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
@@ -112,20 +114,19 @@ class Row:
         return f"{path} ({self.part})" if self.part else path
 
 
-def mean_at(samples: int) -> str:
-    """Return the name of the mean over this number of samples."""
-    return f"mean@{samples}"
-
-
 def rows(answers: Sequence[Sample], ks: Collection[int], samples: int, groups_alike: Collection[str] = ()) -> list[Row]:
     """Return one row per suite, per part of its verdicts, and per group if there are several.
 
     ``groups_alike``: suites whose groups have equal weight.
     """
+    measures: dict[str, Measure] = {GREEDY: greedy_share}
+    if samples:
+        measures[f"mean@{samples}"] = sampled_share
+    measures |= {f"pass@{k}": partial(_pass_at, k) for k in sorted(ks)}
     found = []
     for suite in dict.fromkeys(answer.kind for answer in answers):
         of_suite = [answer for answer in answers if answer.kind == suite]
-        row = partial(_row, suite=suite, ks=ks, samples=samples, alike=suite in groups_alike)
+        row = partial(_row, suite=suite, measures=measures, alike=suite in groups_alike)
         found.append(row(of_suite))
         # A part of one answer is a part of all; malformed answers fail it.
         parts = dict.fromkeys(part for answer in of_suite for part in _parts(answer))
@@ -164,21 +165,15 @@ def _row(
     answers: Sequence[Sample],
     *,
     suite: str,
+    measures: Mapping[str, Measure],
+    alike: bool,
     group: str = "",
     part: str = "",
-    ks: Collection[int],
-    samples: int,
-    alike: bool,
 ) -> Row:
     """Score these answers. Ungraded ones do not count; malformed ones are wrong."""
     questions: dict[str, list[Sample]] = {}
     for answer in answers:
         questions.setdefault(answer.problem_id, []).append(answer)
-    measures: dict[str, Callable[[Sequence[Sample]], float | None]] = {GREEDY: greedy_share}
-    if samples:
-        measures[mean_at(samples)] = sampled_share
-    for k in sorted(ks):
-        measures[f"pass@{k}"] = partial(_pass_at, k)
     estimates = {}
     for name, measure in measures.items():
         by_group: dict[str, list[float]] = {}

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from azr.evaluation.answer_file import ANSWERS, without_texts
 from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_places, read_samples
-from azr.explorer.site import BadAddress, Links, ShownRun, choice, render, whole
+from azr.explorer.site import BadAddress, Links, ShownRun, Values, choice, render, whole
 from azr.records import Sample
 from azr.tasks.base import Verdict
 
@@ -27,7 +27,6 @@ CHANGES = {
     "worse": "right more often on the left side",
     "wrong": "never right on either side",
 }
-Values = Mapping[str, str]
 Key = tuple[str, str]
 """Suite and id of a question."""
 

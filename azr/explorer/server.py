@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib import resources
 from pathlib import Path
@@ -19,7 +19,7 @@ from starlette.routing import Route
 from azr.explorer import evaluations, pages
 from azr.explorer.index import RunIndex
 from azr.explorer.overview import lengths, overview
-from azr.explorer.site import PAGES, BadAddress, Links, ShownRun, choice, encoded, render
+from azr.explorer.site import PAGES, BadAddress, Links, ShownRun, Values, choice, encoded, render
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
@@ -36,7 +36,6 @@ HEADERS = {
 STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "icon.svg": "image/svg+xml"}
 READING_S = 1.0
 """Time that an answer spends at most on reading what is new in each run's files."""
-Values = Mapping[str, str]
 BODIES: dict[str, Callable[[RunIndex, Links, Values], Markup]] = {
     page.__name__: page for page in (pages.tasks, pages.task, pages.step, pages.response, pages.lineage, pages.flags)
 }

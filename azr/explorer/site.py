@@ -20,6 +20,8 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
 from azr.records import Sample
 
+Values = Mapping[str, str]
+"""What an address says after its question mark."""
 PAGES = {
     "": "overview", "tasks": "tasks", "step": "steps", "lengths": "lengths", "lineage": "lineage", "flags": "flags",
     "evaluations": "evaluations",
@@ -167,7 +169,7 @@ class Links:
         return detail if twin is None else Markup("duplicate of {}").format(self.task(twin[1]))
 
 
-def whole(values: Mapping[str, str], name: str) -> int | None:
+def whole(values: Values, name: str) -> int | None:
     """A whole number of an address; None where there is none. Raises `BadAddress`."""
     text = values.get(name, "").strip()
     if not text:
@@ -177,7 +179,7 @@ def whole(values: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def decimal(values: Mapping[str, str], name: str) -> float | None:
+def decimal(values: Values, name: str) -> float | None:
     """A number of an address; None where there is none. Raises `BadAddress`."""
     text = values.get(name, "").strip()
     if not text:
@@ -188,7 +190,7 @@ def decimal(values: Mapping[str, str], name: str) -> float | None:
         raise BadAddress(f"{name} must be a number, not {text!r}.") from None
 
 
-def choice(values: Mapping[str, str], name: str, known: Sequence[str], otherwise: str) -> str:
+def choice(values: Values, name: str, known: Sequence[str], otherwise: str) -> str:
     """One of the known words of an address. Raises `BadAddress`."""
     text = values.get(name, "") or otherwise
     if text not in known:

@@ -10,16 +10,13 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from blake3 import blake3
 
 from azr.errors import UserError
 from azr.records import VALID, FinishReason, PromptIds, Role, Sample, Task
-
-if TYPE_CHECKING:
-    from azr.runs.metrics import Metrics
 
 Decode = Callable[[PromptIds], str]
 """Token ids to text, special tokens included. Called from a thread."""
@@ -255,7 +252,7 @@ class JsonLines:
         self._file.close()
 
 
-def read_metrics(path: Path) -> list[tuple[int, Metrics]]:
+def read_metrics(path: Path) -> list[tuple[int, dict[str, Any]]]:
     """Steps of ``metrics.jsonl`` with their numbers."""
     return [(record.pop("step"), record) for record in _records(path)]
 

@@ -38,7 +38,8 @@ _SHARE = 0.5
 _UNSURE = (CallStatus.TIMEOUT, CallStatus.MEMORY, CallStatus.CRASHED, CallStatus.OUTPUT_TOO_LARGE)
 """Statuses after which it is unknown which call of a shared process failed."""
 
-_PLAIN_JSON = Path(plain_json.__file__).read_text()
+PLAIN_JSON = Path(plain_json.__file__).read_text()
+"""Text of the module."""
 
 _START = """
 import atexit, builtins, gc, io, json, os, signal, sys, threading, time, types
@@ -245,7 +246,7 @@ def answer_pool(config: ExecutorConfig, *, seed: int | None = None) -> SandboxPo
 def call_program(source: str, entry: str, recursion: int = RECURSION, prelude: str = "") -> str:
     """A program for `Calls` that calls a function of the source, or a method of its class ``Solution``."""
     stated = {"_PRELUDE": prelude, "_SOURCE": source, "_ENTRY": entry, "_RECURSION": recursion}
-    return "\n".join([_PLAIN_JSON, *(f"{name} = {value!r}" for name, value in stated.items()), _START, _CALLS])
+    return "\n".join([PLAIN_JSON, *(f"{name} = {value!r}" for name, value in stated.items()), _START, _CALLS])
 
 
 def stdin_program(source: str) -> str:

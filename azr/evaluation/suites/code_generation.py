@@ -16,13 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from azr.evaluation.graders import plain_json
 from azr.evaluation.graders.programs import Calls, Tests, starter_calls
-from azr.evaluation.graders.sandboxed import case_text
+from azr.evaluation.graders.sandboxed import PLAIN_JSON, case_text
 from azr.evaluation.question import Question
 from azr.evaluation.suites.files import PROMPTS, Row, text
 
-_CODEC = Path(plain_json.__file__).read_text()
 _RECORDER = """
 def record():
     import copy, random
@@ -55,7 +53,7 @@ def _humaneval_row(suite: str, row: Row, number: int) -> Question:
         test = text(row, "test")
         ast.parse(test)
         task = f"{reference}\n{test}"
-        recorder = f"import json\n{_CODEC}{_RECORDER.format(task=task, entry=entry)}"
+        recorder = f"import json\n{PLAIN_JSON}{_RECORDER.format(task=task, entry=entry)}"
     else:
         cases = _plus_cases(row, list)
         judge, atol = (judge, max(float(row["atol"]), atol)) if judge == "root" else ("", float(row["atol"]))

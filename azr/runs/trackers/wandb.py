@@ -7,16 +7,14 @@ import secrets
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from azr.config import Config
 from azr.config_tree import to_tree
 from azr.errors import UserError
 from azr.own_data import code_version
+from azr.runs.metrics import Metrics
 from azr.runs.trackers.base import Bookmark, Table, Tracker, bins, first_line, need
-
-if TYPE_CHECKING:
-    from azr.runs.metrics import Metrics
 
 SETTINGS: dict[str, Any] = {
     "console": "off",
