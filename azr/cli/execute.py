@@ -126,10 +126,8 @@ async def answer_all(
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[tuple[int, bytes | None]]:
-    """Each line as soon as it is there, with its number from 1; None stands for one beyond ``MAX_LINE_BYTES``.
-
-    A last line need not end in a newline. Raises OSError as reading does.
-    """
+    """Each line as soon as it is there, with its number from 1; None stands for one beyond ``MAX_LINE_BYTES``. A last
+    line need not end in a newline. Raises OSError as reading does."""
     loop = asyncio.get_running_loop()
     number, start, too_long = 1, bytearray(), False
     while True:
@@ -247,11 +245,8 @@ def _no_number(name: str) -> NoReturn:
 
 
 def status(result: ExecutionResult) -> str:
-    """One word for a request: the first of these that holds.
-
-    ``rejected`` when the static check refused the program; ``nondeterministic`` when repeats disagreed; the status of
-    the first call that is not ``ok``; ``ok``.
-    """
+    """One word for a request: the first of these that holds. ``rejected`` when the static check refused the program;
+    ``nondeterministic`` when repeats disagreed; the status of the first call that is not ``ok``; ``ok``."""
     if result.static_check:
         return CallStatus.REJECTED.value
     if result.deterministic is False:

@@ -214,10 +214,8 @@ def _row(source: Source, example: Example, number: int) -> Row:
 
 
 async def count_parsed(answers: Sequence[str]) -> int:
-    """How many of these answers the grader of mathematics compares as more than text.
-
-    Raises UserError when math-verify is missing.
-    """
+    """How many of these answers the grader of mathematics compares as more than text. Raises UserError when math-verify
+    is missing."""
     async with MathGrader() as grader:
         said = await gather(*(grader.compare((answer,), answer) for answer in answers))
     return sum(each is not None and each.get("parsed", False) for each in said)
@@ -232,9 +230,7 @@ def is_on_hub(named: str) -> bool:
 @cache
 def rows_file(named: str) -> Path:
     """Return the file that is named, or the rows of a folder or a data set of the hub as JSON lines in the cache.
-
-    Raises UserError if the package `datasets` or the data set is missing, or the hub does not answer.
-    """
+    Raises UserError if the package `datasets` or the data set is missing, or the hub does not answer."""
     place, _, split = named.partition(":")
     if is_on_hub(named):
         owner, name, *subset = place.split("/")

@@ -154,10 +154,8 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
 
 
 def check_gradients(path: str, *, dtype: ComputeType, device: Device, tokens: int) -> tuple[int, list[str]]:
-    """Return how many parameters the eager model trains, and a sentence for each that the trainer moves otherwise.
-
-    The loss is the sum of fixed texts' log-probabilities. Without vLLM, and without DeepSpeed's partitioning.
-    """
+    """Return how many parameters the eager model trains, and a sentence for each that the trainer moves otherwise. The
+    loss is the sum of fixed texts' log-probabilities. Without vLLM, and without DeepSpeed's partitioning."""
     eager, policy = _load(path, dtype, device)
     completions = _fixed(_prompts(path, tokens))
     with _visiting(eager, device):

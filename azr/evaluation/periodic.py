@@ -139,10 +139,8 @@ class PeriodicEval:
 
 
 class AnswerExecutor(AbstractAsyncContextManager["AnswerExecutor"]):
-    """Executor actor for programs that answer benchmarks or rows; it ends with the block: ``async with``.
-
-    The first program starts it; many questions about values need none.
-    """
+    """Executor actor for programs that answer benchmarks or rows; it ends with the block: ``async with``. The first
+    program starts it; many questions about values need none."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -77,10 +77,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def write_chart(path: Path, by_model: Mapping[str, Sequence[Row]]) -> None:
-    """Draw greedy accuracy with its 95% interval, one bar for each suite and model.
-
-    Raises UserError when matplotlib is missing.
-    """
+    """Draw greedy accuracy with its 95% interval, one bar for each suite and model. Raises UserError when matplotlib is
+    missing."""
     check_chart()
     from matplotlib.figure import Figure
 
@@ -146,10 +144,8 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[tuple[str, str], list[Sampl
 
 
 def compare(before: Path, after: Path) -> tuple[list[Difference], list[str]]:
-    """Return the differences by suite, and the names of settings other than the model that differ.
-
-    Raises UserError when one is not an evaluation, they share no question, or a suite's files differ.
-    """
+    """Return the differences by suite, and the names of settings other than the model that differ. Raises UserError
+    when one is not an evaluation, they share no question, or a suite's files differ."""
     (first, answers_before), (second, answers_after) = load(before), load(after)
     shared = [key for key in answers_before if key in answers_after]
     if not shared:

@@ -35,10 +35,8 @@ class Estimate:
 
 
 def pass_at(k: int, right: int, graded: int) -> float:
-    """Return the unbiased chance that one of k samples is right, given ``right`` of ``graded`` >= k samples.
-
-    1 - C(n - c, k) / C(n, k), as in Chen et al. (arXiv 2107.03374), section 2.1.
-    """
+    """Return the unbiased chance that one of k samples is right, given ``right`` of ``graded`` >= k samples. 1 - C(n -
+    c, k) / C(n, k), as in Chen et al. (arXiv 2107.03374), section 2.1."""
     assert graded >= k
     return 1 - math.comb(graded - right, k) / math.comb(graded, k)
 
@@ -63,10 +61,8 @@ def estimate(groups: Sequence[Sequence[float]], seed: int = 0, *, signed: bool =
 
 
 def _wilson(groups: Sequence[npt.NDArray[np.float64]], value: float) -> Estimate:
-    """Return the Wilson score interval; of several groups the distances to the bounds are added in quadrature.
-
-    That is Newcombe's method for sums of independent shares (Statistics in Medicine 17, 1998).
-    """
+    """Return the Wilson score interval; of several groups the distances to the bounds are added in quadrature. That is
+    Newcombe's method for sums of independent shares (Statistics in Medicine 17, 1998)."""
     below = above = 0.0
     for values_T in groups:
         count, share = len(values_T), values_T.mean()
@@ -115,10 +111,8 @@ class Row:
 
 
 def rows(answers: Sequence[Sample], ks: Collection[int], samples: int, groups_alike: Collection[str] = ()) -> list[Row]:
-    """Return one row per suite, per part of its verdicts, and per group if there are several.
-
-    ``groups_alike``: suites whose groups have equal weight.
-    """
+    """Return one row per suite, per part of its verdicts, and per group if there are several. ``groups_alike``: suites
+    whose groups have equal weight."""
     measures: dict[str, Measure] = {GREEDY: greedy_share}
     if samples:
         measures[f"mean@{samples}"] = sampled_share
@@ -227,8 +221,7 @@ def _mean(values: Iterable[float]) -> float:
 
 def metrics(table: Sequence[Row]) -> dict[str, float]:
     """Return metrics: ``<suite>/<measure>`` with ``_low`` and ``_high``, ``<suite>/<group>/<measure>``, and shares of
-    all answers. Measures of parts are named like those of groups.
-    """
+    all answers. Measures of parts are named like those of groups."""
     named: dict[str, float] = {}
     for row in table:
         path = "/".join(filter(None, (row.suite, row.group, row.part)))

@@ -55,9 +55,7 @@ class EvalSide:
 
 def eval_files(run: Path) -> list[tuple[str, str, Path]]:
     """Return name in addresses, title and path of the evaluations within the run by step, then of `azr eval` by folder.
-
-    The title of an evaluation that is the folder itself is empty.
-    """
+    The title of an evaluation that is the folder itself is empty."""
     there = ((ROLLOUTS.fullmatch(path.name), path) for path in run.glob("evaluations/*"))
     within = sorted((int(match[1]), path) for match, path in there if match is not None)
     files = [(str(step), f"step {step}", path) for step, path in within]
@@ -179,10 +177,8 @@ def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values
 
 
 def reported_questions(runs: Sequence[ShownRun], number: int) -> tuple[Sides, list[Key]] | None:
-    """Return the first and last evaluation of a run, and the questions of a report; None without evaluations.
-
-    The questions are those that changed, balanced between both directions; the first ones if none changed.
-    """
+    """Return the first and last evaluation of a run, and the questions of a report; None without evaluations. The
+    questions are those that changed, balanced between both directions; the first ones if none changed."""
     sides = _sides(runs, number, {})
     if sides is None:
         return None
@@ -223,10 +219,8 @@ def _by_numbers(key: Key) -> tuple[str, str]:
 
 
 def _totals(sides: Sides, keys: Sequence[Key]) -> list[tuple[str, int, str, str]]:
-    """Return title, questions, and shares of right greedy and of all answers, of each side to these questions.
-
-    The last row is of two sides that share questions: the mean difference, right side less left, on those.
-    """
+    """Return title, questions, and shares of right greedy and of all answers, of each side to these questions. The last
+    row is of two sides that share questions: the mean difference, right side less left, on those."""
     rows, columns = list[tuple[str, int, str, str]](), list[list[dict[Key, float]]]()
     for side in sides.shown:
         shares = [
@@ -265,10 +259,8 @@ def _is(change: str, left: float | None, right: float | None) -> bool:
 
 
 def _sides(runs: Sequence[ShownRun], number: int, values: Values) -> Sides | None:
-    """Return the evaluations that the address names as ``left`` and ``right``; by default first and last of the run.
-
-    A run without evaluations shows those of `azr eval`; a single one is shown beside another run's last.
-    """
+    """Return the evaluations that the address names as ``left`` and ``right``; by default first and last of the run. A
+    run without evaluations shows those of `azr eval`; a single one is shown beside another run's last."""
     known = known_sides(runs, number)
     of_run = [name for name in known if name.startswith(f"{number}-")]
     if not of_run:

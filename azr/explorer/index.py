@@ -93,10 +93,8 @@ class RunIndex:
     """The index of one run directory. Threads and processes may use it at once, each by an object of its own."""
 
     def __init__(self, run: Path) -> None:
-        """Open the index, or make an empty one; `refresh` fills it.
-
-        Raises UserError when the folder is no run directory, nor one that azr eval has written.
-        """
+        """Open the index, or make an empty one; `refresh` fills it. Raises UserError when the folder is no run
+        directory, nor one that azr eval has written."""
         self.is_evaluation = not is_run(run) and (run / ANSWERS).is_file()
         """The folder is no run's but of azr eval."""
         if not self.is_evaluation and not is_run(run):
@@ -117,10 +115,8 @@ class RunIndex:
         return self._connection.execute(query, values).fetchall()
 
     def refresh(self, tell: Callable[[str], None] = lambda sentence: None, seconds: float | None = None) -> bool:
-        """Reads what is new, changed or gone since; whether everything was read in these seconds.
-
-        ``tell`` hears how far it is, every few seconds.
-        """
+        """Reads what is new, changed or gone since; whether everything was read in these seconds. ``tell`` hears how
+        far it is, every few seconds."""
         started = told = time.monotonic()
         self._grown("metrics.jsonl", dict, self._add_metrics, "metrics")
         self._grown("tasks.jsonl", Task, self._add_tasks, "tasks", "texts", "task_records", "children")

@@ -123,10 +123,8 @@ def read_lines(path: Path, problems: list[str]) -> Iterator[tuple[LinePlace, byt
 
 
 def read_grown(path: Path, offset: int, kind: type[T], problems: list[str]) -> tuple[list[T], int]:
-    """Whole lines of a growing file after an offset, as records; and where the last of them ends.
-
-    A last line without an end is being written, and is read when it is whole.
-    """
+    """Whole lines of a growing file after an offset, as records; and where the last of them ends. A last line without
+    an end is being written, and is read when it is whole."""
     try:
         with path.open("rb") as file:
             file.seek(offset)

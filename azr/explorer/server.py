@@ -139,10 +139,8 @@ def _first(runs: Sequence[ShownRun], number: int, links: Links, values: Values) 
 
 
 def _compared(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> tuple[list[ShownRun], str]:
-    """Return the runs whose curves a page shows, and a form that chooses them if there are several.
-
-    ``with`` of the address: index of the one other run, ``none``, or empty for all.
-    """
+    """Return the runs whose curves a page shows, and a form that chooses them if there are several. ``with`` of the
+    address: index of the one other run, ``none``, or empty for all."""
     names = {str(at): run.name for at, run in enumerate(runs) if not run.index.is_evaluation}
     own = names.pop(str(number), "")
     texts = {"": "all runs", "none": f"{own} alone"} | {at: f"{own} and {name}" for at, name in names.items()}

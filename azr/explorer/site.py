@@ -78,10 +78,8 @@ def render(macro: str, /, **values: Any) -> Markup:
 
 
 def encoded(page: str) -> bytes:
-    """Return a whole page without control characters, which have no place in HTML: they become escapes.
-
-    Marks that reorder text, and halves of surrogate pairs, are among them.
-    """
+    """Return a whole page without control characters, which have no place in HTML: they become escapes. Marks that
+    reorder text, and halves of surrogate pairs, are among them."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], page).encode()
 
 
@@ -106,10 +104,8 @@ def highlighted(program: str) -> Markup:
 
 
 def shaded(tokens: Sequence[tuple[str, float | None, float | None]]) -> Iterator[tuple[str, str, str]]:
-    """Yield text, classes and a note of each token of `Sample.tokens`.
-
-    The higher the class p0 to p4, the less probable in the engine; the higher m0 to m4, the larger the mismatch.
-    """
+    """Yield text, classes and a note of each token of `Sample.tokens`. The higher the class p0 to p4, the less probable
+    in the engine; the higher m0 to m4, the larger the mismatch."""
     for text, engine, trainer in tokens:
         if engine is None or trainer is None:
             yield text, "", "not scored"

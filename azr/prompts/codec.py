@@ -52,8 +52,7 @@ class PromptCodec:
         stop_strings: tuple[str, ...] | None = None,
     ) -> None:
         """``template``: text of the chat template in use, if any; ``end_ids``: what ends a response beside its EOS;
-        ``stop_strings``: those of the format when not given.
-        """
+        ``stop_strings``: those of the format when not given."""
         self._tokenizer, self._format = tokenizer, prompt_format
         self.template = template
         strings = prompt_format.stop_strings if stop_strings is None else stop_strings
@@ -135,20 +134,15 @@ class PromptCodec:
         return self.encode(render(self.template, self._tokenizer, message))
 
     def converse(self, turns: Sequence[Turn]) -> tuple[list[int], str]:
-        """Return the prompt ids of a conversation, and the beginning of the response that the prompt contains.
-
-        Raises UserError when the chat template cannot write as many turns.
-        """
+        """Return the prompt ids of a conversation, and the beginning of the response that the prompt contains. Raises
+        UserError when the chat template cannot write as many turns."""
         assert self.template is not None, "the compact format has no messages"
         prompt = render_conversation(self.template, self._tokenizer, turns)
         return self.encode(prompt), chat_template.opened_response(prompt)
 
     def trace_ids(self, text: str, opened: str) -> list[int]:
-        """Return ids of another model's whole response, with the end of a turn.
-
-        ``opened``: with what the prompt itself begins the response, see `converse`; a trace that begins so, too, loses
-        it.
-        """
+        """Return ids of another model's whole response, with the end of a turn. ``opened``: with what the prompt itself
+        begins the response, see `converse`; a trace that begins so, too, loses it."""
         begun = text.lstrip()
         if opened and begun.startswith(opened.strip()):
             text = begun.removeprefix(opened.strip())
@@ -336,10 +330,8 @@ def _facts(config: Config) -> PromptFacts:
 
 
 def _end_ids_of_generation(path: str) -> set[int]:
-    """Return the end tokens of the model's generation config, which may differ from the tokenizer's.
-
-    Raises UserError when it is there and cannot be read.
-    """
+    """Return the end tokens of the model's generation config, which may differ from the tokenizer's. Raises UserError
+    when it is there and cannot be read."""
     try:
         ids = GenerationConfig.from_pretrained(path).eos_token_id
     except OSError as error:

@@ -55,10 +55,8 @@ class Induction(TaskKind):
         return (*(Section("input", text) for text in task.inputs), Section("message", task.message))
 
     async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
-        """Takes a message and at least the configured number of inputs, of which the first ones are kept.
-
-        No two of them may be equal, ``1`` and ``1.0`` included: a repeat would show the solver a hidden answer.
-        """
+        """Takes a message and at least the configured number of inputs, of which the first ones are kept. No two of
+        them may be equal, ``1`` and ``1.0`` included: a repeat would show the solver a hidden answer."""
         messages = [s.text.strip() for s in proposal.sections if s.label == "message"]
         texts = [s.text for s in proposal.sections if s.label == "input"][: limits.induction_inputs]
         fewest = limits.induction_inputs if limits.fewest_induction_inputs is None else limits.fewest_induction_inputs

@@ -39,10 +39,8 @@ WORKED, FAILING = (
 def instructions(
     kind: str, role: ProposalOrSolution, facts: PromptFacts, example: Example | None = None, **named: object
 ) -> Instructions:
-    """Return the instructions of a chat model that proposes or solves tasks of one of the project's kinds.
-
-    ``example``: a whole response, in place of that of prompts.toml. ``named``: more names in the texts.
-    """
+    """Return the instructions of a chat model that proposes or solves tasks of one of the project's kinds. ``example``:
+    a whole response, in place of that of prompts.toml. ``named``: more names in the texts."""
     stated = _STATED[kind][role]
     whole = stated if "task" in stated else _STATED["propose"] | stated
     named |= {"cpu_s": facts.cpu_s, "count": facts.induction_inputs, "goal": stated.get("goal")}

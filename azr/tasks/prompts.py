@@ -150,10 +150,8 @@ _PROGRAM, _PYTHON = "program", "python"
 
 
 def read_sections(text: str, labels: Sequence[str]) -> tuple[Section, ...] | None:
-    """Return the complete fenced blocks with these labels; None if there is none.
-
-    Every format with fences is read by this function, in training and in evaluation.
-    """
+    """Return the complete fenced blocks with these labels; None if there is none. Every format with fences is read by
+    this function, in training and in evaluation."""
     found = [block for block in blocks(text.replace("\r\n", "\n")) if block.closed]
     named = [(_PROGRAM if block.language in PYTHON else block.language, block.content) for block in found]
     return tuple(Section(label, content.removesuffix("\n")) for label, content in named if label in labels) or None
@@ -289,10 +287,8 @@ def _only_part(rest: str, *, right_away: bool) -> str | Reason:
 
 
 class CompletionFormat:
-    """Numbered examples, of which the model continues the last: neither instructions nor tags.
-
-    The prompt ends inside the answer, after the fence that begins its first block.
-    """
+    """Numbered examples, of which the model continues the last: neither instructions nor tags. The prompt ends inside
+    the answer, after the fence that begins its first block."""
 
     head = "Exercise"
     stop_strings: tuple[str, ...] = ("```\n\n", f"\n{head} ")
@@ -338,9 +334,7 @@ class CompletionFormat:
         self, most: int, heading: str, examples: Sequence[Sequence[Section]], given: Sequence[Section], first: Section
     ) -> str:
         """Return a prompt; if something is given and over ``most`` tokens come of it, one example stands in front.
-
-        ``first``: section with the label of the answer's first block.
-        """
+        ``first``: section with the label of the answer's first block."""
         written = [*map(_fenced, examples), "\n".join([*([_fenced(given)] if given else []), _fence(first) + "\n"])]
         numbered = (f"{self.head} {number}\n{text}" for number, text in enumerate(written, 1))
         prompt = "\n\n".join([heading, *numbered])

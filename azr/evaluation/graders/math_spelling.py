@@ -151,10 +151,8 @@ def same_word(gold: str, answer: str) -> bool:
 
 
 def clock_verdict(gold: str, answer: str) -> bool | None:
-    """Whether two times of day are the same; None when the gold answer is none.
-
-    A ratio ends in no leading zero and can be reduced no more; a zero after the colon is no ratio at all.
-    """
+    """Whether two times of day are the same; None when the gold answer is none. A ratio ends in no leading zero and can
+    be reduced no more; a zero after the colon is no ratio at all."""
     wanted, half = _clock(gold)
     if wanted is None:
         return None

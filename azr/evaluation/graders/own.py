@@ -33,18 +33,14 @@ GradeFunction = Callable[[Mapping[str, Any], str], object]
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is ``module:function`` or an entry point of an installed package.
-
-    Raises UserError when several packages do.
-    """
+    """Whether a name is ``module:function`` or an entry point of an installed package. Raises UserError when several
+    packages do."""
     return ":" in name or (name not in GRADERS and find_entry(GROUP, name) is not None)
 
 
 def load_grader(name: str) -> GradeFunction:
-    """Return the function of this name, also from a module in the working directory.
-
-    Raises UserError when it does not exist, after printing the traceback of a module that cannot be imported.
-    """
+    """Return the function of this name, also from a module in the working directory. Raises UserError when it does not
+    exist, after printing the traceback of a module that cannot be imported."""
     module_name, _, function_name = _function(name).partition(":")
     module = import_own(module_name, f"The module of the grader {name}")
     function = getattr(module, function_name, None)

@@ -106,10 +106,8 @@ class _Solved:
 
 @dataclass(slots=True)
 class ProgramGrader:
-    """Calls a function, or runs a script once for each of its `Tests`; an answer is right if it passes all.
-
-    The parts of a function's judgement are those of its calls, such as ``base`` and ``plus``.
-    """
+    """Calls a function, or runs a script once for each of its `Tests`; an answer is right if it passes all. The parts
+    of a function's judgement are those of its calls, such as ``base`` and ``plus``."""
 
     executor: Executor
     _solved: dict[tuple[str, str], asyncio.Task[_Solved]] = field(default_factory=dict)
@@ -154,10 +152,8 @@ class ProgramGrader:
         return Verdict.RIGHT, ""
 
     async def _run(self, gold: Calls, program: str, solved: _Solved) -> tuple[dict[str, bool], str] | None:
-        """Return which parts a program passes, and its first failure.
-
-        None if the reference solution failed or the executor lost a call.
-        """
+        """Return which parts a program passes, and its first failure. None if the reference solution failed or the
+        executor lost a call."""
         if solved.expected is None:
             return None
         parts, failure = dict[str, bool](), ""
@@ -330,10 +326,8 @@ JUDGES: dict[str, Judge] = {
 
 
 def same_output(written: str, wanted: str, tolerance: float | None = 0.0) -> bool:
-    """Whether outputs are equal by line, as text or numbers: 1.0 is 1.00.
-
-    With tolerance 0, as in LiveCodeBench, 0.333 is not 0.3333. `Tests.tolerance` explains other values.
-    """
+    """Whether outputs are equal by line, as text or numbers: 1.0 is 1.00. With tolerance 0, as in LiveCodeBench, 0.333
+    is not 0.3333. `Tests.tolerance` explains other values."""
     one, other = _lines(written), _lines(wanted)
     return len(one) == len(other) and all(_same_line(*pair, tolerance) for pair in zip(one, other, strict=True))
 

@@ -236,10 +236,8 @@ def answer_config(config: ExecutorConfig) -> ExecutorConfig:
 
 
 def answer_pool(config: ExecutorConfig, *, seed: int | None = None) -> SandboxPool:
-    """Return a pool whose sandboxes have the modules that answers import, and take and return long values.
-
-    A run's own pool refuses most of that, so an evaluation in a run has one of these beside it.
-    """
+    """Return a pool whose sandboxes have the modules that answers import, and take and return long values. A run's own
+    pool refuses most of that, so an evaluation in a run has one of these beside it."""
     return SandboxPool(answer_config(config), seed=seed, repeats=ANSWER_REPEATS, answers=True)
 
 

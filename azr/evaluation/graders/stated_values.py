@@ -132,11 +132,8 @@ def _finished(found: Sequence[Block], text: str) -> Sequence[Block]:
 
 
 def value_in(text: str, gold: ProgramValue) -> str | None:
-    """Return the value that a text consists of; None if it is anything else.
-
-    A call such as ``f(1)`` gives its arguments, an assertion ``f(1) == 2`` the side that is asked for, and an
-    assignment its right side.
-    """
+    """Return the value that a text consists of; None if it is anything else. A call such as ``f(1)`` gives its
+    arguments, an assertion ``f(1) == 2`` the side that is asked for, and an assignment its right side."""
     text = text.strip().strip("`").strip()
     first, _, rest = text.partition("\n")
     text = re.sub(r"\Aassert\s+", "", (rest if first.strip() == gold.asked else text).strip())

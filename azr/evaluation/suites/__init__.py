@@ -137,10 +137,8 @@ def hash_of(path: Path) -> str:
 
 
 def subset(questions: Sequence[Question], limit: int, *, groups_alike: bool = False) -> tuple[Question, ...]:
-    """Return at most ``limit`` questions, spread evenly over the suite's order; always the same ones.
-
-    ``groups_alike``: as many of each group, whatever their sizes, as far as they have them; at least one.
-    """
+    """Return at most ``limit`` questions, spread evenly over the suite's order; always the same ones. ``groups_alike``:
+    as many of each group, whatever their sizes, as far as they have them; at least one."""
     groups: dict[str, list[Question]] = {}
     for question in questions:
         groups.setdefault(top(question.group) if groups_alike else "", []).append(question)

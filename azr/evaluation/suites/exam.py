@@ -33,9 +33,7 @@ def sealed_questions(folder: Path) -> list[Question]:
 
 def exam_questions(folder: Path) -> list[Question]:
     """Return the exam in a folder as questions; ``gold`` is the task, which tags show to a model in the compact format.
-
-    Raises UserError when there is no file, or a line of one is no task.
-    """
+    Raises UserError when there is no file, or a line of one is no task."""
     files = exam_files(folder)
     if not files:
         raise UserError(

@@ -29,10 +29,8 @@ ROW_ERRORS = (
 
 
 def read_rows(path: Path, *, arrays: bool = False) -> Iterator[Any]:
-    """Return the rows of a file in order; with ``arrays``, a row may be a JSON array too.
-
-    Raises UserError with the number of the first that cannot be read.
-    """
+    """Return the rows of a file in order; with ``arrays``, a row may be a JSON array too. Raises UserError with the
+    number of the first that cannot be read."""
     number = 0
     _check_kind(path)
     try:
@@ -174,10 +172,8 @@ def pyarrow(module: str, path: Path) -> ModuleType:
 
 
 def questions(path: Path, read: ReadRow) -> list[Question]:
-    """Return the questions of a file.
-
-    Raises UserError with the file and the number of the first row that is no row of the suite, or repeats an id.
-    """
+    """Return the questions of a file. Raises UserError with the file and the number of the first row that is no row of
+    the suite, or repeats an id."""
     found: list[Question] = []
     seen: dict[str, int] = {}
     for number, row in enumerate(read_rows(path), 1):
