@@ -12,9 +12,8 @@ from azr import values
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
 from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request, read_input
-from azr.tasks.instructions import WORKED, Worked, instructions
+from azr.tasks.instructions import LABELS, WORKED, Instructions, PromptFacts, Section, Worked, instructions
 from azr.tasks.normalize import fingerprint, is_program
-from azr.tasks.prompts import LABELS, Instructions, PromptFacts, Section
 
 Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
 """Executes a program behind isolation; no code that a model wrote runs anywhere else."""
