@@ -9,10 +9,11 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -136,7 +137,8 @@ def prepare(source: Source, path: Path, out: Path, options: Options, overlap: Ov
     left, and a file that cannot be written.
     """
     done, prompts = Prepared(), set[str]()
-    with written(out, source.columns) as write:
+
+    def rows() -> Iterator[Row]:
         for number, example in _examples(source, path, options, done):
             if not _is_wanted(source, example, number, prompts, overlap, done):
                 continue
@@ -145,7 +147,7 @@ def prepare(source: Source, path: Path, out: Path, options: Options, overlap: Ov
                 read_row(row, number)
             except ValueError as error:
                 raise UserError(f"{path}, row {number}: {error}.") from error
-            write(row)
+            yield row
             done.written += 1
             done.with_traces += bool(example.traces)
             done.traces += len(example.traces)
@@ -158,6 +160,8 @@ def prepare(source: Source, path: Path, out: Path, options: Options, overlap: Ov
         if not done.written:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in done.dropped.most_common())
             raise UserError(f"No row of {path} is left ({reasons}), so {out} was not written.")
+
+    write_rows(out, rows(), source.columns)
     return done
 
 
@@ -249,9 +253,7 @@ def rows_file(named: str) -> Path:
     out = cache_folder() / "rows" / f"{name}.jsonl"
     if not out.is_file():
         out.parent.mkdir(parents=True, exist_ok=True)
-        with written(out, ()) as write:
-            for row in rows:
-                write(row)
+        write_rows(out, rows)
     return out
 
 
@@ -272,18 +274,22 @@ def check_files(source: Path, out: Path, *, overwrite: bool) -> None:
         raise UserError(f"{out} exists already: name another file, or replace it by --overwrite.")
 
 
-@contextlib.contextmanager
-def written(out: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row], None]]:
-    """``with written(out, columns) as write``; the file appears under its name when the block has ended well.
+def write_rows(out: Path, rows: Iterable[Row], columns: tuple[str, ...] = ()) -> None:
+    """Write a file, which appears under its name when all rows are in it.
 
     ``columns``: fields of rows that are text, beside ``id``, ``source``, ``prompt``, ``grader`` and ``traces``.
     Raises UserError when there is no room.
     """
     staging = out.with_name(f".{out.name}.part")
-    is_parquet = out.name.endswith(".parquet")
     try:
-        with _parquet(staging, columns) if is_parquet else _json_lines(staging, out.name) as write:
-            yield write
+        if out.name.endswith(".parquet"):
+            _write_parquet(staging, iter(rows), columns)
+        else:
+            with staging.open("wb") as plain:
+                # Without name and time the same rows are the same bytes.
+                is_packed = out.name.endswith(".gz")
+                with gzip.GzipFile("", "wb", 6, plain, 0) if is_packed else contextlib.nullcontext(plain) as file:
+                    file.writelines(f"{json.dumps(row, ensure_ascii=False, default=str)}\n".encode() for row in rows)
         os.replace(staging, out)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): name another file.") from error
@@ -292,41 +298,12 @@ def written(out: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row], Non
             staging.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def _json_lines(staging: Path, name: str) -> Iterator[Callable[[Row], None]]:
-    with staging.open("wb") as plain:
-        # Without name and time the same rows are the same bytes.
-        packed = gzip.GzipFile("", "wb", 6, plain, 0) if name.endswith(".gz") else contextlib.nullcontext(plain)
-        with packed as file:
-
-            def write(row: Row) -> None:
-                file.write(f"{json.dumps(row, ensure_ascii=False, default=str)}\n".encode())
-
-            yield write
-
-
-@contextlib.contextmanager
-def _parquet(staging: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row], None]]:
+def _write_parquet(staging: Path, rows: Iterator[Row], columns: tuple[str, ...]) -> None:
     arrow, parquet = pyarrow("pyarrow", staging), pyarrow("pyarrow.parquet", staging)
     text = arrow.string()
     turns = arrow.list_(arrow.struct({"role": text, "content": text}))
-    schema = arrow.schema(
-        {"id": text, "source": text, "prompt": turns, "grader": text}
-        | dict.fromkeys(columns, text)
-        | {"traces": arrow.list_(text)}
-    )
-    rows: list[Row] = []
-
+    fields = {"id": text, "source": text, "prompt": turns, "grader": text} | dict.fromkeys(columns, text)
+    schema = arrow.schema(fields | {"traces": arrow.list_(text)})
     with parquet.ParquetWriter(staging, schema) as writer:
-
-        def flush() -> None:
-            writer.write_table(arrow.Table.from_pylist(rows, schema))
-            rows.clear()
-
-        def write(row: Row) -> None:
-            rows.append(row)
-            if len(rows) == _BATCH:
-                flush()
-
-        yield write
-        flush()
+        while batch := list(islice(rows, _BATCH)):
+            writer.write_table(arrow.Table.from_pylist(batch, schema))
