@@ -109,12 +109,12 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
     from azr.evaluation.suites import load_suites
     from azr.hardware import compute_type
     from azr.runs.asked_model import open_model
-    from azr.runs.model_export import saved_steps
+    from azr.runs.model_export import policies
 
     suites = load_suites(options.suite, options.data, options.limit, altered=options.altered)
     if options.chart:
         report.check_chart()
-    steps = saved_steps(Path(options.model)) if options.all_steps else [options.step]
+    steps = sorted(policies(Path(options.model))) if options.all_steps else [options.step]
     models = [open_model(options.model, step, options.template) for step in steps]
     dtype = compute_type(options.dtype, "cuda" if torch.cuda.is_available() else "cpu")
     evaluations = [

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
@@ -169,7 +169,8 @@ async def _answer(
     answers, tasks = partial(answer_pool, config, seed=seed), partial(SandboxPool, config, seed=seed)
     asked = {question.suite for question in questions}
     names = {each.suite.name: each.suite.grader for each in evaluation.suites if each.suite.name in asked}
-    with EvalProgress(len(questions) + done, done) as progress:
+    progress = EvalProgress(len(questions) + done, done)
+    with progress.bar:
         progress.say("starting executors and engine")
         opened = open_graders(names.values(), answers=answers, tasks=tasks)
         async with opened as graders, serve(evaluation) as sampler:
@@ -202,20 +203,13 @@ class EvalProgress:
         self._began = self._said = time.monotonic()
         asked = ("{task.description}", BarColumn(), MofNCompleteColumn(), "questions · {task.fields[state]}")
         times = (TimeElapsedColumn(), "· left", TimeRemainingColumn())
-        self._bar = Progress(*asked, *times, console=Console(file=sys.stderr), disable=not sys.stderr.isatty())
-        self._task = self._bar.add_task("starting", total=total, completed=done, state="")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self.bar = Progress(*asked, *times, console=Console(file=sys.stderr), disable=not sys.stderr.isatty())
+        self._task = self.bar.add_task("starting", total=total, completed=done, state="")
 
     def say(self, text: str) -> None:
         """Show the current phase."""
-        self._bar.update(self._task, description=text)
-        if self._bar.disable:
+        self.bar.update(self._task, description=text)
+        if self.bar.disable:
             print(text, file=sys.stderr, flush=True)
 
     def answered(self, answers: Sequence[Sample]) -> None:
@@ -224,9 +218,9 @@ class EvalProgress:
         self._answers += len(answers)
         self._right += sum(answer.verdict == Verdict.RIGHT for answer in answers)
         self._tokens += sum(answer.response_tokens or 0 for answer in answers)
-        self._bar.update(self._task, completed=self._done, state=self._state())
+        self.bar.update(self._task, completed=self._done, state=self._state())
         now = time.monotonic()
-        if self._bar.disable and now - self._said > EVERY_S:
+        if self.bar.disable and now - self._said > EVERY_S:
             self._said = now
             left = (now - self._began) / (self._done - self._before) * (self._total - self._done)
             self.say(f"{self._done}/{self._total} questions · {self._state()} · about {duration(left)} left")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from azr.records import Sample
-from azr.runs.sample_file import cleaned, read_sample
+from azr.runs.sample_file import cleaned, read_members, read_sample
 
 ROLLOUTS = re.compile(r"step_(\d{6,})\.jsonl\.gz")
 """Name of a step's rollout file."""
@@ -22,8 +21,6 @@ WITH_OUTCOMES = 2
 T = TypeVar("T")
 _MOST_TEXT = 1 << 28
 """Longest text of a gzip member; a run writes about a megabyte."""
-_PIECE = 1 << 17
-"""Bytes that are decompressed at a time: zlib copies what comes after the end of a member."""
 
 
 class Problem(Exception):
@@ -69,57 +66,25 @@ def _note_unread(reasons: Sequence[str], problems: list[str]) -> None:
 
 def read_places(path: Path, places: Sequence[LinePlace]) -> list[Sample]:
     """Return the samples of whole lines. Raises `Problem` when the file is not what it was."""
-    texts: dict[int, bytes] = {}
     try:
-        with path.open("rb") as file:
-            for member in {place.member for place in places}:
-                wanted = max(place.start + place.size for place in places if place.member == member)
-                texts[member] = _read_member(file, member, wanted)
+        texts = {at: next(read_members(path, at)).text for at in {place.member for place in places}}
         return [read_sample(texts[each.member][each.start : each.start + each.size]) for each in places]
-    except (OSError, zlib.error, ValueError, Problem) as error:
+    except (OSError, StopIteration, ValueError) as error:
         raise Problem(f"{path.name} has changed since it was indexed: load the page again ({error})") from error
-
-
-def _read_member(file: BinaryIO, start: int, wanted: int) -> bytes:
-    """The beginning of a member's text."""
-    file.seek(start)
-    member, text = zlib.decompressobj(wbits=31), bytearray()
-    while len(text) < wanted and not member.eof and (piece := file.read(_PIECE)):
-        text += member.decompress(piece)
-    return bytes(text)
 
 
 def read_lines(path: Path, problems: list[str]) -> Iterator[tuple[LinePlace, bytes]]:
     """Lines of a row of gzip members; the last one is left out when the file is cut short."""
     try:
-        packed = path.read_bytes()
+        for member in read_members(path, most=_MOST_TEXT):
+            start = 0
+            while (end := member.text.find(b"\n", start)) >= 0:
+                yield LinePlace(member.begin, start, end - start), member.text[start:end]
+                start = end + 1
+            if member.damage:
+                problems.append(f"{member.damage}: what comes before is shown")
     except OSError as error:
         problems.append(f"it cannot be read: {error.strerror}")
-        return
-    at = 0
-    while at < len(packed):
-        member = zlib.decompressobj(wbits=31)
-        text, damage = bytearray(), ""
-        view = memoryview(packed)[at:]
-        try:
-            for start in range(0, len(view), _PIECE):
-                text += member.decompress(view[start : start + _PIECE])
-                if len(text) > _MOST_TEXT:
-                    raise zlib.error(f"a part of it unpacks to over {_MOST_TEXT >> 20} MiB")
-                if member.eof:
-                    used = start + len(view[start : start + _PIECE]) - len(member.unused_data)
-                    break
-            else:
-                damage, used = "it is cut short", len(view)
-        except zlib.error as error:
-            damage, used = f"it is damaged ({error})", len(view)
-        start, whole = 0, bytes(text)
-        while (end := whole.find(b"\n", start)) >= 0:
-            yield LinePlace(at, start, end - start), whole[start:end]
-            start = end + 1
-        if damage:
-            problems.append(f"{damage}: what comes before is shown")
-        at += used
 
 
 def read_grown(path: Path, offset: int, kind: type[T], problems: list[str]) -> tuple[list[T], int]:

@@ -61,7 +61,7 @@ def find_source(place: Path, step: int | None) -> Source:
         if step is not None:
             raise UserError(f"{place} is one model and has no steps: leave out --step.")
         return Source(place, None, None)
-    run, folders = RunDirectory(place), _policies(place)
+    run, folders = RunDirectory(place), policies(place)
     chosen = max(folders) if step is None else step
     if chosen not in folders:
         *before, last = map(str, sorted(folders))
@@ -74,18 +74,13 @@ def find_source(place: Path, step: int | None) -> Source:
     return Source(folders[chosen], chosen, base, run)
 
 
-def saved_steps(place: Path) -> list[int]:
-    """Return the steps of which a run has saved the policy, rising. Raises UserError when it has none, or is no run."""
-    return sorted(_policies(place))
-
-
-def _policies(place: Path) -> dict[int, Path]:
-    """The folders of a run's policies by step. Raises UserError when there is none."""
+def policies(place: Path) -> dict[int, Path]:
+    """The folders of a run's policies by step. Raises UserError when there is none, or this is no run."""
     run = RunDirectory(place)
     if not run.config.is_file():
         raise UserError(f"{place} is no run: name a run directory, such as orz_ckpt/first.")
-    policies = run.checkpoints.glob("*/policy")
-    folders = {step: path for path in policies if (step := step_of(path.parent)) >= 0}
+    saved = run.checkpoints.glob("*/policy")
+    folders = {step: path for path in saved if (step := step_of(path.parent)) >= 0}
     if not folders:
         raise UserError(f"{run.checkpoints} holds no policy yet: wait until the run has saved one.")
     return folders

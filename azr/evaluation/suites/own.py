@@ -196,16 +196,9 @@ def read_declaration(path: Path) -> Suite:
             programs=(text(fields, "program"),) if stated.grader == "value" else (),
         )
 
-    return Suite(
-        name=name,
-        files=(stated.file,),
-        rows=stated.rows,
-        licence=stated.licence,
-        source=stated.source,
-        grader=stated.grader,
-        read_file=partial(questions, read=read_row),
-        sha256={stated.file: stated.sha256} if stated.sha256 else {},
-    )
+    about = {field: getattr(stated, field) for field in ("name", "rows", "licence", "source", "grader")}
+    sha256 = {stated.file: stated.sha256} if stated.sha256 else {}
+    return Suite(files=(stated.file,), read_file=partial(questions, read=read_row), sha256=sha256, **about)
 
 
 def declared(folder: Path, taken: Mapping[str, Suite]) -> dict[str, Suite]:
