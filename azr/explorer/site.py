@@ -115,13 +115,10 @@ def shaded(tokens: Sequence[tuple[str, float | None, float | None]]) -> Iterator
         yield text, f"p{surprise} m{mismatch}", f"{chance:.2%} · log-probability {engine:.3g}, trainer {trainer:.3g}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
-
-
 _TEMPLATES = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 _TEMPLATES.loader = PackageLoader("azr.explorer")
-_TEMPLATES.filters |= {"number": number, "highlighted": highlighted, "cut": _cut, "shaded": shaded}
+_TEMPLATES.filters |= {"number": number, "highlighted": highlighted, "shaded": shaded}
+_TEMPLATES.filters["cut"] = lambda text: text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
 _TEMPLATES.globals["ORIGINS"] = queries.ORIGINS
 
 

@@ -121,9 +121,6 @@ class CheckpointStore:
             _remove(path)
         os.rename(staging.folder, path)
         sync(self._folder)
-        self._prune()
-
-    def _prune(self) -> None:
         for step in self.steps()[: -self._keep]:
             if not (self.path(step) / PIN_FILE).exists():
                 _remove(self.path(step))
