@@ -35,8 +35,10 @@ class Estimate:
 
 
 def pass_at(k: int, right: int, graded: int) -> float:
-    """Return the unbiased chance that one of k samples is right, given ``right`` of ``graded`` >= k samples. 1 - C(n -
-    c, k) / C(n, k), as in Chen et al. (arXiv 2107.03374), section 2.1."""
+    """Return the unbiased chance that one of k samples is right, given ``right`` of ``graded`` >= k samples.
+
+    1 - C(n - c, k) / C(n, k), as in Chen et al. (arXiv 2107.03374), section 2.1.
+    """
     assert graded >= k
     return 1 - math.comb(graded - right, k) / math.comb(graded, k)
 
@@ -156,13 +158,7 @@ def _by_part(answers: Iterable[Sample], part: str) -> list[Sample]:
 
 
 def _row(
-    answers: Sequence[Sample],
-    *,
-    suite: str,
-    measures: Mapping[str, Measure],
-    alike: bool,
-    group: str = "",
-    part: str = "",
+    answers: Sequence[Sample], suite: str, measures: Mapping[str, Measure], alike: bool, group: str = "", part: str = ""
 ) -> Row:
     """Score these answers. Ungraded ones do not count; malformed ones are wrong."""
     questions: dict[str, list[Sample]] = {}
