@@ -67,12 +67,9 @@ class LoadedSuite:
     def on_record(self) -> dict[str, Any]:
         """Entry of the suite in a protocol."""
         stops = sorted({string for question in self.questions for string in question.stop_strings})
-        return {
-            "sha256": dict(self.sha256),
-            "messages_sha256": self.messages_sha256,
-            "questions": len(self.questions),
-            "of": len(self.all_questions),
-        } | ({"stop_strings": stops} if stops else {})
+        digests: dict[str, Any] = {"sha256": dict(self.sha256), "messages_sha256": self.messages_sha256}
+        counts = {"questions": len(self.questions), "of": len(self.all_questions)}
+        return digests | counts | ({"stop_strings": stops} if stops else {})
 
 
 def load_suites(
