@@ -234,7 +234,7 @@ async def test_an_actor_killed_in_sleep_and_a_core_during_the_push(
     await parts.check()
 
 
-def test_no_engine_starts_as_another_one_did() -> None:
+async def test_no_engine_starts_as_another_one_did() -> None:
     """Neither its neighbours, nor the one that it replaces, nor its own first life before a run was resumed."""
     lives = list(product((1, 2), (0, 1), (0, 3), (0, 1)))
     seeds = {engine_group.engine_seed(*life) for life in lives}

@@ -78,9 +78,7 @@ TIME.add(
 )
 for _name, _program in {
     "loop when the interpreter ends": "import atexit\ndef loop():\n    while True: pass\natexit.register(loop)\ndef f(): return 1",
-    "loop in a destructor at the end": (
-        "import sys\nclass E:\n    def __del__(s):\n        while True: pass\nsys.modules['E'] = keep = E()\ndef f(): return 1\n"
-    ),
+    "loop in a destructor at the end": "import sys\nclass E:\n    def __del__(s):\n        while True: pass\nsys.modules['E'] = keep = E()\ndef f(): return 1\n",
 }.items():
     TIME.add(_name, "ok timeout", _program, value=lambda v: v == 1)
 TIME.add("wait on a futex", "timeout LookupError", ROUTES + "def f(): return syscall(202, bytes(8), 128, 0, 0)")
