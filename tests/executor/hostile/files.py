@@ -9,11 +9,26 @@ from tests.executor.hostile.attack import DENIED, ROUTES, Family
 _POSIX = "import posix\n"
 READING = Family("reading files")
 for _path in (
-    "@secret@", "@repo@/secret", "/etc/passwd", "/etc/shadow", "/etc/hostname", "/root/.ssh/id_rsa", "/proc/self/environ",
-    "/proc/self/mem", "/proc/self/maps", "/proc/self/fd/0", "/proc/1/environ", "/proc/1/root/etc/passwd",
-    "/proc/@pid@/environ", "/proc/@pid@/root@secret@", "/proc/@pid@/mem", "/proc/meminfo", "/dev/urandom", "/dev/mem",
+    "@secret@",
+    "@repo@/secret",
+    "/etc/passwd",
+    "/etc/shadow",
+    "/etc/hostname",
+    "/root/.ssh/id_rsa",
+    "/proc/self/environ",
+    "/proc/self/mem",
+    "/proc/self/maps",
+    "/proc/self/fd/0",
+    "/proc/1/environ",
+    "/proc/1/root/etc/passwd",
+    "/proc/@pid@/environ",
+    "/proc/@pid@/root@secret@",
+    "/proc/@pid@/mem",
+    "/proc/meminfo",
+    "/dev/urandom",
+    "/dev/mem",
     "/sys/class/net/lo/address",
-):  # fmt: skip
+):
     READING.add(f"open {_path}", DENIED, f"def f(): return open('{_path}', 'rb').read(100)")
 for _name, _program in {
     "the parent's environment": "import posix\ndef f(): open('/proc/%d/environ' % posix.getppid()).read()",
