@@ -22,7 +22,7 @@ from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config
 from azr.records import Completion, FinishReason, Role, Sample
 from azr.train.learner import Learner
 from azr.train.model_worker import ModelWorker
-from azr.train.policy import CriticWorker, PolicyWorker, ReferenceWorker
+from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import parameter_parts
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks
@@ -49,7 +49,7 @@ async def start(start_group: StartGroup, config: Config, ranks: int = 1, **worke
 @pytest.fixture(scope="module")
 def ppo(start_group: StartGroup, tiny_model_path: Path) -> Models:
     config = replace(make_config(tiny_model_path), algorithm=PPO)
-    workers = {"policy": PolicyWorker, "critic": CriticWorker, "reference": ReferenceWorker}
+    workers = {"policy": PolicyWorker, "critic": CriticWorker, "reference": PolicyWorker}
     return asyncio.run(start(start_group, config, **workers))
 
 

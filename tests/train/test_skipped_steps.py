@@ -47,7 +47,7 @@ class Worker(PolicyWorker):
         finally:
             model_worker.engine_config = config_of
 
-    def _take_step(self, mini: Any, columns: Any, loss_fn: LossFn) -> StepReport:
+    def _take_step(self, mini: Any, normalizer: float, columns: Any, loss_fn: LossFn) -> StepReport:
         def with_more(micro: PackedBatch, arrays: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
             loss, sums = loss_fn(micro, arrays, normalizer)
             is_last = self.rank == self.world_size - 1
@@ -56,7 +56,7 @@ class Worker(PolicyWorker):
                 loss.register_hook(lambda gradient: gradient * self.last_factor)
             return loss + more, sums | {"loss": sums["loss"] + more}
 
-        return super()._take_step(mini, columns, with_more)
+        return super()._take_step(mini, normalizer, columns, with_more)
 
 
 class OffloadedWorker(Worker):
