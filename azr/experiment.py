@@ -47,7 +47,9 @@ journal, so a resumed run does the same with them and with a step that was playe
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
@@ -71,7 +73,7 @@ from azr.runs.metrics import (
 )
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import MalformedAlarm, StopSignal
-from azr.selfplay.ahead import PlayAhead
+from azr.selfplay.ahead import play_ahead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep, StepResult, sort_samples
@@ -118,15 +120,18 @@ class SelfPlayExperiment:
             if self.config.kinds:
                 await stop.cancel_on_stop(self.seed())
             self.logger.log_baseline(await stop.cancel_on_stop(self.evaluate(0)))
-        first, last = self.checkpointer.done + 1, self.config.run.steps
+        steps = range(self.checkpointer.done + 1, self.config.run.steps + 1)
+        permits = asyncio.Semaphore(1 + self.config.steps_ahead)
         try:
-            async with PlayAhead(self.play, first, last, self.config.steps_ahead) as ahead:
-                for step in range(first, last + 1):
+            async with aclosing(play_ahead(self.play, steps, permits)) as results:
+                for step in steps:
                     self.logger.begin_step()
-                    played = await stop.cancel_on_stop(ahead.next())
-                    if await self.learn_from(step, played, ahead):
+                    played = await stop.cancel_on_stop(anext(results))
+                    if await self.learn_from(step, played, permits):
                         break
                     stop.raise_if_requested()
+                    if not self.config.steps_ahead:
+                        permits.release()
         finally:
             await self.journal.close()
 
@@ -187,8 +192,11 @@ class SelfPlayExperiment:
             data={name: count for result in results for name, count in result.data.items()},
         )
 
-    async def learn_from(self, step: int, played: StepResult, ahead: PlayAhead) -> bool:
-        """Train on a step, push the weights, evaluate, record and begin the checkpoint; True after the last step."""
+    async def learn_from(self, step: int, played: StepResult, permits: asyncio.Semaphore) -> bool:
+        """Train on a step, push the weights, evaluate, record and begin the checkpoint; True after the last step.
+
+        Once the engines have its weights, one more step may be played ahead.
+        """
         phase, samples, run = self.logger.phase, played.samples, self.config.run
         drop_stale(samples, step - 1, self.config.rollout.staleness)
         with phase("save"):  # of the step before: it holds weights that the trainers are about to change
@@ -196,7 +204,8 @@ class SelfPlayExperiment:
         await self.system.turns.trainers_turn(phase)
         learned, watched = await self.learn(step, played)
         pushed = await self.system.turns.engines_turn(step, phase)
-        ahead.learned()
+        if self.config.steps_ahead:
+            permits.release()
         is_last = step == run.steps or (run.max_minutes is not None and self.elapsed_s() > 60 * run.max_minutes)
         learned["eval"] = await self.evaluate(step, is_last)
         learned["staleness"] = staleness_metrics(samples, step - 1) if self.config.rollout.staleness else {}

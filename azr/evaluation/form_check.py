@@ -18,7 +18,7 @@ from azr.prompts.codec import PromptCodec, load_tokenizer
 from azr.records import COPIED, VALID, Completion, Judgement, Role, Sample, Stops, Task
 from azr.rollout.engine import RolloutEngine
 from azr.runs.model_folder import context_length
-from azr.selfplay.proposer import Proposer, Shown
+from azr.selfplay.proposer import Shown, proposer_prompt, validate
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
@@ -174,9 +174,9 @@ def _codecs(path: str) -> tuple[dict[str, Config], dict[str, PromptCodec], dict[
 
 async def _ask(form: str, config: Config, codec: PromptCodec, sampler: Sampler, executor: Executor) -> list[Cell]:
     tasks = {kind: _held_out(kind, config.selfplay.induction_inputs) for kind in config.selfplay.kinds}
-    proposer = Proposer(config, codec, executor)
     problems = {
-        (Role.PROPOSER, kind): [_proposal(proposer, kind, tasks, number) for number in range(SAMPLES)] for kind in tasks
+        (Role.PROPOSER, kind): [_proposal(kind, tasks, number, config, codec, executor) for number in range(SAMPLES)]
+        for kind in tasks
     } | {(Role.SOLVER, kind): [task_problem(task, "forms", codec, executor) for task in tasks[kind]] for kind in tasks}
 
     async def cell(role: Role, kind: str, temperature: float) -> Cell:
@@ -197,15 +197,25 @@ def _held_out(kind: str, inputs: int) -> list[Task]:
     return [replace(task, inputs=task.inputs[:inputs], outputs=task.outputs[:inputs]) for task in chosen]
 
 
-def _proposal(proposer: Proposer, kind: str, tasks: Mapping[str, Sequence[Task]], number: int) -> Problem:
+def _proposal(
+    kind: str,
+    tasks: Mapping[str, Sequence[Task]],
+    number: int,
+    config: Config,
+    codec: PromptCodec,
+    executor: Executor,
+) -> Problem:
     """Return a proposal prompt as a problem; its references are held-out tasks, other ones for each number."""
-    shown = [task for name in KINDS[kind].reference_kinds if name in tasks for task in tasks[name]]
-    turned = shown[number % len(shown) :] + shown[: number % len(shown)]
+    pool = [task for name in KINDS[kind].reference_kinds if name in tasks for task in tasks[name]]
+    turned = pool[number % len(pool) :] + pool[: number % len(pool)]
     references = tuple(turned[: KINDS[kind].references_per_prompt(REFERENCES)])
-    prompt_ids, asked = proposer.prompt(kind, Shown(references))
+    prompt_ids, shown = proposer_prompt(kind, Shown(references), codec, config.rollout.max_prompt_tokens)
     id = f"{kind}-{number}"
 
     async def judge(completion: Completion) -> Judgement:
-        return (await proposer.validate(kind, completion, asked, id=id, step=0))[1]
+        _, judgement = await validate(
+            kind, completion, shown, config=config, codec=codec, executor=executor, id=id, step=0
+        )
+        return judgement
 
     return Problem(id=id, kind=kind, group="forms", prompt_ids=prompt_ids, judge=judge)

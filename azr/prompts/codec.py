@@ -78,6 +78,8 @@ class PromptCodec:
         self._table = TokenTable.of(tokenizer)
         self._encoded: OrderedDict[str, TokenArray] = OrderedDict()
         """Cache of solver prompts: estimates and solvers ask the same. No proposal prompt comes twice."""
+        self._examples: dict[str, list[str]] = {}
+        """Cache of the keys of a kind's worked examples."""
         self._control_tokens = control_tokens(template, tokenizer)
 
     @classmethod
@@ -243,14 +245,15 @@ class PromptCodec:
 
     def example_programs(self, kinds: Iterable[TaskKind]) -> dict[str, str]:
         """Return names of the worked examples' programs by their `held_out_keys`."""
-        sections = ((kind, section) for kind in kinds for part in self.worked(kind) for section in part)
-        programs = ((kind, each.text) for kind, each in sections if each.label == "program")
-        return {
-            key: f"a worked example of {kind.name}"
-            for kind, program in programs
-            if is_program(program)
-            for key in held_out_keys(program)
-        }
+        names: dict[str, str] = {}
+        for kind in kinds:
+            if kind.name not in self._examples:
+                programs = [each.text for part in self.worked(kind) for each in part if each.label == "program"]
+                self._examples[kind.name] = [
+                    key for each in programs if is_program(each) for key in held_out_keys(each)
+                ]
+            names |= dict.fromkeys(self._examples[kind.name], f"a worked example of {kind.name}")
+        return names
 
     def _any_control_tokens(self, *texts: str) -> bool:
         return any(token in text for token in self._control_tokens for text in texts)

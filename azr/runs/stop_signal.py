@@ -9,7 +9,7 @@ import os
 import signal
 import stat
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,7 +80,7 @@ class StopSignal:
         if self._requested.is_set():
             raise StopRequested(self._received)
 
-    async def cancel_on_stop(self, work: Coroutine[Any, Any, T]) -> T:
+    async def cancel_on_stop(self, work: Awaitable[T]) -> T:
         """Return the result of ``work``; the first signal cancels it and raises StopRequested."""
         working = asyncio.ensure_future(work)
         stopping = asyncio.ensure_future(self._requested.wait())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from azr.answering import Executor, Sampler
@@ -15,8 +16,8 @@ from azr.records import Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep
-from azr.selfplay.proposer import Proposer
-from azr.selfplay.seeds import CheckedSeeds, SeedLine, check_seeds, seeds_line, write_lines
+from azr.selfplay.proposer import proposal_limits, reject_reason
+from azr.selfplay.seeds import SeedLine, check_seeds, reasons, seeds_line, write_lines
 from azr.tasks.registry import KINDS
 
 MAX_SEED_ROUNDS = 20
@@ -50,16 +51,21 @@ async def fill_buffer(
     """
     selfplay = config.selfplay
     if lines is not None:
+        limits, reject = proposal_limits(selfplay.induction_inputs), partial(reject_reason, config=config, codec=codec)
         with phase("check seeds"):
-            checked = await _check(buffer, lines, Proposer(config, codec, executor), executor, refused)
+            tasks, rejected, num_changed = await check_seeds(lines, buffer, limits, executor.execute, reject)
+            if rejected:
+                await asyncio.to_thread(write_lines, refused, rejected)
+            else:
+                refused.unlink(missing_ok=True)
         path = Path(str(selfplay.seeds))
-        if not checked.tasks:
+        if not tasks:
             raise UserError(
-                f"None of the {len(checked.refused)} lines of {path} became a task ({checked.reasons()}): read "
+                f"None of the {len(rejected)} lines of {path} became a task ({reasons(rejected)}): read "
                 f"{refused}, set selfplay.seeds to another file, and use --resume."
             )
-        store(checked.tasks)
-        log(seeds_line(path, checked, refused))
+        store(tasks)
+        log(seeds_line(path, len(tasks), rejected, num_changed, refused))
     for kind in selfplay.kinds:
         if not buffer.sizes()[kind]:
             buffer.add(KINDS[kind].seed())
@@ -87,15 +93,3 @@ async def fill_buffer(
         watch(f"seeding round {index + 1}", grown.samples)
     sizes = ", ".join(f"{size} {kind}" for kind, size in buffer.sizes().items())
     log(f"tasks to start from: {sizes}")
-
-
-async def _check(
-    buffer: TaskBuffer, lines: Sequence[SeedLine], proposer: Proposer, executor: Executor, refused: Path
-) -> CheckedSeeds:
-    """Check the lines of a seed file, and write the rejected ones into their file."""
-    checked = await check_seeds(lines, buffer, proposer.limits, executor.execute, proposer.reject_reason)
-    if checked.refused:
-        await asyncio.to_thread(write_lines, refused, checked.refused)
-    else:
-        refused.unlink(missing_ok=True)
-    return checked

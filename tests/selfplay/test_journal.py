@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from dataclasses import asdict, replace
+from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from azr.config import ClusterConfig, Config, RolloutConfig, RunConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Completion, Role
-from azr.selfplay.ahead import PlayAhead
+from azr.selfplay.ahead import play_ahead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem, write_journal
 from azr.selfplay.play import SelfPlayStep, StepResult
@@ -230,11 +231,11 @@ def test_a_journal_comes_back_as_it_was_and_the_former_format_too(tmp_path: Path
     answered = [completion([1, 2], "x<|end|>"), completion([1, 2], "y")]
     journal.open(items[0]).answers[7] = answered
     restored = saved(journal, 3, tmp_path, Engine([]))
-    assert list(map(asdict, restored.left_over[3])) == list(map(asdict, items))
+    assert restored.copy(3) == journal.copy(3) and len(restored.left_over[3]) == len(items)
     assert restored.open(items[0]).answers == {7: answered}
     former = [
-        {"origin": asdict(items[0]), "answered": {}},
-        {"origin": asdict(items[1]) | {"task": None}, "answered": {}},
+        {"origin": items[0].origin, "answered": {}},
+        {"origin": items[1].origin | {"task": None}, "answered": {}},
     ]
     write_journal(tmp_path, former)
     restored = Journal(Engine([]))
@@ -328,16 +329,16 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
             step = self_play(config, engine, RandomExecutor(), buffer, number, journal=journal)
             return await step.play(is_last=number == steps)
 
-        is_killed = random.random() < kill_rate
+        is_killed, permits = random.random() < kill_rate, asyncio.Semaphore(1 + config.steps_ahead)
         try:
             async with (
-                PlayAhead(play, len(done) + 1, steps, config.steps_ahead) as ahead,
+                aclosing(play_ahead(play, range(len(done) + 1, steps + 1), permits)) as results,
                 asyncio.timeout(random.random() * 0.2 if is_killed else 100),
             ):
                 while len(done) < steps:
-                    result = await ahead.next()
+                    result = await anext(results)
                     await asyncio.sleep(random.random() * 0.01)  # while it is learned
-                    ahead.learned()
+                    permits.release()
                     check(result, buffer, proposals)
                     done.append(result)
                     journal.recorded(len(done), result.items)
