@@ -25,7 +25,7 @@ from azr.prompts.chat_template import (
     render_conversation,
     turn_end,
 )
-from azr.prompts.token_text import SharedHeads, TokenArray, TokenTable
+from azr.prompts.token_text import TokenArray, shared_head_encoder, table_decoder
 from azr.records import Completion, FinishReason, PromptIds, Reason, Stops, Task
 from azr.tasks.base import TaskKind
 from azr.tasks.composites import GivenFunctions
@@ -74,8 +74,8 @@ class PromptCodec:
         end = None if template is None else turn_end(template, tokenizer)
         self._end_id = int(tokenizer.eos_token_id if end is None else tokenizer.convert_tokens_to_ids(end))
         self._bos = [int(tokenizer.bos_token_id)] if adds_bos(tokenizer) else []
-        self._heads = SharedHeads(tokenizer, self.encode, self.encode_text)
-        self._table = TokenTable.of(tokenizer)
+        self._encode_prompt = shared_head_encoder(tokenizer, self.encode, self.encode_text)
+        self._decode_by_table = table_decoder(tokenizer)
         self._encoded: OrderedDict[str, TokenArray] = OrderedDict()
         """Cache of solver prompts: estimates and solvers ask the same. No proposal prompt comes twice."""
         self._examples: dict[str, list[str]] = {}
@@ -212,8 +212,8 @@ class PromptCodec:
     def decode(self, token_ids: PromptIds) -> str:
         """Return the text of token ids, control tokens included."""
         ids = token_ids.tolist() if isinstance(token_ids, np.ndarray) else token_ids
-        if self._table is not None:
-            return self._table.text(ids)
+        if self._decode_by_table is not None:
+            return self._decode_by_table(ids)
         # The clean-up that some tokenizers ask for removes blanks, also within a program's strings.
         decoded = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(decoded)
@@ -261,7 +261,7 @@ class PromptCodec:
     def solver_prompt(self, kind: TaskKind, task: Task) -> TokenArray:
         text = self._solver_text(kind, task)
         if text not in self._encoded:
-            self._encoded[text] = self._heads.encode(f"solve {kind.name}", text)
+            self._encoded[text] = self._encode_prompt(f"solve {kind.name}", text)
             if len(self._encoded) > MAX_ENCODED:
                 self._encoded.popitem(last=False)
         self._encoded.move_to_end(text)
@@ -279,7 +279,7 @@ class PromptCodec:
     ) -> TokenArray:
         """Return ids of the proposal prompt with these tasks and functions, of any length."""
         source = functions.source if functions is not None else ""
-        return self._heads.encode(f"propose {kind.name}", self._format.propose(kind, shown, source))
+        return self._encode_prompt(f"propose {kind.name}", self._format.propose(kind, shown, source))
 
     def proposal_fits(self, kind: TaskKind, shown: Sequence[Task], max_tokens: int) -> bool:
         """Whether the proposal prompt with these tasks has at most ``max_tokens`` tokens."""
