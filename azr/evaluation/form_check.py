@@ -18,7 +18,7 @@ from azr.prompts.codec import PromptCodec, load_tokenizer
 from azr.records import COPIED, VALID, Completion, Judgement, Role, Sample, Stops, Task
 from azr.rollout.engine import RolloutEngine
 from azr.runs.model_folder import context_length
-from azr.selfplay.proposer import Shown, proposer_prompt, validate
+from azr.selfplay.proposer import validate
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
@@ -208,8 +208,8 @@ def _proposal(
     """Return a proposal prompt as a problem; its references are held-out tasks, other ones for each number."""
     pool = [task for name in KINDS[kind].reference_kinds if name in tasks for task in tasks[name]]
     turned = pool[number % len(pool) :] + pool[: number % len(pool)]
-    references = tuple(turned[: KINDS[kind].references_per_prompt(REFERENCES)])
-    prompt_ids, shown = proposer_prompt(kind, Shown(references), codec, config.rollout.max_prompt_tokens)
+    wanted = turned[: KINDS[kind].references_per_prompt(REFERENCES)]
+    prompt_ids, shown, _ = codec.proposer_prompt(KINDS[kind], wanted, config.rollout.max_prompt_tokens)
     id = f"{kind}-{number}"
 
     async def judge(completion: Completion) -> Judgement:

@@ -18,7 +18,7 @@ import numpy as np
 
 from azr.answering import Sampler
 from azr.records import Completion, FinishReason, PromptIds, Task
-from azr.selfplay.proposer import Shown
+from azr.tasks.composites import GivenFunctions
 
 FILE = "in_flight.json.gz"
 
@@ -43,8 +43,10 @@ class WorkItem:
     """Index of the proposal, or of the group in its step."""
     salt: int | str = 0
     """Tells apart the draws of a task that is solved more than once."""
-    shown: Shown | None = None
-    """What the prompt of a proposal shows."""
+    references: tuple[Task, ...] = ()
+    """Tasks that the prompt of a proposal shows."""
+    functions: GivenFunctions | None = None
+    """Functions that the prompt of a proposal gives, for its program to call."""
     task: Task | None = None
     """The accepted task, or the one to answer."""
     sampler: Sampler | None = field(default=None, init=False)
@@ -60,8 +62,10 @@ class WorkItem:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """Return what begins it again."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        """Return what begins it again, as a checkpoint holds it."""
+        tree = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        task, shown = tree.pop("task"), {name: tree.pop(name) for name in ("references", "functions")}
+        return tree | {"shown": shown if self.begins == "propose" else None, "task": task}
 
     async def generate(
         self, prompt_ids: PromptIds, *, n: int, max_tokens: int, seed: int | None = None, **others: object
@@ -143,7 +147,8 @@ class Journal:
             origin = tree["origin"]
             if origin["begins"] == "follow" and origin["task"] is None:
                 continue  # by an earlier version; its proposal begins it again
-            item = replace(msgspec.convert(origin, WorkItem))  # which has set nothing but the origin
+            # It sets nothing that is no part of the constructor.
+            item = replace(msgspec.convert(origin | (origin["shown"] or {}), WorkItem))
             item.answers = {int(seed): [_completion(each) for each in some] for seed, some in tree["answered"].items()}
             self._items[item.key] = item
             if tree.get("left_over", True):

@@ -27,7 +27,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Judgement, Reason, Role, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem
-from azr.selfplay.proposer import Shown, draw_references, proposer_prompt, validate
+from azr.selfplay.proposer import draw_references, validate
 from azr.selfplay.rewards import can_teach, reward_answer, reward_proposal
 from azr.tasks.base import RejectReason
 from azr.tasks.composites import GivenFunctions, give_functions, schedule
@@ -106,13 +106,13 @@ class SelfPlayStep:
         kinds, share = self.config.selfplay.kinds, 1.0
         if self.config.rollout.partial and not is_last:
             share = PARTIAL_SHARE
-        shown = self._draw_shown(kinds, self.config.rollout.refill) if self.config.ablation.new_tasks else {}
+        proposals = self._proposals(kinds, self.config.rollout.refill) if self.config.ablation.new_tasks else {}
         async with task_group() as self._group:
             for item in self.journal.left_over.get(self.step - 1, ()):
                 self._start(item)
             async with task_group() as playing:
                 for kind in kinds:
-                    play = self._play_kind(kind, shown[kind], share) if shown else self._play_stored(kind)
+                    play = self._play_kind(kind, proposals[kind], share) if proposals else self._play_stored(kind)
                     playing.create_task(play)
             await self._wait_for_share(share, lambda item: True)
             # Nothing is carried over twice, or grows too old to be trained on.
@@ -123,17 +123,15 @@ class SelfPlayStep:
     async def seed(self, kinds: Sequence[str]) -> StepResult:
         """Propose for these kinds, without estimates and solutions: how the buffer first fills."""
         async with task_group() as self._group:
-            for kind, drawn in self._draw_shown(kinds).items():
-                for index, shown in enumerate(drawn):
-                    self._start(self._item(kind, "propose", index=index, shown=shown))
+            for item in itertools.chain(*self._proposals(kinds).values()):
+                self._start(item)
         return self._result()
 
-    async def _play_kind(self, kind: str, drawn: Sequence[Shown], share: float) -> None:
+    async def _play_kind(self, kind: str, proposals: Sequence[WorkItem], share: float) -> None:
         selfplay, seed_of_draws = self.config.selfplay, f"{self.config.run.seed}/{self.name}/{kind}"
-        self._num_missing[kind] = selfplay.solver_prompts - len(drawn)
-        items = [self._item(kind, "propose", index=index, shown=shown) for index, shown in enumerate(drawn)]
-        self._further[kind] = items[selfplay.proposer_prompts :]
-        for item in items[: selfplay.proposer_prompts]:
+        self._num_missing[kind] = selfplay.solver_prompts - len(proposals)
+        self._further[kind] = list(proposals[selfplay.proposer_prompts :])
+        for item in proposals[: selfplay.proposer_prompts]:
             self._start(item)
         again = random.Random(f"{seed_of_draws}/again")
         for index, task in enumerate(self.buffer.sample_learnable(kind, selfplay.repeated_tasks, again)):
@@ -144,7 +142,7 @@ class SelfPlayStep:
             # At once with the proposals: what the last step needed, less three standard deviations at most.
             expected = self.journal.stored_solves.get(kind, 0)
             self._solve_stored(kind, max(self._num_missing[kind], int(expected - 3 * math.sqrt(expected))))
-        await self._wait_for_share(share, set(items).__contains__)
+        await self._wait_for_share(share, set(proposals).__contains__)
 
         ended = ((item, task) for item, task in self._accepted.items() if item.kind == kind)
         own = {item.index: task for item, task in ended if item.name == self.name}
@@ -189,8 +187,9 @@ class SelfPlayStep:
     async def propose(self, item: WorkItem) -> list[Sample]:
         """Sample a proposal, validate it, reserve its fingerprint, estimate its solve rate and reward it."""
         kind, id, is_seeding = item.kind, f"{item.name}-{item.kind}-{item.index:04d}", self.step == 0
-        assert item.shown is not None
-        prompt, shown = proposer_prompt(kind, item.shown, self.codec, self.config.rollout.max_prompt_tokens)
+        prompt, references, functions = self.codec.proposer_prompt(
+            KINDS[kind], list(item.references), self.config.rollout.max_prompt_tokens, item.functions
+        )
         with self.phase("propose"):
             completions = await self.journal.open(item).generate(
                 prompt, n=1, max_tokens=self._max_tokens, seed=self._seed(item.name, "propose", kind, item.index)
@@ -203,7 +202,8 @@ class SelfPlayStep:
                 outcome, judgement = await validate(
                     kind,
                     completion,
-                    shown,
+                    references,
+                    functions,
                     config=self.config,
                     codec=self.codec,
                     executor=self.executor,
@@ -239,7 +239,7 @@ class SelfPlayStep:
         is_trained = outcome not in (RejectReason.LOST, RejectReason.IN_BENCHMARK) and not is_seeding
         if is_trained and self.config.ablation.train_proposer:
             known = lambda: self.buffer.tasks(kind)  # noqa: E731
-            await reward_proposal(sample, outcome, shown.references, known, self.config.reward, self._max_tokens)
+            await reward_proposal(sample, outcome, references, known, self.config.reward, self._max_tokens)
         self._proposal_ended(item, outcome)
         return [sample, *estimates]
 
@@ -253,7 +253,7 @@ class SelfPlayStep:
         if isinstance(outcome, Task):
             self._accepted[item] = outcome
             if self.step:
-                self._start(replace(item, begins="follow", shown=None, task=outcome))
+                self._start(replace(item, begins="follow", references=(), functions=None, task=outcome))
         elif is_own:
             # Every rejection is one task fewer for solvers. As many are solved in the end as without this head start.
             self._num_missing[kind] += 1
@@ -369,18 +369,20 @@ class SelfPlayStep:
     def _seed(self, *names: object) -> int:
         return stable_seed(self.config.run.seed, *names)
 
-    def _draw_shown(self, kinds: Sequence[str], asks: int = 1) -> dict[str, list[Shown]]:
-        """Draw what each prompt shows, of ``asks`` for a wanted proposal, before any proposal can change the buffer."""
+    def _proposals(self, kinds: Sequence[str], asks: int = 1) -> dict[str, list[WorkItem]]:
+        """Return the proposals of each kind, ``asks`` for a wanted one. What their prompts show is drawn before any of
+        them can change the buffer."""
         rng, selfplay = random.Random(f"{self.config.run.seed}/{self.name}"), self.config.selfplay
-        indices = range(asks * selfplay.proposer_prompts)
-        firsts = indices[:: selfplay.proposals_per_prompt]
-        draw = partial(draw_references, buffer=self.buffer, codec=self.codec, count=selfplay.references, rng=rng)
-        references = {kind: {first: draw(kind) for first in firsts} for kind in kinds}
-        shown = {
-            kind: {i: Shown(tuple(tasks), self._draw_functions(kind, i)) for i, tasks in of_kind.items()}
-            for kind, of_kind in references.items()
-        }
-        return {kind: [of_kind[self._first_of_prompt(index)] for index in indices] for kind, of_kind in shown.items()}
+        indices, items = range(asks * selfplay.proposer_prompts), {kind: list[WorkItem]() for kind in kinds}
+        for kind in kinds:
+            for first in indices[:: selfplay.proposals_per_prompt]:
+                references = tuple(draw_references(kind, self.buffer, self.codec, selfplay.references, rng))
+                functions = self._draw_functions(kind, first)
+                items[kind] += [
+                    self._item(kind, "propose", index=index, references=references, functions=functions)
+                    for index in indices[first : first + selfplay.proposals_per_prompt]
+                ]
+        return items
 
     def _first_of_prompt(self, index: int) -> int:
         """Return the index of the first proposal that answers the same prompt as this one."""

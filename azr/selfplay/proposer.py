@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from azr.answering import Executor, RecordedRun, malformed_reason, read_texts
 from azr.config import Config
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.prompts.codec import PromptCodec
-from azr.records import COPIED, VALID, Completion, Judgement, PromptIds, Task
+from azr.records import COPIED, VALID, Completion, Judgement, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason
 from azr.tasks.composites import GivenFunctions, compose
@@ -28,15 +27,6 @@ def proposal_limits(induction_inputs: int = 0) -> ProposalLimits:
     return ProposalLimits(source_bytes=MAX_PROGRAM_BYTES, induction_inputs=induction_inputs, repeats=REPEATS)
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What a proposal prompt shows after its instructions."""
-
-    references: tuple[Task, ...]
-    functions: GivenFunctions | None = None
-    """Functions that the program must call."""
-
-
 def draw_references(kind: str, buffer: TaskBuffer, codec: PromptCodec, count: int, rng: random.Random) -> list[Task]:
     """Draw the tasks that a prompt shows; again, up to `DRAWS` times, if the prompt would be long."""
     for _ in range(DRAWS):
@@ -46,18 +36,11 @@ def draw_references(kind: str, buffer: TaskBuffer, codec: PromptCodec, count: in
     return tasks
 
 
-def proposer_prompt(kind: str, wanted: Shown, codec: PromptCodec, max_tokens: int) -> tuple[PromptIds, Shown]:
-    """Return the prompt's ids, and the part of ``wanted`` that it had room for."""
-    ids, references, functions = codec.proposer_prompt(
-        KINDS[kind], list(wanted.references), max_tokens, wanted.functions
-    )
-    return ids, Shown(tuple(references), functions)
-
-
 async def validate(
     kind: str,
     completion: Completion,
-    shown: Shown,
+    references: Sequence[Task],
+    functions: GivenFunctions | None = None,
     *,
     config: Config,
     codec: PromptCodec,
@@ -66,27 +49,30 @@ async def validate(
     step: int,
 ) -> tuple[Task | RejectReason, Judgement]:
     """Return the task that a proposal becomes once its program ran, or the first check that it failed; and what was
-    read from it and why it was rejected."""
+    read from it and why it was rejected.
+
+    ``references``, ``functions``: those that its prompt showed; the program must call the latter.
+    """
     run = RecordedRun(executor)
 
     async def checked() -> Task | RejectReason:
         run.sections = program = codec.parse_response(completion, KINDS[kind].labels)
         if program is None:
             return RejectReason.MALFORMED
-        parents = shown.references
-        if shown.functions is not None:
-            composed = compose(program, shown.functions)
+        parents = tuple(references)
+        if functions is not None:
+            composed = compose(program, functions)
             if isinstance(composed, RejectReason):
                 return composed
             program = composed
-            parents += tuple(task for task in shown.functions.tasks if task not in parents)
+            parents += tuple(task for task in functions.tasks if task not in parents)
         proposal = Proposal(id=id, sections=program, references=parents, step=step)
         task = await KINDS[kind].validate(proposal, proposal_limits(config.selfplay.induction_inputs), run)
         return task if isinstance(task, RejectReason) else reject_reason(task, config, codec) or task
 
     outcome = await run.judge(id, checked(), RejectReason.MALFORMED)
     sections, answer = run.sections, read_texts(run.sections)
-    parts = {} if sections is None else {COPIED: _is_copy(kind, sections, shown, config, codec)}
+    parts = {} if sections is None else {COPIED: _is_copy(kind, sections, references, config, codec)}
     if isinstance(outcome, Task):
         return outcome, Judgement(verdict=VALID, answer=answer, parts=parts)
     detail = explain_rejection(outcome, completion, sections, run.last)
@@ -98,14 +84,16 @@ async def validate(
     return outcome, Judgement(verdict=outcome, detail=detail, answer=answer, parts=parts, reason=reason)
 
 
-def _is_copy(kind: str, sections: Sequence[Section], shown: Shown, config: Config, codec: PromptCodec) -> bool:
+def _is_copy(
+    kind: str, sections: Sequence[Section], references: Sequence[Task], config: Config, codec: PromptCodec
+) -> bool:
     """Whether a proposal copies a worked example or one of its references, its program up to names and constants."""
     program = next((each.text.strip("\n") for each in sections if each.label == "program"), None)
     if program is None:
         return tuple(sections) in codec.worked(KINDS[kind])
     if not is_program(program):
         return False
-    known = {key for task in shown.references if task.program for key in held_out_keys(task.program)}
+    known = {key for task in references if task.program for key in held_out_keys(task.program)}
     known |= codec.example_programs(KINDS[name] for name in config.selfplay.kinds).keys()
     return not known.isdisjoint(held_out_keys(program))
 

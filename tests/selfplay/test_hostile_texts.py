@@ -15,7 +15,7 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionRes
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, Task
 from azr.selfplay import rewards
-from azr.selfplay.proposer import Shown, validate
+from azr.selfplay.proposer import validate
 from azr.selfplay.rewards import BONUSES, intrinsic_bonuses
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.normalize import fingerprint, parse_program
@@ -109,7 +109,7 @@ async def test_whatever_is_written_is_refused_or_graded(caplog: pytest.LogCaptur
         labels = [section.label for section in kind.proposal(kind.seed())]
         text = "</think>\n<answer>" + STYLE.response([Section(label, random_text(rng)) for label in labels])
         asked = {"config": config, "codec": CODEC, "executor": executor, "id": "t", "step": 1}
-        outcome, _ = await validate(name, completion(text), Shown((kind.seed(),)), **asked)
+        outcome, _ = await validate(name, completion(text), (kind.seed(),), **asked)
         if isinstance(outcome, Task):
             accepted += 1
             await intrinsic_bonuses(outcome, [kind.seed()], kind_seeds, BONUS_CONFIG)
@@ -148,7 +148,7 @@ async def test_what_still_raises_is_a_refusal_with_the_id_in_the_log(monkeypatch
     monkeypatch.setattr(type(kind), "validate", fails)
     proposal = completion(STYLE.response(kind.proposal(task)))
     asked = {"config": Config(), "codec": CODEC, "executor": executor, "id": "000001-x", "step": 1}
-    outcome, _ = await validate("deduction", proposal, Shown(()), **asked)
+    outcome, _ = await validate("deduction", proposal, (), **asked)
     assert outcome is RejectReason.MALFORMED
     monkeypatch.setitem(rewards.BONUSES, "halstead", fails)
     config = IntrinsicRewardConfig(bonuses=("halstead:1",))
@@ -166,5 +166,5 @@ async def test_a_failure_of_the_executor_is_not_the_texts(caplog: pytest.LogCapt
     proposal = completion(STYLE.response(kind.proposal(kind.seed())))
     asked = {"config": Config(), "codec": CODEC, "executor": Gone(), "id": "t", "step": 1}
     with pytest.raises(ValueError, match="the executor is gone"):
-        await validate("deduction", proposal, Shown(()), **asked)
+        await validate("deduction", proposal, (), **asked)
     assert not said(caplog)

@@ -18,7 +18,6 @@ from azr.selfplay.ahead import play_ahead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem, write_journal
 from azr.selfplay.play import SelfPlayStep, StepResult
-from azr.selfplay.proposer import Shown
 from azr.tasks.composites import give_functions
 from azr.tasks.registry import KINDS
 from tests.selfplay.test_play import (
@@ -217,11 +216,11 @@ async def test_a_request_goes_on_when_its_work_is_cancelled_and_is_not_made_agai
 
 def test_a_journal_comes_back_as_it_was_and_the_former_format_too(tmp_path: Path) -> None:
     task = KINDS["deduction"].make_task("id", "def f(a):\n    return a", ("1",), ("1",))
-    shown = Shown((task,), give_functions([task], 1))
-    assert shown.functions is not None
+    shown = {"references": (task,), "functions": give_functions([task], 1)}
+    assert shown["functions"] is not None
     made = {"step": 3, "name": "000003", "kind": "deduction"}
     items = [
-        WorkItem(begins="propose", index=2, shown=shown, **made),
+        WorkItem(begins="propose", index=2, **shown, **made),
         WorkItem(begins="follow", index=1, task=task, **made),
         WorkItem(begins="solve", task=task, salt="new", **made),
         WorkItem(begins="solve", task=task, salt=4, **made),
