@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from azr.concurrency import Phase, gather
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Judgement, PromptIds, Reason, Role, Sample, Task
+from azr.records import Completion, FinishReason, Judgement, PromptIds, Reason, Sample, Task
 from azr.tasks.base import Verdict
 from azr.tasks.explanations import explain_answer, unreadable_reason
 from azr.tasks.prompts import Section
@@ -107,7 +107,7 @@ async def judged(problem: Problem, completion: Completion, *, trace_tokens: int 
     is_graded = judgement.verdict != Verdict.UNGRADED
     return Sample(
         completion=completion,
-        role=Role.SOLVER,
+        role="solver",
         kind=problem.kind,
         problem_id=problem.id,
         group=problem.group,

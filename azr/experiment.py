@@ -60,7 +60,7 @@ from azr.datasets.play import DataPlay
 from azr.evaluation.periodic import PeriodicEval
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.prompts.codec import PromptCodec
-from azr.records import Role, Sample
+from azr.records import ROLES, Sample
 from azr.runs.checkpoint_store import AsyncCheckpointer
 from azr.runs.metrics import (
     LEARNING_PHASES,
@@ -251,7 +251,7 @@ class SelfPlayExperiment:
         timing = self.logger.step_timing()
         batch = [sample.completion for sample in samples if sample.used in ("trained", "cut off")]
         trained = sum(completion.num_tokens for completion in batch)
-        num_sampled = sum(len(sampled(samples, role)) for role in Role)
+        num_sampled = sum(len(sampled(samples, role)) for role in ROLES)
         tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | sampled_tokens(samples)
         parts: dict[str, Mapping[str, float | None]] = {
             "seconds": timing.seconds
@@ -276,7 +276,7 @@ class SelfPlayExperiment:
             "buffer": self.buffer.sizes(),
             "data": played.data,
             "batch": {"ungraded": num_ungraded(samples), "trajectories": len(batch), "tokens": trained},
-            **{str(role): {"malformed": malformed_share(samples, role)} for role in Role},
+            **{role: {"malformed": malformed_share(samples, role)} for role in ROLES},
             **learned,
         }
         self.logger.end_step(step, samples, parts, watched)

@@ -13,12 +13,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-
-class Role(StrEnum):
-    """Which half of self-play wrote a trajectory."""
-
-    PROPOSER = "proposer"
-    SOLVER = "solver"
+Role = Literal["proposer", "solver"]
+"""Which half of self-play wrote a response."""
+ROLES: tuple[Role, ...] = ("proposer", "solver")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +266,7 @@ class Sample:
     """One response and everything that became of it, from the engine's answer to the line of a rollout or evaluation
     file (docs/observability.md). Later stages fill in their fields by name.
 
-    Example: ``Sample(completion=completion, role=Role.SOLVER, kind="deduction", problem_id="000012-deduction-0003",
+    Example: ``Sample(completion=completion, role="solver", kind="deduction", problem_id="000012-deduction-0003",
     group="solve:000012:000012-deduction-0003", judgement=Judgement(verdict="right"), reward=1.0)``
     """
 

@@ -15,7 +15,7 @@ from azr.evaluation.suites.exam import OWN, exam_questions
 from azr.executor.pool import SandboxPool
 from azr.hardware import ComputeType
 from azr.prompts.codec import PromptCodec, load_tokenizer
-from azr.records import COPIED, VALID, Completion, Judgement, Role, Sample, Stops, Task
+from azr.records import COPIED, ROLES, VALID, Completion, Judgement, Role, Sample, Stops, Task
 from azr.rollout.engine import RolloutEngine
 from azr.runs.model_folder import context_length
 from azr.selfplay.proposer import validate
@@ -99,7 +99,7 @@ class FormCheck:
         choices = dict.fromkeys((cell.form, cell.temperature) for cell in self.cells)
 
         def followed(choice: tuple[str, float]) -> tuple[float, float]:
-            proposer, solver = (self.score(*choice, role) for role in (Role.PROPOSER, Role.SOLVER))
+            proposer, solver = (self.score(*choice, role) for role in ROLES)
             return proposer[0] + solver[0], proposer[1] + solver[1]
 
         return max(choices, key=followed)
@@ -107,7 +107,7 @@ class FormCheck:
     @property
     def learns(self) -> bool:
         """Whether rewards can differ: some proposal is valid, and some answer is right."""
-        return all(self.score(*self.best, role)[0] > 0 for role in (Role.PROPOSER, Role.SOLVER))
+        return all(self.score(*self.best, role)[0] > 0 for role in ROLES)
 
     def example(self) -> str:
         """Return one whole proposal in the best form, a valid one if there is any."""
@@ -118,7 +118,7 @@ class FormCheck:
     def advice(self) -> str:
         """Return one sentence that says which form to take."""
         form, temperature = self.best
-        (valid, _), (right, _) = (self.score(form, temperature, role) for role in (Role.PROPOSER, Role.SOLVER))
+        (valid, _), (right, _) = (self.score(form, temperature, role) for role in ROLES)
         shares = f"{valid:.0%} of its proposals are valid and {right:.0%} of its answers right"
         if not self.learns:
             return (
@@ -174,10 +174,10 @@ def _codecs(path: str) -> tuple[dict[str, Config], dict[str, PromptCodec], dict[
 
 async def _ask(form: str, config: Config, codec: PromptCodec, sampler: Sampler, executor: Executor) -> list[Cell]:
     tasks = {kind: _held_out(kind, config.selfplay.induction_inputs) for kind in config.selfplay.kinds}
-    problems = {
-        (Role.PROPOSER, kind): [_proposal(kind, tasks, number, config, codec, executor) for number in range(SAMPLES)]
+    problems: dict[tuple[Role, str], list[Problem]] = {
+        ("proposer", kind): [_proposal(kind, tasks, number, config, codec, executor) for number in range(SAMPLES)]
         for kind in tasks
-    } | {(Role.SOLVER, kind): [task_problem(task, "forms", codec, executor) for task in tasks[kind]] for kind in tasks}
+    } | {("solver", kind): [task_problem(task, "forms", codec, executor) for task in tasks[kind]] for kind in tasks}
 
     async def cell(role: Role, kind: str, temperature: float) -> Cell:
         seed = stable_seed(form, role, kind, temperature)

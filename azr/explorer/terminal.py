@@ -9,7 +9,7 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
 from azr.explorer.queries import AROUND, ORIGINS, SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
-from azr.records import FinishReason, Role, Sample
+from azr.records import FinishReason, Sample
 
 MAX_ATTEMPTS = 40
 """Lines of a task's attempts."""
@@ -93,7 +93,7 @@ def task(index: RunIndex, task: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {headline(attempt)}"
         if attempt.judgement is None:
             continue
-        if attempt.role == Role.SOLVER:
+        if attempt.role == "solver":
             yield from (f"      {label}: {_line(text)}" for label, text in attempt.judgement.answer or ())
         if attempt.judgement.detail:
             yield f"      why: {_line(attempt.judgement.detail)}"

@@ -16,7 +16,7 @@ import msgspec
 from blake3 import blake3
 
 from azr.errors import UserError
-from azr.records import VALID, FinishReason, PromptIds, Role, Sample, Task
+from azr.records import VALID, FinishReason, PromptIds, Sample, Task
 
 if TYPE_CHECKING:
     from azr.runs.metrics import Metrics
@@ -138,7 +138,7 @@ def _upgraded_answer(record: dict[str, Any]) -> dict[str, Any]:
     is_graded = verdict != "ungraded"
     unfinished = FinishReason.LENGTH if record["tokens"] else FinishReason.GIVEN_UP
     return record | {
-        "role": Role.SOLVER,
+        "role": "solver",
         "kind": record["suite"],
         "problem_id": record["question"],
         "index": record["sample"],
@@ -159,7 +159,7 @@ def _verdict_by_reward(record: dict[str, Any]) -> str:
     """Return the verdict that the parts of the reward imply; schema 1 has no other."""
     parts = record.get("reward_parts") or {}
     names = [name for name in parts if name != "overlong"]
-    if record.get("role") == Role.SOLVER:
+    if record.get("role") == "solver":
         return names[0] if names else ""
     return names[0] if len(names) == 1 and parts[names[0]] < 0 else VALID
 

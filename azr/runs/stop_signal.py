@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from azr.errors import RunEnded
-from azr.records import FinishReason, Reason, Role, Sample
+from azr.records import ROLES, FinishReason, Reason, Role, Sample
 from azr.runs.metrics import malformed_share, sampled
 from azr.runs.sample_file import Decode
 
@@ -121,7 +121,7 @@ class MalformedAlarm:
         ``texts``: the file that holds the round's responses, where there is one. A role that was not sampled in this
         round keeps its count of rounds.
         """
-        for role in Role:
+        for role in ROLES:
             share = malformed_share(samples, role)
             if share is None:
                 continue

@@ -24,7 +24,7 @@ from azr.answering import GIVEN_UP, Executor, answer, given_up, task_problem
 from azr.concurrency import Phase, stable_seed, task_group
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Judgement, Reason, Role, Sample, Task
+from azr.records import Completion, FinishReason, Judgement, Reason, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem
 from azr.selfplay.proposer import draw_references, validate
@@ -228,7 +228,7 @@ class SelfPlayStep:
                 judgement = replace(judgement, verdict=outcome, detail=detail, reason=Reason.ATTEMPTS_UNGRADED)
         sample = Sample(
             completion=completion,
-            role=Role.PROPOSER,
+            role="proposer",
             kind=kind,
             problem_id=id,
             group=f"propose:{item.name}-{kind}-{self._first_of_prompt(item.index):04d}",

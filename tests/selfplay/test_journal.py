@@ -13,7 +13,7 @@ import pytest
 
 from azr.config import ClusterConfig, Config, RolloutConfig, RunConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.records import Completion, Role
+from azr.records import Completion
 from azr.selfplay.ahead import play_ahead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem, write_journal
@@ -84,7 +84,7 @@ async def test_refusals_do_not_change_how_many_stored_tasks_are_solved() -> None
     proposals = ["<|program|>no form"] * 4 + [proposal("a + 1"), proposal("a + 2")]
     config = replace_play(CONFIG, proposer_prompts=6, solver_prompts=5, train_on_estimates=False)
     result = await step(config, Engine(proposals), seeded(config)).play()
-    solved = Counter(t.problem_id for t in trained(result) if t.role is Role.SOLVER)
+    solved = Counter(t.problem_id for t in trained(result) if t.role == "solver")
     assert solved == {"seed-deduction": 3, "000001-deduction-0004": 1, "000001-deduction-0005": 1}
 
 
@@ -147,7 +147,7 @@ async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_n
     assert again.asked["<|deduction|>"] == 0
     assert funnel(second, "deduction").proposed == 11 and not journal.left_over[2]
     assert [task.id for task in second.stored] == ["000001-deduction-0007"]
-    both = Counter(t.problem_id for t in (*trained(first), *trained(second)) if t.role is Role.PROPOSER)
+    both = Counter(t.problem_id for t in (*trained(first), *trained(second)) if t.role == "proposer")
     assert set(both.values()) == {1} and len(both) == 20
     solved = Counter(t.group for t in trained(second) if t.problem_id == "000001-deduction-0007")
     assert solved == {
@@ -358,7 +358,7 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
 
 
 def check(result: StepResult, buffer: TaskBuffer, proposals: Counter[str]) -> None:
-    proposed = [sample for sample in result.samples if sample.role is Role.PROPOSER]
+    proposed = [sample for sample in result.samples if sample.role == "proposer"]
     proposals.update(sample.problem_id for sample in proposed)
     valid = {sample.problem_id for sample in proposed if sample.verdict == "valid"}
     assert {task.id for task in result.stored} == valid, "valid proposals are stored, each once"

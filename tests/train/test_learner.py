@@ -19,7 +19,7 @@ from azr.algorithms.advantages import estimate_advantages
 from azr.algorithms.batch import Batch
 from azr.cluster.gpu_turns import leave_gpu
 from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO, KLConfig, PluginEstimator
-from azr.records import Completion, FinishReason, Role, Sample
+from azr.records import Completion, FinishReason, Sample
 from azr.train.learner import Learner
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import CriticWorker, PolicyWorker
@@ -64,7 +64,7 @@ def trajectories(completions: list[Completion]) -> list[Sample]:
     return [
         Sample(
             completion=completion,
-            role=Role.PROPOSER if index % 3 == 0 else Role.SOLVER,
+            role="proposer" if index % 3 == 0 else "solver",
             kind="deduction" if index % 2 else "abduction",
             problem_id=str(index),
             group=str(index // 2),
