@@ -56,11 +56,8 @@ Origin = Literal["sampled", "prefix", "trace"]
 """Who wrote a response: the policy, another model up to a point, or another model all of it."""
 
 
-class FinishReason(StrEnum):
-    STOP = "stop"
-    LENGTH = "length"
-    GIVEN_UP = "given_up"
-    """The engine took longer than `timeout.generate_s`; the response is empty."""
+FinishReason = Literal["stop", "length", "given_up"]
+"""Why a response ended; given_up: the engine took longer than `timeout.generate_s`, and the response is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,7 @@ class Completion:
     def __reduce__(self) -> tuple[Any, ...]:
         """As plain bytes: arrays by themselves cost Ray many times what they hold, and versions hardly ever change."""
         arrays = self.response_ids.tobytes(), self.logprobs.tobytes(), version_runs(self.weight_versions)
-        return _unpickle, (self.prompt_ids, *arrays, self.finish_reason.value, self.text)
+        return _unpickle, (self.prompt_ids, *arrays, self.finish_reason, self.text)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -153,7 +150,7 @@ def _unpickle(
     ids: bytes,
     logprobs: bytes,
     runs: Sequence[tuple[int, int]],
-    reason: str,
+    reason: FinishReason,
     text: str | None,
 ) -> Completion:
     prompt_ids.flags.writeable = False  # so that completions that came together share it
@@ -162,7 +159,7 @@ def _unpickle(
         prompt_ids=prompt_ids,
         response_ids=np.frombuffer(ids, np.int32),
         logprobs=np.frombuffer(logprobs, np.float32),
-        finish_reason=FinishReason(reason),
+        finish_reason=reason,
         weight_versions=np.repeat(versions, counts) if len(runs) > 1 else versions[0],
         text=text,
     )
@@ -172,7 +169,7 @@ NO_TOKENS = Completion(
     prompt_ids=np.zeros(0, np.int32),
     response_ids=np.zeros(0, np.int32),
     logprobs=np.zeros(0, np.float32),
-    finish_reason=FinishReason.STOP,
+    finish_reason="stop",
     weight_versions=np.zeros(0, np.int32),
 )
 """Completion of a sample that was read from a file."""
@@ -288,7 +285,7 @@ class Sample:
     response: str = ""
     prompt_tokens: int | None = None
     response_tokens: int | None = None
-    finish_reason: FinishReason = FinishReason.STOP
+    finish_reason: FinishReason = "stop"
     weight_versions: list[tuple[int, int]] = field(default_factory=list)
     """Pairs of a version of the weights and of how many tokens in a row it sampled; tokens of a trace have none."""
     trace_tokens: int = 0
@@ -338,7 +335,7 @@ class Sample:
     @property
     def is_malformed(self) -> bool:
         """Whether the response is not in the asked format; one that was cut off is not."""
-        return self.finish_reason == FinishReason.LENGTH or self.verdict == "malformed"
+        return self.finish_reason == "length" or self.verdict == "malformed"
 
     @property
     def origin(self) -> Origin:

@@ -9,7 +9,7 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
 from azr.explorer.queries import AROUND, ORIGINS, SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
-from azr.records import FinishReason, Sample
+from azr.records import Sample
 
 MAX_ATTEMPTS = 40
 """Lines of a task's attempts."""
@@ -66,7 +66,7 @@ def headline(sample: Sample) -> str:
     if sample.mismatch is not None:
         parts.append(f"mismatch {sample.mismatch:.4f}")
     if sample.response_tokens is not None:
-        is_cut_off = sample.finish_reason is FinishReason.LENGTH
+        is_cut_off = sample.finish_reason == "length"
         parts.append(f"{sample.response_tokens} tokens{' (cut off)' if is_cut_off else ''}")
     if origin := ORIGINS[sample.origin]:
         parts.append(origin)

@@ -16,7 +16,7 @@ import msgspec
 from blake3 import blake3
 
 from azr.errors import UserError
-from azr.records import VALID, FinishReason, PromptIds, Sample, Task
+from azr.records import VALID, PromptIds, Sample, Task
 
 if TYPE_CHECKING:
     from azr.runs.metrics import Metrics
@@ -136,7 +136,7 @@ def _upgraded_answer(record: dict[str, Any]) -> dict[str, Any]:
     """Return an answer of an evaluation before it was a sample, with the fields of `Sample`."""
     verdict, answer = record["verdict"], record["answer"]
     is_graded = verdict != "ungraded"
-    unfinished = FinishReason.LENGTH if record["tokens"] else FinishReason.GIVEN_UP
+    unfinished = "length" if record["tokens"] else "given_up"
     return record | {
         "role": "solver",
         "kind": record["suite"],
@@ -144,7 +144,7 @@ def _upgraded_answer(record: dict[str, Any]) -> dict[str, Any]:
         "index": record["sample"],
         "response_tokens": record["tokens"],
         "tokens": (),
-        "finish_reason": unfinished if record["truncated"] else FinishReason.STOP,
+        "finish_reason": unfinished if record["truncated"] else "stop",
         "judgement": {
             "verdict": verdict,
             "answer": None if answer is None else [("answer", answer)],

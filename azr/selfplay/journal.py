@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from azr.answering import Sampler
-from azr.records import Completion, FinishReason, PromptIds, Task
+from azr.records import Completion, PromptIds, Task
 from azr.tasks.composites import GivenFunctions
 
 FILE = "in_flight.json.gz"
@@ -175,4 +175,4 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def _completion(tree: dict[str, Any]) -> Completion:
-    return Completion(**(tree | {"finish_reason": FinishReason(tree["finish_reason"])}))
+    return Completion(**tree)

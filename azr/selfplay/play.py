@@ -24,7 +24,7 @@ from azr.answering import GIVEN_UP, Executor, answer, given_up, task_problem
 from azr.concurrency import Phase, stable_seed, task_group
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Judgement, Reason, Sample, Task
+from azr.records import Completion, Judgement, Reason, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem
 from azr.selfplay.proposer import draw_references, validate
@@ -197,7 +197,7 @@ class SelfPlayStep:
         completion = completions[0] if completions else given_up(prompt)
         outcome: Task | RejectReason = RejectReason.LOST
         judgement = Judgement(verdict=RejectReason.LOST, detail=GIVEN_UP, reason=Reason.GIVEN_UP)
-        if completion.finish_reason is not FinishReason.GIVEN_UP:
+        if completion.finish_reason != "given_up":
             with self.phase("validate"):
                 outcome, judgement = await validate(
                     kind,

@@ -23,7 +23,7 @@ from azr.cluster.gpu_turns import leave_gpu, return_to_gpu
 from azr.concurrency import Phase
 from azr.config import Config, PluginEstimator
 from azr.errors import RunEnded
-from azr.records import Completion, FinishReason, Sample
+from azr.records import Completion, Sample
 from azr.train.model_worker import StepReport
 from azr.train.profile import table
 from azr.train.train_batch import TrainBatch
@@ -74,7 +74,7 @@ class Learner:
         """
         is_masking = self._config.reward.overlong == "mask"
         for sample in samples:
-            is_masked = is_masking and sample.finish_reason is FinishReason.LENGTH
+            is_masked = is_masking and sample.finish_reason == "length"
             sample.used = "cut off" if is_masked else "recorded"
         finished = [sample for sample in samples if sample.used == "recorded"]
         metrics = await self._learn(finished, step, critic_only)

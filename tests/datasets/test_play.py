@@ -22,7 +22,7 @@ from azr.errors import UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import AnswerExecutor
 from azr.prompts.codec import PromptCodec
-from azr.records import NO_ROWS_TAKEN, Completion, FinishReason, Judgement, Reason, RowsLeft, Sample
+from azr.records import NO_ROWS_TAKEN, Completion, Judgement, Reason, RowsLeft, Sample
 from azr.runs.metrics import malformed_share
 from azr.selfplay.play import StepResult
 from azr.selfplay.rewards import can_teach
@@ -72,7 +72,7 @@ class Sampler:
 
     def _completion(self, prompt_ids: list[int], text: str, ends: bool) -> Completion:
         ids = self.codec.encode(text) + [self.codec.stops.token_ids[0]] * ends
-        reason = FinishReason.STOP if ends else FinishReason.LENGTH
+        reason = "stop" if ends else "length"
         return Completion(
             prompt_ids=prompt_ids, response_ids=ids, logprobs=-1.0, finish_reason=reason, weight_versions=0
         )
@@ -119,7 +119,7 @@ async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, 
         assert outcomes == {"right": 1, "wrong": 1, "malformed": 2}, (row["id"], outcomes)
         assert sorted(each.reward for each in group) == [-0.25, -0.25, 0.0, 1.0]
         assert sum(each.accuracy for each in group) == 1.0
-        cut_off = [each for each in group if each.completion.finish_reason is FinishReason.LENGTH]
+        cut_off = [each for each in group if each.completion.finish_reason == "length"]
         assert [each.reward for each in cut_off] == [-0.25]
         assert cut_off[0].judgement.detail.startswith("cut off after")
         reasons = {each.judgement.reason for each in group if each.verdict == "malformed"}

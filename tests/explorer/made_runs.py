@@ -8,7 +8,7 @@ from pathlib import Path
 
 from azr.evaluation.answer_file import ANSWERS, AnswerFile
 from azr.evaluation.periodic import Evaluated
-from azr.records import Completion, FinishReason, Judgement, Role, Sample, Task
+from azr.records import Completion, Judgement, Role, Sample, Task
 from azr.runs.sample_file import JsonLines, write_samples
 from azr.tasks.base import Verdict
 
@@ -42,7 +42,7 @@ def answer(id: str, verdict: str = "right", detail: str = "", text: str = "an an
 def _sample(role: Role, id: str, group: str, verdict: str, detail: str, text: str, **change: object) -> Sample:
     completion = Completion(
         prompt_ids=[*map(ord, str(change.pop("prompt", f"the prompt of {id}")))], response_ids=[*map(ord, text)],
-        logprobs=-0.5, finish_reason=FinishReason(str(change.pop("finish", "stop"))), weight_versions=3,
+        logprobs=-0.5, finish_reason=str(change.pop("finish", "stop")), weight_versions=3,
     )  # fmt: skip
     reward = float(str(change.pop("reward", 1.0 if verdict in ("valid", "right") else -1.0)))
     is_trained = change.get("used", "trained") == "trained"

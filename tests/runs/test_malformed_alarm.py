@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from azr.errors import RunEnded
-from azr.records import Completion, FinishReason, Judgement, Reason, Role, Sample
+from azr.records import Completion, Judgement, Reason, Role, Sample
 from azr.runs.stop_signal import MalformedAlarm, shortened
 from tests.runs.factory import sample
 
@@ -23,7 +23,7 @@ def bad(role: Role, text: str = "raw", cut_off: int = 0) -> list[Sample]:
 
 def responses(role: Role, verdicts: list[str], text: str = "raw", finish: str = "stop") -> list[Sample]:
     completion = Completion(
-        prompt_ids=[1], response_ids=[*map(ord, text)], logprobs=0.0, finish_reason=FinishReason(finish),
+        prompt_ids=[1], response_ids=[*map(ord, text)], logprobs=0.0, finish_reason=finish,
         weight_versions=0,
     )  # fmt: skip
     judgements = [Judgement(verdict=each, reason=Reason.NO_BLOCK if each == "malformed" else "") for each in verdicts]

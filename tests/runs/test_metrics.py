@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from azr.monitoring.monitor import response_metrics
-from azr.records import Completion, FinishReason, Judgement, Reason, Role, Sample
+from azr.records import Completion, Judgement, Reason, Role, Sample
 from azr.runs.metrics import (
     check_finite,
     funnel_metrics,
@@ -179,7 +179,7 @@ def test_parts_that_graders_of_rows_give_are_metrics() -> None:
 
 def versions(*versions: int, used: str = "trained") -> Sample:
     completion = Completion(
-        prompt_ids=(1,), response_ids=versions, logprobs=-0.5, finish_reason=FinishReason.STOP, weight_versions=versions
+        prompt_ids=(1,), response_ids=versions, logprobs=-0.5, finish_reason="stop", weight_versions=versions
     )  # type: ignore[arg-type]
     return sample("solver", completion=completion, used=used)
 

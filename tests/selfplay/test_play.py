@@ -13,7 +13,7 @@ from azr.config import CompositesConfig, Config, ExecutorConfig, RolloutConfig, 
 from azr.execution import CallResult, CallStatus, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.prompts.codec import PromptCodec
-from azr.records import VALID, Completion, FinishReason, Sample
+from azr.records import VALID, Completion, Sample
 from azr.runs.metrics import num_ungraded, step_metrics
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
@@ -57,7 +57,7 @@ class Script:
 
 
 def completion(prompt_ids: list[int], text: str) -> Completion:
-    finish = FinishReason.STOP if text.endswith("<|end|>") else FinishReason.LENGTH
+    finish = "stop" if text.endswith("<|end|>") else "length"
     return factory.completion(CODEC.encode(text), tuple(prompt_ids), finish=finish)
 
 

@@ -239,7 +239,7 @@ def _rollout_table(step: int, samples: Sequence[Sample]) -> Table:
             verdict, detail = (each.verdict or None), "" if each.judgement is None else each.judgement.detail
             rows.append((
                 *(step, *player, each.problem_id, each.reward, verdict, cut(detail)),
-                *(each.response_tokens, each.finish_reason.value, cut(each.prompt), cut(each.response)),
+                *(each.response_tokens, each.finish_reason, cut(each.prompt), cut(each.response)),
             ))  # fmt: skip
     return Table(columns=ROLLOUT_COLUMNS, rows=tuple(rows))
 
