@@ -149,7 +149,7 @@ class Journal:
                 continue  # by an earlier version; its proposal begins it again
             # It sets nothing that is no part of the constructor.
             item = replace(msgspec.convert(origin | (origin["shown"] or {}), WorkItem))
-            item.answers = {int(seed): [_completion(each) for each in some] for seed, some in tree["answered"].items()}
+            item.answers = {int(seed): [Completion(**each) for each in some] for seed, some in tree["answered"].items()}
             self._items[item.key] = item
             if tree.get("left_over", True):
                 self.left_over.setdefault(step, []).append(item)
@@ -172,7 +172,3 @@ def _plain(value: Any) -> dict[str, Any]:
         "finish_reason": value.finish_reason,
         "weight_versions": value.weight_versions.tolist(),
     }
-
-
-def _completion(tree: dict[str, Any]) -> Completion:
-    return Completion(**tree)

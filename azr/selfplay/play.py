@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from azr.answering import GIVEN_UP, Executor, answer, given_up, task_problem
 from azr.concurrency import Phase, stable_seed, task_group
@@ -226,12 +225,13 @@ class SelfPlayStep:
                 outcome = RejectReason.LOST
                 detail = "no attempt at it could be graded"
                 judgement = replace(judgement, verdict=outcome, detail=detail, reason=Reason.ATTEMPTS_UNGRADED)
+        first = item.index - item.index % self.config.selfplay.proposals_per_prompt  # of those with the same prompt
         sample = Sample(
             completion=completion,
             role="proposer",
             kind=kind,
             problem_id=id,
-            group=f"propose:{item.name}-{kind}-{self._first_of_prompt(item.index):04d}",
+            group=f"propose:{item.name}-{kind}-{first:04d}",
             judgement=judgement,
             solve_rate=outcome.solve_rate if isinstance(outcome, Task) else None,
             used="ungraded" if outcome is RejectReason.LOST else "recorded",
@@ -384,10 +384,6 @@ class SelfPlayStep:
                 ]
         return items
 
-    def _first_of_prompt(self, index: int) -> int:
-        """Return the index of the first proposal that answers the same prompt as this one."""
-        return index - index % self.config.selfplay.proposals_per_prompt
-
     def _draw_functions(self, kind: str, index: int) -> GivenFunctions | None:
         """Draw functions for a proposal to call, by `selfplay.composites.chance` and if stored programs serve."""
         chance, most = schedule(self.config.selfplay.composites, self.step)
@@ -402,22 +398,12 @@ class SelfPlayStep:
 
 def sort_samples(samples: Sequence[Sample]) -> list[Sample]:
     """Sort by content, which decides how samples are packed and in which order gradients are added."""
-    return sorted(samples, key=lambda t: (t.kind, t.role, t.group, *_sampled(t.completion), t.trace_tokens))
+    return sorted(samples, key=lambda t: (t.kind, t.role, t.group, *_sort_keys(t.completion), t.trace_tokens))
 
 
-def _sampled(completion: Completion) -> tuple[bytes, _Numbers]:
-    """Return a sort key in the order of the lists of token ids and logprobs; big-endian bytes sort like numbers."""
-    return completion.response_ids.astype(">i4").tobytes(), _Numbers(completion.logprobs)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Numbers:
-    """Sorts like a list, which is made only for a comparison: few responses have the same ids."""
-
-    array: npt.NDArray[np.float32]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Numbers) and np.array_equal(self.array, other.array)
-
-    def __lt__(self, other: _Numbers) -> bool:
-        return bool(self.array.tolist() < other.array.tolist())
+def _sort_keys(completion: Completion) -> tuple[bytes, bytes]:
+    """Return bytes that sort as the lists of token ids and log-probabilities do."""
+    # A larger float has larger bits; of negative ones smaller bits. Adding 0 makes one of the two zeros.
+    bits = (completion.logprobs + np.float32(0)).view(np.uint32)
+    ordered = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
+    return completion.response_ids.astype(">i4").tobytes(), ordered.astype(">u4").tobytes()
