@@ -51,7 +51,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 
 from azr.cluster.weight_sync import PushReport
 from azr.concurrency import task_group
@@ -136,8 +135,9 @@ class SelfPlayExperiment:
             await self.journal.close()
 
     async def seed(self) -> None:
-        logger, system = self.logger, self.system
-        await fill_buffer(
+        """Fill the buffer. Proposals are recorded as step 0: nothing of them is trained on."""
+        logger, system, proposals = self.logger, self.system, list[Sample]()
+        rounds = fill_buffer(
             self.buffer,
             self.config,
             self.seeds,
@@ -145,18 +145,17 @@ class SelfPlayExperiment:
             engines=system.engines,
             executor=system.executor,
             phase=logger.phase,
-            store=logger.log_tasks,
-            record=self._record_seeding,
             log=logger.progress.log,
             refused=logger.run.seeds_refused,
-            watch=partial(self.alarm.watch, texts=logger.run.rollouts(0)),
         )
+        async for name, grown in rounds:
+            logger.log_tasks(grown.stored)
+            if grown.samples:
+                proposals += grown.samples
+                await self.monitor.watch(proposals, {})
+                await logger.log_rollouts(0, proposals, self.codec.decode)
+                self.alarm.watch(name, grown.samples, logger.run.rollouts(0))
         await system.executor.stats_delta()
-
-    async def _record_seeding(self, proposals: Sequence[Sample]) -> None:
-        """Record proposals as step 0: nothing of them is trained on."""
-        await self.monitor.watch(proposals, {})
-        await self.logger.log_rollouts(0, proposals, self.codec.decode)
 
     async def play(self, step: int) -> StepResult:
         """Play one step with the current policy: self-play, rows, or both."""
