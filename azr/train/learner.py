@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -229,7 +228,9 @@ async def update_policy(
     were not, as `skipped_steps`, and since the last that was, as `skipped_in_a_row`; `micro_batches` and `packing` of
     the batch; and as `mismatch_…` how far the engines' logprobs of what they sampled were from the policy's.
     """
-    ranks, logprobs, phases = zip(*await _update(group, batch, columns, timeout_s, trace), strict=True)
+    args = [(*of_rank, trace) for of_rank in batch.for_ranks(columns)]
+    updates = await group.scatter("update", args, timeout_s=timeout_s, to="take an optimizer step")
+    ranks, logprobs, phases = zip(*updates, strict=True)
     if trace:
         log.info("profile of the policy's update, with a trace in %s:\n%s", trace, table(phases[0]))
     metrics = _mean_metrics(batch, ranks, policy_metrics)
@@ -251,15 +252,8 @@ async def update_critic(
 
     Returns metrics as `update_policy`, without the mismatch.
     """
-    return _mean_metrics(batch, await _update(group, batch, columns, timeout_s), value_metrics)
-
-
-async def _update(
-    group: WorkerGroup, batch: TrainBatch, columns: Mapping[str, Tensor], timeout_s: float, *more: str
-) -> list[Any]:
-    parts = zip(batch.rank_refs, batch.for_ranks(columns), strict=True)
-    args = [(ref, batch.normalizers, part, *more) for ref, part in parts]
-    return await group.scatter("update", args, timeout_s=timeout_s, to="take an optimizer step")
+    ranks = await group.scatter("update", batch.for_ranks(columns), timeout_s=timeout_s, to="take an optimizer step")
+    return _mean_metrics(batch, ranks, value_metrics)
 
 
 def _mean_metrics(

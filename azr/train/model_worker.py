@@ -304,11 +304,7 @@ class ModelWorker:
         return [self._take_step(*each, of_micros, loss_fn) for each in zip(batch, normalizers, strict=True)]
 
     def _take_step(
-        self,
-        mini: Sequence[PackedBatch],
-        normalizer: float,
-        columns: Iterator[dict[str, Tensor]],
-        loss_fn: LossFn,
+        self, mini: Sequence[PackedBatch], normalizer: float, columns: Iterator[dict[str, Tensor]], loss_fn: LossFn
     ) -> StepReport:
         lr = self.engine.get_lr()[0]
         total: Sums = {}

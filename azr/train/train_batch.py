@@ -71,9 +71,12 @@ class TrainBatch:
             packing=sum(completions[i].num_tokens for i in members) / computed,
         )
 
-    def for_ranks(self, columns: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-        """Return each rank's part of each column (R)."""
-        return [{name: column_R[index] for name, column_R in columns.items()} for index in self.token_index]
+    def for_ranks(self, columns: Mapping[str, Tensor]) -> list[tuple[object, ...]]:
+        """Return each rank's arguments of an update: its batch, the normalizers and its part of each column (R)."""
+        return [
+            (ref, self.normalizers, {name: column_R[index] for name, column_R in columns.items()})
+            for ref, index in zip(self.rank_refs, self.token_index, strict=True)
+        ]
 
     def column(self, outputs: Sequence[Tensor]) -> Tensor:
         """Join the ranks' outputs (R_k) into a column (R), with NaN for tokens that were not packed."""

@@ -34,7 +34,7 @@ def test_arrays_follow_their_tokens_and_outputs_come_back_in_order(
 ) -> None:
     batch = TrainBatch.build(completions, mini_batches, ranks, 64)
     everything = torch.tensor([t for c in completions for t in c.response_ids])
-    parts = batch.for_ranks({"targets": everything})
+    parts = [columns for _, _, columns in batch.for_ranks({"targets": everything})]
     held = rank_batches(batch)
     for columns, rank_batch in zip(parts, held, strict=True):
         assert columns["targets"].tolist() == targets(rank_batch)
@@ -52,7 +52,7 @@ def test_a_batch_of_some_completions_leaves_the_others_out(ray_cluster: None, co
     tokens = torch.arange(sum(len(c.response_ids) for c in completions))
     lengths = [len(c.response_ids) for c in completions]
     expected = torch.cat([piece for i, piece in enumerate(tokens.split(lengths)) if i in (1, 3, 5, 7)])
-    column = batch.column([columns["index"].double() for columns in batch.for_ranks({"index": tokens})])
+    column = batch.column([columns["index"].double() for _, _, columns in batch.for_ranks({"index": tokens})])
     assert column[expected].tolist() == expected.tolist()
     assert column.isnan().sum() == len(tokens) - len(expected), "tokens that are not in the batch"
 
@@ -93,7 +93,7 @@ def learners_work(count: int) -> float:
     kept = without_samples(mini_batches, batch.has_gradient(AlgorithmConfig()), 8)
     batch.loss_weights_R = loss_weights(batch, "kind_role", mini_batches, kept, 128)
     ranks = packed.for_ranks(batch.policy_columns(AlgorithmConfig()))
-    assert torch.equal(packed.column([columns["advantages"] for columns in ranks]), batch.advantages_R)
+    assert torch.equal(packed.column([columns["advantages"] for _, _, columns in ranks]), batch.advantages_R)
     batch.write_results(samples, batch.rollout_logprobs_R)
     return time.process_time() - began
 
