@@ -170,7 +170,7 @@ class IntrinsicRewardConfig:
     """Optional bonuses for the proposer, each at most 0.5; one that is not named costs nothing."""
 
     bonuses: tuple[str, ...] = ()
-    """Bonuses that azr/selfplay/rewards/registry.py knows, each as `name:coefficient`: `complexity`, cyclomatic, over
+    """Bonuses that azr/selfplay/rewards.py knows, each as `name:coefficient`: `complexity`, cyclomatic, over
     15; `edit_distance`, of the syntax tree from the references; `halstead`, effort and volume; `answer_diversity`, one
     minus the frequency of the task's answer in the buffer."""
     combine: Literal["sum", "multiply", "sum_multiply", "multiply_sum"] = "sum"
@@ -200,7 +200,7 @@ class RewardConfig:
     """With `soft`: number of tokens before `rollout.max_response_tokens` over which the added reward falls linearly
     from 0 to -1."""
     proposer: str = "learnability"
-    """What a task's solve rate s pays its proposer, by a name in azr/selfplay/rewards/registry.py: `learnability`, the
+    """What a task's solve rate s pays its proposer, by a name in azr/selfplay/rewards.py: `learnability`, the
     paper's 1-s; `inverse`, 1-s at s=0 too; `variance`, 4s(1-s); `band`, 1 for medium s. All but `inverse` pay
     `unlearnable` at s=0, and all do at s=1."""
 

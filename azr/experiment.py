@@ -47,9 +47,10 @@ journal, so a resumed run does the same with them and with a step that was playe
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 
 from azr.cluster.weight_sync import PushReport
 from azr.concurrency import task_group
@@ -58,7 +59,7 @@ from azr.datasets.play import DataPlay
 from azr.evaluation.periodic import PeriodicEval
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.prompts.codec import PromptCodec
-from azr.records import Role, Sample
+from azr.records import ROLES, Sample
 from azr.runs.checkpoint_store import AsyncCheckpointer
 from azr.runs.metrics import (
     LEARNING_PHASES,
@@ -71,7 +72,7 @@ from azr.runs.metrics import (
 )
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import MalformedAlarm, StopSignal
-from azr.selfplay.ahead import PlayAhead
+from azr.selfplay.ahead import play_ahead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep, StepResult, sort_samples
@@ -118,21 +119,25 @@ class SelfPlayExperiment:
             if self.config.kinds:
                 await stop.cancel_on_stop(self.seed())
             self.logger.log_baseline(await stop.cancel_on_stop(self.evaluate(0)))
-        first, last = self.checkpointer.done + 1, self.config.run.steps
+        steps = range(self.checkpointer.done + 1, self.config.run.steps + 1)
+        permits = asyncio.Semaphore(1 + self.config.steps_ahead)
         try:
-            async with PlayAhead(self.play, first, last, self.config.steps_ahead) as ahead:
-                for step in range(first, last + 1):
+            async with aclosing(play_ahead(self.play, steps, permits)) as results:
+                for step in steps:
                     self.logger.begin_step()
-                    played = await stop.cancel_on_stop(ahead.next())
-                    if await self.learn_from(step, played, ahead):
+                    played = await stop.cancel_on_stop(anext(results))
+                    if await self.learn_from(step, played, permits):
                         break
                     stop.raise_if_requested()
+                    if not self.config.steps_ahead:
+                        permits.release()
         finally:
             await self.journal.close()
 
     async def seed(self) -> None:
-        logger, system = self.logger, self.system
-        await fill_buffer(
+        """Fill the buffer. Proposals are recorded as step 0: nothing of them is trained on."""
+        logger, system, proposals = self.logger, self.system, list[Sample]()
+        rounds = fill_buffer(
             self.buffer,
             self.config,
             self.seeds,
@@ -140,18 +145,17 @@ class SelfPlayExperiment:
             engines=system.engines,
             executor=system.executor,
             phase=logger.phase,
-            store=logger.log_tasks,
-            record=self._record_seeding,
             log=logger.progress.log,
             refused=logger.run.seeds_refused,
-            watch=partial(self.alarm.watch, texts=logger.run.rollouts(0)),
         )
+        async for name, grown in rounds:
+            logger.log_tasks(grown.stored)
+            if grown.samples:
+                proposals += grown.samples
+                await self.monitor.watch(proposals, {})
+                await logger.log_rollouts(0, proposals, self.codec.decode)
+                self.alarm.watch(name, grown.samples, logger.run.rollouts(0))
         await system.executor.stats_delta()
-
-    async def _record_seeding(self, proposals: Sequence[Sample]) -> None:
-        """Record proposals as step 0: nothing of them is trained on."""
-        await self.monitor.watch(proposals, {})
-        await self.logger.log_rollouts(0, proposals, self.codec.decode)
 
     async def play(self, step: int) -> StepResult:
         """Play one step with the current policy: self-play, rows, or both."""
@@ -187,8 +191,11 @@ class SelfPlayExperiment:
             data={name: count for result in results for name, count in result.data.items()},
         )
 
-    async def learn_from(self, step: int, played: StepResult, ahead: PlayAhead) -> bool:
-        """Train on a step, push the weights, evaluate, record and begin the checkpoint; True after the last step."""
+    async def learn_from(self, step: int, played: StepResult, permits: asyncio.Semaphore) -> bool:
+        """Train on a step, push the weights, evaluate, record and begin the checkpoint; True after the last step.
+
+        Once the engines have its weights, one more step may be played ahead.
+        """
         phase, samples, run = self.logger.phase, played.samples, self.config.run
         drop_stale(samples, step - 1, self.config.rollout.staleness)
         with phase("save"):  # of the step before: it holds weights that the trainers are about to change
@@ -196,7 +203,8 @@ class SelfPlayExperiment:
         await self.system.turns.trainers_turn(phase)
         learned, watched = await self.learn(step, played)
         pushed = await self.system.turns.engines_turn(step, phase)
-        ahead.learned()
+        if self.config.steps_ahead:
+            permits.release()
         is_last = step == run.steps or (run.max_minutes is not None and self.elapsed_s() > 60 * run.max_minutes)
         learned["eval"] = await self.evaluate(step, is_last)
         learned["staleness"] = staleness_metrics(samples, step - 1) if self.config.rollout.staleness else {}
@@ -242,7 +250,7 @@ class SelfPlayExperiment:
         timing = self.logger.step_timing()
         batch = [sample.completion for sample in samples if sample.used in ("trained", "cut off")]
         trained = sum(completion.num_tokens for completion in batch)
-        num_sampled = sum(len(sampled(samples, role)) for role in Role)
+        num_sampled = sum(len(sampled(samples, role)) for role in ROLES)
         tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | sampled_tokens(samples)
         parts: dict[str, Mapping[str, float | None]] = {
             "seconds": timing.seconds
@@ -267,7 +275,7 @@ class SelfPlayExperiment:
             "buffer": self.buffer.sizes(),
             "data": played.data,
             "batch": {"ungraded": num_ungraded(samples), "trajectories": len(batch), "tokens": trained},
-            **{str(role): {"malformed": malformed_share(samples, role)} for role in Role},
+            **{role: {"malformed": malformed_share(samples, role)} for role in ROLES},
             **learned,
         }
         self.logger.end_step(step, samples, parts, watched)

@@ -13,12 +13,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-
-class Role(StrEnum):
-    """Which half of self-play wrote a trajectory."""
-
-    PROPOSER = "proposer"
-    SOLVER = "solver"
+Role = Literal["proposer", "solver"]
+"""Which half of self-play wrote a response."""
+ROLES: tuple[Role, ...] = ("proposer", "solver")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +56,8 @@ Origin = Literal["sampled", "prefix", "trace"]
 """Who wrote a response: the policy, another model up to a point, or another model all of it."""
 
 
-class FinishReason(StrEnum):
-    STOP = "stop"
-    LENGTH = "length"
-    GIVEN_UP = "given_up"
-    """The engine took longer than `timeout.generate_s`; the response is empty."""
+FinishReason = Literal["stop", "length", "given_up"]
+"""Why a response ended; given_up: the engine took longer than `timeout.generate_s`, and the response is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +110,7 @@ class Completion:
     def __reduce__(self) -> tuple[Any, ...]:
         """As plain bytes: arrays by themselves cost Ray many times what they hold, and versions hardly ever change."""
         arrays = self.response_ids.tobytes(), self.logprobs.tobytes(), version_runs(self.weight_versions)
-        return _unpickle, (self.prompt_ids, *arrays, self.finish_reason.value, self.text)
+        return _unpickle, (self.prompt_ids, *arrays, self.finish_reason, self.text)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -156,7 +150,7 @@ def _unpickle(
     ids: bytes,
     logprobs: bytes,
     runs: Sequence[tuple[int, int]],
-    reason: str,
+    reason: FinishReason,
     text: str | None,
 ) -> Completion:
     prompt_ids.flags.writeable = False  # so that completions that came together share it
@@ -165,7 +159,7 @@ def _unpickle(
         prompt_ids=prompt_ids,
         response_ids=np.frombuffer(ids, np.int32),
         logprobs=np.frombuffer(logprobs, np.float32),
-        finish_reason=FinishReason(reason),
+        finish_reason=reason,
         weight_versions=np.repeat(versions, counts) if len(runs) > 1 else versions[0],
         text=text,
     )
@@ -175,7 +169,7 @@ NO_TOKENS = Completion(
     prompt_ids=np.zeros(0, np.int32),
     response_ids=np.zeros(0, np.int32),
     logprobs=np.zeros(0, np.float32),
-    finish_reason=FinishReason.STOP,
+    finish_reason="stop",
     weight_versions=np.zeros(0, np.int32),
 )
 """Completion of a sample that was read from a file."""
@@ -269,7 +263,7 @@ class Sample:
     """One response and everything that became of it, from the engine's answer to the line of a rollout or evaluation
     file (docs/observability.md). Later stages fill in their fields by name.
 
-    Example: ``Sample(completion=completion, role=Role.SOLVER, kind="deduction", problem_id="000012-deduction-0003",
+    Example: ``Sample(completion=completion, role="solver", kind="deduction", problem_id="000012-deduction-0003",
     group="solve:000012:000012-deduction-0003", judgement=Judgement(verdict="right"), reward=1.0)``
     """
 
@@ -291,7 +285,7 @@ class Sample:
     response: str = ""
     prompt_tokens: int | None = None
     response_tokens: int | None = None
-    finish_reason: FinishReason = FinishReason.STOP
+    finish_reason: FinishReason = "stop"
     weight_versions: list[tuple[int, int]] = field(default_factory=list)
     """Pairs of a version of the weights and of how many tokens in a row it sampled; tokens of a trace have none."""
     trace_tokens: int = 0
@@ -341,7 +335,7 @@ class Sample:
     @property
     def is_malformed(self) -> bool:
         """Whether the response is not in the asked format; one that was cut off is not."""
-        return self.finish_reason == FinishReason.LENGTH or self.verdict == "malformed"
+        return self.finish_reason == "length" or self.verdict == "malformed"
 
     @property
     def origin(self) -> Origin:

@@ -289,12 +289,12 @@ async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
     Raises UserError for a user's mistake, TimeoutError when a wait passed its deadline, and StopRequested after a
     signal. In each case nothing is left running.
     """
-    config, codec, stop = prepared.config, prepared.codec, StopSignal()
-    tasks: list[Task] = []
+    config, codec, stop, tasks = prepared.config, prepared.codec, StopSignal(), list[Task]()
     async with _session(stop) as progress:
         progress.start(total_steps=0)
         async with _started(prepared, stop, progress.busy, with_trainers=False) as system:
-            seeding = fill_buffer(
+            alarm = MalformedAlarm(codec.decode, progress.log, stop=config.run.stop_when_malformed)
+            rounds = fill_buffer(
                 _empty_buffer(prepared, config.selfplay.kinds),
                 config,
                 prepared.seeds,
@@ -302,12 +302,17 @@ async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
                 engines=system.engines,
                 executor=system.executor,
                 phase=progress.busy,
-                store=tasks.extend,
                 log=progress.log,
                 refused=refused,
-                watch=MalformedAlarm(codec.decode, progress.log, stop=config.run.stop_when_malformed).watch,
             )
-            await stop.cancel_on_stop(seeding)
+
+            async def collect() -> None:
+                async for name, grown in rounds:
+                    tasks.extend(grown.stored)
+                    if grown.samples:
+                        alarm.watch(name, grown.samples)
+
+            await stop.cancel_on_stop(collect())
     return tasks
 
 

@@ -23,7 +23,7 @@ from azr.evaluation.standalone import Evaluation
 from azr.records import Stops
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.train.model_worker import ModelWorker
-from azr.train.policy import CriticWorker, PolicyWorker, ReferenceWorker
+from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.worker_group import WorkerGroup
 
 
@@ -98,7 +98,7 @@ class System:
             if config.algorithm.needs_critic:
                 workers["critic"] = CriticWorker
             if config.has_reference:
-                workers["reference"] = ReferenceWorker
+                workers["reference"] = PolicyWorker
 
         async def start_model(name: str, worker: type[ModelWorker]) -> WorkerGroup:
             options = [placement.options(bundle) for bundle in placement.trainers]

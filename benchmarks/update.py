@@ -32,10 +32,9 @@ from azr.algorithms.packing import PackedBatch, pack
 from azr.cluster.weight_transfers import decide_push
 from azr.config import AlgorithmConfig, Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.hardware import Device
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 from azr.train.policy import PolicyWorker
 from azr.train.profile import operations
-from azr.train.train_batch import MiniBatch
 from benchmarks.random_model import SIZES, make
 
 PEAK_TFLOPS = 989.0
@@ -121,7 +120,6 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
     worker.build()
     micros = tuple(_micro_batch(options, seed) for seed in range(options.micro_batches))
     responses = sum(len(micro.target_R) for micro in micros)
-    batch = (MiniBatch(micros, float(responses)),)
     generator = torch.Generator().manual_seed(0)
     columns = {
         "rollout_logprobs": torch.full((responses,), -12.0),
@@ -130,7 +128,7 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
 
     def step() -> float:
         started = time.perf_counter()
-        worker.update(batch, columns)
+        worker.update((micros,), (float(responses),), columns)
         if device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - started
@@ -195,7 +193,7 @@ def _micro_batch(options: argparse.Namespace, seed: int) -> PackedBatch:
                 prompt_ids=tuple(dice.randrange(vocabulary) for _ in range(options.prompt)),
                 response_ids=tuple(dice.randrange(vocabulary) for _ in range(response)),
                 logprobs=(-12.0,) * response,
-                finish_reason=FinishReason.STOP,
+                finish_reason="stop",
                 weight_versions=0,
             )
         )

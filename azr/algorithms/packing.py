@@ -146,7 +146,7 @@ def make_micro_batches(
     if len(groups) < ranks:
         groups = [[index] for index in range(len(completions))]
     members = [[completions[i] for i in group] for group in groups]
-    lengths = [_load(packed_length(some), sum(map(_num_keys, some))) for some in members]
+    lengths = [_load(packed_length(some), sum(c.num_tokens for c in some)) for some in members]
     plan = plan_micro_batches(lengths, ranks, tokens_per_micro_batch)
     return [[sorted(i for group in micro for i in groups[group]) for micro in micros] for micros in plan]
 
@@ -157,22 +157,17 @@ def group_by_prompt(completions: Sequence[Completion], tokens_per_micro_batch: i
     newest: dict[int, tuple[list[int], int, int]] = {}
     for index, (c, prompt) in enumerate(zip(completions, number_prompts(completions), strict=True)):
         group, tokens, keys = newest.get(prompt, ([], len(c.prompt_ids), 0))
-        if group and _load(tokens + len(c.response_ids), keys + _num_keys(c)) > tokens_per_micro_batch:
+        if group and _load(tokens + len(c.response_ids), keys + c.num_tokens) > tokens_per_micro_batch:
             group, tokens, keys = [], len(c.prompt_ids), 0
         if not group:
             prompt_groups.append(group)
         group.append(index)
-        newest[prompt] = group, tokens + len(c.response_ids), keys + _num_keys(c)
+        newest[prompt] = group, tokens + len(c.response_ids), keys + c.num_tokens
     return prompt_groups
 
 
-def _num_keys(completion: Completion) -> int:
-    """Return the keys that attention gathers for a completion."""
-    return len(completion.prompt_ids) + len(completion.response_ids)
-
-
 def _load(tokens: int, keys: int) -> int:
-    """Return the tokens that samples count as in a micro-batch: no fewer than hold their keys."""
+    """Return the tokens that samples count as in a micro-batch: no fewer than hold the keys that attention gathers."""
     return max(tokens, -(-keys // KEYS_PER_TOKEN))
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
 from azr.errors import UserError
 from azr.prompts.chat_template import Turn
 from azr.prompts.codec import PromptCodec
-from azr.prompts.token_text import TextStream
+from azr.prompts.token_text import stream_text
 from azr.records import FinishReason
 from azr.rollout.streaming import StreamingEngine
 from azr.tasks.prompts import THINK, THOUGHT
@@ -116,18 +116,23 @@ class Conversation:
         """Print the response as it comes, and return why it ended."""
         options = self.options
         self.num_answers += 1
-        text, reason = TextStream(self.codec.decode), FinishReason.STOP
+        reason: FinishReason = "stop"
         pieces = self.engine.stream(
             ids,
             max_tokens=min(options.context - len(ids), options.max_response_tokens),
             temperature=options.temperature,
             seed=options.seed + self.num_answers - 1,
         )
-        async for piece in pieces:
-            reason = piece.finish_reason or reason
-            ended = bool(piece.token_ids) and piece.token_ids[-1] in self.codec.stops.token_ids
-            printer.write(text.add(piece.token_ids[:-1] if ended else piece.token_ids))
-        printer.write(text.end())
+
+        async def token_ids() -> AsyncIterator[Sequence[int]]:
+            nonlocal reason
+            async for piece in pieces:
+                reason = piece.finish_reason or reason
+                ended = bool(piece.token_ids) and piece.token_ids[-1] in self.codec.stops.token_ids
+                yield piece.token_ids[:-1] if ended else piece.token_ids
+
+        async for text in stream_text(token_ids(), self.codec.decode):
+            printer.write(text)
         return reason
 
     def keep(self, message: str, response: str) -> None:
@@ -165,7 +170,7 @@ def talk(conversation: Conversation, run: Callable[..., FinishReason]) -> None:
             _say("stopped")
             reason = None
         conversation.keep(message, opened + printer.text if printer.text else "")
-        if reason is FinishReason.LENGTH:
+        if reason == "length":
             _say(_why_cut(conversation.options, len(ids)))
 
 

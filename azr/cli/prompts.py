@@ -12,7 +12,7 @@ from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
 from azr.prepare import check, load_codec
-from azr.records import PromptIds, Role
+from azr.records import ROLES, PromptIds, Role
 from azr.runs.model_folder import model_folder
 from azr.tasks.registry import KINDS
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
         )
     codec = load_codec(config, folder)
     kinds = (options.kind,) if options.kind else config.kinds
-    roles = [Role(options.role)] if options.role else list(Role)
+    roles = [options.role] if options.role else ROLES
     for line in (*_lines(config, codec, kinds, roles, options.ids), *_row_lines(config, codec, options.ids)):
         print(line)
     ends = " or ".join(f"{end} ({codec.decode([end])})" for end in codec.stops.token_ids)
@@ -50,7 +50,7 @@ def parser() -> Parser:
     parser = Parser("prompts", __doc__)
     parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--kind", help="only this kind of task (default: all of the recipe)")
-    parser.add_argument("--role", choices=[str(role) for role in Role], help="only this role")
+    parser.add_argument("--role", choices=ROLES, help="only this role")
     parser.add_argument("--ids", action="store_true", help="also print token ids")
     return parser
 
@@ -82,7 +82,7 @@ def _lines(
     for name in kinds:
         kind = KINDS[name]
         for role in roles:
-            if role is Role.PROPOSER:
+            if role == "proposer":
                 ids, _, _ = codec.proposer_prompt(kind, [kind.seed()], longest)
             else:
                 ids = codec.solver_prompt(kind, kind.seed())

@@ -88,10 +88,12 @@ async def _convert(options: argparse.Namespace, values: dict[str, Any]) -> list[
     refused: list[dict[str, object]] = []
     async with SandboxPool(config) as pool:
         for path, lines in contents:
-            checked = await check_seeds(lines, buffer, proposal_limits(), pool.execute, lambda task: None)
-            tasks += checked.tasks
-            refused += [{"file": str(path), **each} for each in checked.refused]
-            print(seeds_line(path, checked, _rejects(out)))
+            passed, rejected, num_changed = await check_seeds(
+                lines, buffer, proposal_limits(), pool.execute, lambda task: None
+            )
+            tasks += passed
+            refused += [{"file": str(path), **each} for each in rejected]
+            print(seeds_line(path, len(passed), rejected, num_changed, _rejects(out)))
     if refused:
         with _writing(out):
             out.parent.mkdir(parents=True, exist_ok=True)

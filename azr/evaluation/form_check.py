@@ -15,10 +15,10 @@ from azr.evaluation.suites.exam import OWN, exam_questions
 from azr.executor.pool import SandboxPool
 from azr.hardware import ComputeType
 from azr.prompts.codec import PromptCodec, load_tokenizer
-from azr.records import COPIED, VALID, Completion, Judgement, Role, Sample, Stops, Task
+from azr.records import COPIED, ROLES, VALID, Completion, Judgement, Role, Sample, Stops, Task
 from azr.rollout.engine import RolloutEngine
 from azr.runs.model_folder import context_length
-from azr.selfplay.proposer import Proposer, Shown
+from azr.selfplay.proposer import validate
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
@@ -99,7 +99,7 @@ class FormCheck:
         choices = dict.fromkeys((cell.form, cell.temperature) for cell in self.cells)
 
         def followed(choice: tuple[str, float]) -> tuple[float, float]:
-            proposer, solver = (self.score(*choice, role) for role in (Role.PROPOSER, Role.SOLVER))
+            proposer, solver = (self.score(*choice, role) for role in ROLES)
             return proposer[0] + solver[0], proposer[1] + solver[1]
 
         return max(choices, key=followed)
@@ -107,7 +107,7 @@ class FormCheck:
     @property
     def learns(self) -> bool:
         """Whether rewards can differ: some proposal is valid, and some answer is right."""
-        return all(self.score(*self.best, role)[0] > 0 for role in (Role.PROPOSER, Role.SOLVER))
+        return all(self.score(*self.best, role)[0] > 0 for role in ROLES)
 
     def example(self) -> str:
         """Return one whole proposal in the best form, a valid one if there is any."""
@@ -118,7 +118,7 @@ class FormCheck:
     def advice(self) -> str:
         """Return one sentence that says which form to take."""
         form, temperature = self.best
-        (valid, _), (right, _) = (self.score(form, temperature, role) for role in (Role.PROPOSER, Role.SOLVER))
+        (valid, _), (right, _) = (self.score(form, temperature, role) for role in ROLES)
         shares = f"{valid:.0%} of its proposals are valid and {right:.0%} of its answers right"
         if not self.learns:
             return (
@@ -174,10 +174,10 @@ def _codecs(path: str) -> tuple[dict[str, Config], dict[str, PromptCodec], dict[
 
 async def _ask(form: str, config: Config, codec: PromptCodec, sampler: Sampler, executor: Executor) -> list[Cell]:
     tasks = {kind: _held_out(kind, config.selfplay.induction_inputs) for kind in config.selfplay.kinds}
-    proposer = Proposer(config, codec, executor)
-    problems = {
-        (Role.PROPOSER, kind): [_proposal(proposer, kind, tasks, number) for number in range(SAMPLES)] for kind in tasks
-    } | {(Role.SOLVER, kind): [task_problem(task, "forms", codec, executor) for task in tasks[kind]] for kind in tasks}
+    problems: dict[tuple[Role, str], list[Problem]] = {
+        ("proposer", kind): [_proposal(kind, tasks, number, config, codec, executor) for number in range(SAMPLES)]
+        for kind in tasks
+    } | {("solver", kind): [task_problem(task, "forms", codec, executor) for task in tasks[kind]] for kind in tasks}
 
     async def cell(role: Role, kind: str, temperature: float) -> Cell:
         seed = stable_seed(form, role, kind, temperature)
@@ -197,15 +197,25 @@ def _held_out(kind: str, inputs: int) -> list[Task]:
     return [replace(task, inputs=task.inputs[:inputs], outputs=task.outputs[:inputs]) for task in chosen]
 
 
-def _proposal(proposer: Proposer, kind: str, tasks: Mapping[str, Sequence[Task]], number: int) -> Problem:
+def _proposal(
+    kind: str,
+    tasks: Mapping[str, Sequence[Task]],
+    number: int,
+    config: Config,
+    codec: PromptCodec,
+    executor: Executor,
+) -> Problem:
     """Return a proposal prompt as a problem; its references are held-out tasks, other ones for each number."""
-    shown = [task for name in KINDS[kind].reference_kinds if name in tasks for task in tasks[name]]
-    turned = shown[number % len(shown) :] + shown[: number % len(shown)]
-    references = tuple(turned[: KINDS[kind].references_per_prompt(REFERENCES)])
-    prompt_ids, asked = proposer.prompt(kind, Shown(references))
+    pool = [task for name in KINDS[kind].reference_kinds if name in tasks for task in tasks[name]]
+    turned = pool[number % len(pool) :] + pool[: number % len(pool)]
+    wanted = turned[: KINDS[kind].references_per_prompt(REFERENCES)]
+    prompt_ids, shown, _ = codec.proposer_prompt(KINDS[kind], wanted, config.rollout.max_prompt_tokens)
     id = f"{kind}-{number}"
 
     async def judge(completion: Completion) -> Judgement:
-        return (await proposer.validate(kind, completion, asked, id=id, step=0))[1]
+        _, judgement = await validate(
+            kind, completion, shown, config=config, codec=codec, executor=executor, id=id, step=0
+        )
+        return judgement
 
     return Problem(id=id, kind=kind, group="forms", prompt_ids=prompt_ids, judge=judge)

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from azr.explorer import queries
 from azr.explorer.queries import TaskFilter
 from azr.explorer.site import Links, Series, ShownRun, chart, number, render
-from azr.records import Reason, Role
+from azr.records import ROLES, Reason, Role
 from azr.tasks.base import RejectReason
 
 EVAL = "eval/"
@@ -131,7 +131,7 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
             reasons = ["valid", *map(str, RejectReason)]
             funnel = [Series(reason, _points(steps, f"{kind}/proposer/funnel/{reason}")) for reason in reasons]
             yield chart(f"proposal funnel, {kind}{of_run}", funnel, "proposals", shape="area")
-        for role in Role:
+        for role in ROLES:
             why = [Series(reason.replace("_", " "), points) for reason, points in _by_reason(steps, role).items()]
             yield chart(f"malformed or ungraded {role} responses{of_run}", why, "responses", shape="area")
         yield chart(f"phases, which overlap{of_run}", _phases(steps), "seconds", least=0.0)

@@ -15,8 +15,8 @@ from azr.errors import UserError
 from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
 from azr.prompts import chat_template
 from azr.prompts.chat_template import Turn, choose_template, opens_thinking, render, render_conversation, turn_end
-from azr.prompts.token_text import SharedHeads, TokenArray, TokenTable
-from azr.records import Completion, FinishReason, PromptIds, Reason, Stops, Task
+from azr.prompts.token_text import TokenArray, shared_head_encoder, table_decoder
+from azr.records import Completion, PromptIds, Reason, Stops, Task
 from azr.tasks.base import TaskKind
 from azr.tasks.composites import GivenFunctions
 from azr.tasks.normalize import held_out_keys, is_program
@@ -64,10 +64,12 @@ class PromptCodec:
         end = None if template is None else turn_end(template, tokenizer)
         self._end_id = int(tokenizer.eos_token_id if end is None else tokenizer.convert_tokens_to_ids(end))
         self._bos = [int(tokenizer.bos_token_id)] if chat_template.adds_bos(tokenizer) else []
-        self._heads = SharedHeads(tokenizer, self.encode, self.encode_text)
-        self._table = TokenTable.of(tokenizer)
+        self._encode_prompt = shared_head_encoder(tokenizer, self.encode, self.encode_text)
+        self._decode_by_table = table_decoder(tokenizer)
         self._encoded: OrderedDict[str, TokenArray] = OrderedDict()
         """Cache of solver prompts: estimates and solvers ask the same. No proposal prompt comes twice."""
+        self._examples: dict[str, list[str]] = {}
+        """Cache of the keys of a kind's worked examples."""
         self._control_tokens = chat_template.control_tokens(template, tokenizer)
 
     @classmethod
@@ -198,21 +200,21 @@ class PromptCodec:
     def decode(self, token_ids: PromptIds) -> str:
         """Return the text of token ids, control tokens included."""
         ids = token_ids.tolist() if isinstance(token_ids, np.ndarray) else token_ids
-        if self._table is not None:
-            return self._table.text(ids)
+        if self._decode_by_table is not None:
+            return self._decode_by_table(ids)
         # The clean-up that some tokenizers ask for removes blanks, also within a program's strings.
         decoded = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(decoded)
 
     def parse_response(self, completion: Completion, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
         """Return the sections with these labels in a response; None if it was cut off or is not in the format."""
-        if completion.finish_reason is not FinishReason.STOP:
+        if completion.finish_reason != "stop":
             return None
         return self._format.parse(self.answer_text(completion), labels)
 
     def unread_reason(self, completion: Completion) -> Reason:
         """Return why `parse_response` finds no sections in a response."""
-        if completion.finish_reason is not FinishReason.STOP:
+        if completion.finish_reason != "stop":
             return Reason.CUT_OFF
         if self.template is None or self.continues_examples:
             return Reason.NO_BLOCK
@@ -231,14 +233,15 @@ class PromptCodec:
 
     def example_programs(self, kinds: Iterable[TaskKind]) -> dict[str, str]:
         """Return names of the worked examples' programs by their `held_out_keys`."""
-        sections = ((kind, section) for kind in kinds for part in self.worked(kind) for section in part)
-        programs = ((kind, each.text) for kind, each in sections if each.label == "program")
-        return {
-            key: f"a worked example of {kind.name}"
-            for kind, program in programs
-            if is_program(program)
-            for key in held_out_keys(program)
-        }
+        names: dict[str, str] = {}
+        for kind in kinds:
+            if kind.name not in self._examples:
+                programs = [each.text for part in self.worked(kind) for each in part if each.label == "program"]
+                self._examples[kind.name] = [
+                    key for each in programs if is_program(each) for key in held_out_keys(each)
+                ]
+            names |= dict.fromkeys(self._examples[kind.name], f"a worked example of {kind.name}")
+        return names
 
     def _any_control_tokens(self, *texts: str) -> bool:
         return any(token in text for token in self._control_tokens for text in texts)
@@ -246,7 +249,7 @@ class PromptCodec:
     def solver_prompt(self, kind: TaskKind, task: Task) -> TokenArray:
         text = self._solver_text(kind, task)
         if text not in self._encoded:
-            self._encoded[text] = self._heads.encode(f"solve {kind.name}", text)
+            self._encoded[text] = self._encode_prompt(f"solve {kind.name}", text)
             if len(self._encoded) > MAX_ENCODED:
                 self._encoded.popitem(last=False)
         self._encoded.move_to_end(text)
@@ -264,7 +267,7 @@ class PromptCodec:
     ) -> TokenArray:
         """Return ids of the proposal prompt with these tasks and functions, of any length."""
         source = functions.source if functions is not None else ""
-        return self._heads.encode(f"propose {kind.name}", self._format.propose(kind, shown, source))
+        return self._encode_prompt(f"propose {kind.name}", self._format.propose(kind, shown, source))
 
     def proposal_fits(self, kind: TaskKind, shown: Sequence[Task], max_tokens: int) -> bool:
         """Whether the proposal prompt with these tasks has at most ``max_tokens`` tokens."""

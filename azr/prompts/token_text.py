@@ -6,8 +6,9 @@ The first two give exactly what the tokenizer gives, and leave a tokenizer to it
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 
 import numpy as np
@@ -38,48 +39,50 @@ class _Head:
     """Ids of the text before the cut."""
 
 
-class SharedHeads:
-    """Encodes prompts in families with the same beginning, such as the proposals of one kind."""
+def shared_head_encoder(
+    tokenizer: PreTrainedTokenizerBase, whole: Callable[[str], list[int]], rest: Callable[[str], list[int]]
+) -> Callable[[str, str], TokenArray]:
+    """Return a function from family and text of a prompt to its ids, as a read-only array.
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, whole: Callable[[str], list[int]], rest: Callable[[str], list[int]]
-    ) -> None:
-        """``whole`` encodes a prompt, ``rest`` a text inside a prompt."""
-        self._whole, self._rest = whole, rest
-        self._cuts = _splits_text(tokenizer)
-        self._first: dict[str, tuple[str, TokenArray]] = {}
-        """First text of each family, and its ids."""
-        self._heads: dict[str, _Head] = {}
-        """Shared beginnings, known from the second text of a family on."""
+    Prompts of one family, such as the proposals of one kind, have the same beginning. ``whole`` encodes a prompt,
+    ``rest`` a text inside a prompt.
+    """
+    cuts = _splits_text(tokenizer)
+    first_of: dict[str, tuple[str, TokenArray]] = {}
+    """First text of each family, and its ids."""
+    heads: dict[str, _Head] = {}
+    """Shared beginnings, known from the second text of a family on."""
 
-    def encode(self, family: str, text: str) -> TokenArray:
-        """Return ids of a prompt of this family, as a read-only array."""
-        ids = self._encode(family, text)
+    def array(ids: list[int]) -> TokenArray:
+        return np.array(ids, np.int32)
+
+    def head_of(text: str) -> _Head:
+        ids = whole(text)
+        for cut in range(len(text) - _OVERLAP, max(len(text) - _OVERLAP - _TRIES, 0), -1):
+            before = whole(text[:cut])
+            if before + rest(text[cut:]) == ids:
+                return _Head(text, cut, array(before))
+        return _Head(text, 0, array(ids))
+
+    def encode(family: str, text: str) -> TokenArray:
+        if not cuts:
+            return array(whole(text))
+        if family not in first_of:
+            first_of[family] = text, array(whole(text))
+        first, ids = first_of[family]
+        if text == first:
+            return ids
+        head = heads.get(family)
+        if head is None or not text.startswith(head.text):
+            head = heads[family] = head_of(_common(first if head is None else head.text, text))
+        return np.concatenate([head.ids, array(rest(text[head.cut :]))]) if head.cut else array(whole(text))
+
+    def encode_read_only(family: str, text: str) -> TokenArray:
+        ids = encode(family, text)
         ids.flags.writeable = False
         return ids
 
-    def _encode(self, family: str, text: str) -> TokenArray:
-        if not self._cuts:
-            return np.array(self._whole(text), np.int32)
-        if family not in self._first:
-            self._first[family] = text, np.array(self._whole(text), np.int32)
-        first, ids = self._first[family]
-        if text == first:
-            return ids
-        head = self._heads.get(family)
-        if head is None or not text.startswith(head.text):
-            head = self._heads[family] = self._head(_common(first if head is None else head.text, text))
-        if not head.cut:
-            return np.array(self._whole(text), np.int32)
-        return np.concatenate([head.ids, np.array(self._rest(text[head.cut :]), np.int32)])
-
-    def _head(self, text: str) -> _Head:
-        ids = self._whole(text)
-        for cut in range(len(text) - _OVERLAP, max(len(text) - _OVERLAP - _TRIES, 0), -1):
-            before = self._whole(text[:cut])
-            if before + self._rest(text[cut:]) == ids:
-                return _Head(text, cut, np.array(before, np.int32))
-        return _Head(text, 0, np.array(ids, np.int32))
+    return encode_read_only
 
 
 def _common(first: str, second: str) -> str:
@@ -106,33 +109,29 @@ def _splits_text(tokenizer: PreTrainedTokenizerBase) -> bool:
     return any(by_pattern) and all(part["type"] in ("ByteLevel", "Split", "Digits") for part in parts)
 
 
-class TokenTable(dict[int, bytes]):
-    """Bytes of the tokens of a byte-level tokenizer, filled in on demand."""
+def table_decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[int]], str] | None:
+    """Return a function that decodes ids by a table of the tokens' bytes, which is filled in on demand.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        super().__init__()
-        self._token_of = tokenizer.backend_tokenizer.id_to_token
+    Bytes that are no UTF-8 become U+FFFD. Returns None for a tokenizer whose text is not the concatenation of its
+    tokens' bytes.
+    """
+    is_plain = isinstance(tokenizer, PreTrainedTokenizerFast) and (
+        type(tokenizer)._decode is PreTrainedTokenizerFast._decode
+        and type(tokenizer).decode is PreTrainedTokenizerFast.decode
+        and type(tokenizer.backend_tokenizer.decoder).__name__ == "ByteLevel"
+    )
+    if not is_plain:
+        return None
+    token_of = tokenizer.backend_tokenizer.id_to_token
 
-    @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> TokenTable | None:
-        """Return the table; None for a tokenizer whose text is not the concatenation of its tokens' bytes."""
-        plain = isinstance(tokenizer, PreTrainedTokenizerFast) and (
-            type(tokenizer)._decode is PreTrainedTokenizerFast._decode
-            and type(tokenizer).decode is PreTrainedTokenizerFast.decode
-            and type(tokenizer.backend_tokenizer.decoder).__name__ == "ByteLevel"
-        )
-        return cls(tokenizer) if plain else None
-
-    def __missing__(self, token_id: int) -> bytes:
-        token = self._token_of(token_id) or ""
+    @cache
+    def bytes_of(token_id: int) -> bytes:
+        token = token_of(token_id) or ""
         # Control tokens may hold what stands for no byte; all of it is text then.
         is_bytes = all(char in _BYTE_OF for char in token)
-        self[token_id] = held = bytes(_BYTE_OF[char] for char in token) if is_bytes else token.encode()
-        return held
+        return bytes(_BYTE_OF[char] for char in token) if is_bytes else token.encode()
 
-    def text(self, token_ids: Sequence[int]) -> str:
-        """Return the text; bytes that are no UTF-8 become U+FFFD."""
-        return b"".join(map(self.__getitem__, token_ids)).decode("utf-8", "replace")
+    return lambda token_ids: b"".join(map(bytes_of, token_ids)).decode("utf-8", "replace")
 
 
 def _byte_chars() -> Iterator[tuple[str, int]]:
@@ -149,39 +148,28 @@ def _byte_chars() -> Iterator[tuple[str, int]]:
 _BYTE_OF = dict(_byte_chars())
 
 
-class TextStream:
-    """Decoder whose outputs, joined, are the text of all tokens. In vocabularies like SentencePiece's an invalid byte
-    changes the text of its neighbours; text that was returned before stays."""
+async def stream_text(
+    token_ids: AsyncIterable[Sequence[int]], decode: Callable[[Sequence[int]], str]
+) -> AsyncIterator[str]:
+    """Yield the new text after each of the next tokens, and at the end what was held back of incomplete characters.
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        self._decode = decode
-        self._ids: list[int] = []
-        """Tokens of the window."""
-        self._num_told = 0
-        """Characters of the window's text that were returned."""
-        self._num_waiting = 0
-        """Latest tokens in a row without a whole character."""
-
-    def add(self, token_ids: Sequence[int]) -> str:
-        """Return the new text; bytes of an incomplete character are held back."""
+    In vocabularies like SentencePiece's an invalid byte changes the text of its neighbours; text that was yielded
+    before stays.
+    """
+    window: list[int] = []
+    num_told = 0  # characters of the window's text that were yielded
+    num_waiting = 0  # latest tokens in a row without a whole character
+    async for latest in token_ids:
         told = ""
-        for token_id in token_ids:
-            self._ids.append(token_id)
-            text = self._decode(self._ids)
+        for token_id in latest:
+            window.append(token_id)
+            text = decode(window)
             whole = len(text.rstrip(_UNKNOWN))
-            self._num_waiting = 0 if whole == len(text) else self._num_waiting + 1
-            told += self._tell(text, whole if self._num_waiting <= _LONGEST_PIECE else len(text) - _LONGEST_PIECE)
-            if len(self._ids) >= _WINDOW and self._num_told == len(text):
-                self._ids = self._ids[-_KEPT:]
-                self._num_told = len(self._decode(self._ids))
-        return told
-
-    def end(self) -> str:
-        """Return the text that was held back; bytes that became no character are U+FFFD."""
-        text = self._decode(self._ids)
-        return self._tell(text, len(text))
-
-    def _tell(self, text: str, until: int) -> str:
-        new = text[self._num_told : until]
-        self._num_told += len(new)
-        return new
+            num_waiting = 0 if whole == len(text) else num_waiting + 1
+            new = text[num_told : whole if num_waiting <= _LONGEST_PIECE else len(text) - _LONGEST_PIECE]
+            told, num_told = told + new, num_told + len(new)
+            if len(window) >= _WINDOW and num_told == len(text):
+                window = window[-_KEPT:]
+                num_told = len(decode(window))
+        yield told
+    yield decode(window)[num_told:]

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -27,7 +27,7 @@ from azr.cluster.weight_buckets import WeightBucket
 from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType, network_environment
-from azr.prompts.token_text import TokenTable
+from azr.prompts.token_text import table_decoder
 from azr.records import Completion, PromptIds, Stops
 from azr.rollout.vllm_adapter import (
     EngineStart,
@@ -108,7 +108,7 @@ class RolloutEngine(TakesSharedCalls):
         self._max_model_len = max_model_len or rollout.max_prompt_tokens + rollout.max_response_tokens
         self._gpus = tuple(gpus)
         self._engine: AsyncLLM | None = None
-        self._table: TokenTable | None = None
+        self._decode: Callable[[Sequence[int]], str] | None = None
         self._on_gpu = False
         self._request_ids = itertools.count(1)
         self._num_running = 0
@@ -156,7 +156,7 @@ class RolloutEngine(TakesSharedCalls):
         """
         assert self._engine is None, "the engine was already started"
         self._set_environment()
-        self._table = TokenTable.of(AutoTokenizer.from_pretrained(self._model_path))
+        self._decode = table_decoder(AutoTokenizer.from_pretrained(self._model_path))
         self._engine, self._on_gpu = await start_vllm(
             self._model_path,
             self._rollout,
@@ -230,10 +230,10 @@ class RolloutEngine(TakesSharedCalls):
                 sampling.cancel()
         if len(finished) < n:
             await self._raise_if_silent()
-        if self._table is None:
+        if self._decode is None:
             return finished
         # Here, because the driver has one process for all engines.
-        return [replace(each, text=self._table.text(each.response_ids.tolist())) for each in finished]
+        return [replace(each, text=self._decode(each.response_ids.tolist())) for each in finished]
 
     async def _wait_while_sampling(self, work: asyncio.Future[Any]) -> bool:
         """Wait until the work is done or the engine has sampled for `generate_timeout_s`; return whether it is done."""

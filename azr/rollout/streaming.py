@@ -18,7 +18,7 @@ from azr.config import RolloutConfig
 from azr.errors import UserError
 from azr.hardware import ComputeType
 from azr.records import FinishReason, Stops
-from azr.rollout.vllm_adapter import sampling_params, start_vllm, stop_vllm
+from azr.rollout.vllm_adapter import finish_reason, sampling_params, start_vllm, stop_vllm
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -103,7 +103,7 @@ class StreamingEngine:
         async with aclosing(self._engine.generate(tokens_input(list(prompt_ids)), params, request_id)) as outputs:
             async for output in outputs:
                 sampled = output.outputs[0]
-                reason = FinishReason(sampled.finish_reason) if sampled.finish_reason else None
+                reason = finish_reason(sampled) if sampled.finish_reason else None
                 yield Piece(tuple(sampled.token_ids), reason)
 
     async def shutdown(self) -> None:

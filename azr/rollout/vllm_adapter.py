@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -294,6 +294,11 @@ async def sample(
     return [_completion(prompt_ids, sampled) for sampled in output.outputs if sampled.finish_reason != "abort"]
 
 
+def finish_reason(sampled: CompletionOutput) -> FinishReason:
+    assert sampled.finish_reason in ("stop", "length"), sampled.finish_reason
+    return cast(FinishReason, sampled.finish_reason)
+
+
 def _completion(prompt_ids: npt.NDArray[np.int32], sampled: CompletionOutput) -> Completion:
     ids, logprobs, spans = sampled.token_ids, sampled.logprobs, sampled.weight_versions
     assert logprobs is not None and spans is not None, "both were asked for"
@@ -302,7 +307,7 @@ def _completion(prompt_ids: npt.NDArray[np.int32], sampled: CompletionOutput) ->
         response_ids=np.array(ids, np.int32),
         # The engine may have sampled tokens past a stop string; cut their logprobs.
         logprobs=np.array(logprobs.logprobs[: len(ids)], np.float32),
-        finish_reason=FinishReason(sampled.finish_reason),
+        finish_reason=finish_reason(sampled),
         weight_versions=np.concatenate([np.full(each.end - each.start, int(each.version), np.int32) for each in spans]),
     )
 

@@ -9,13 +9,13 @@ import os
 import signal
 import stat
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from azr.errors import RunEnded
-from azr.records import FinishReason, Reason, Role, Sample
+from azr.records import ROLES, Reason, Role, Sample
 from azr.runs.metrics import malformed_share, sampled
 from azr.runs.sample_file import Decode
 
@@ -80,7 +80,7 @@ class StopSignal:
         if self._requested.is_set():
             raise StopRequested(self._received)
 
-    async def cancel_on_stop(self, work: Coroutine[Any, Any, T]) -> T:
+    async def cancel_on_stop(self, work: Awaitable[T]) -> T:
         """Return the result of ``work``; the first signal cancels it and raises StopRequested."""
         working = asyncio.ensure_future(work)
         stopping = asyncio.ensure_future(self._requested.wait())
@@ -121,7 +121,7 @@ class MalformedAlarm:
         ``texts``: the file that holds the round's responses, where there is one. A role that was not sampled in this
         round keeps its count of rounds.
         """
-        for role in Role:
+        for role in ROLES:
             share = malformed_share(samples, role)
             if share is None:
                 continue
@@ -160,7 +160,7 @@ class MalformedAlarm:
 
 
 def _reason(malformed: Sample) -> str:
-    if malformed.finish_reason is FinishReason.LENGTH:
+    if malformed.finish_reason == "length":
         return Reason.CUT_OFF
     return (malformed.judgement.reason if malformed.judgement is not None else "") or "of no recorded reason"
 

@@ -9,7 +9,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,15 +17,18 @@ import msgspec
 import numpy as np
 
 from azr.answering import Sampler
-from azr.records import Completion, FinishReason, PromptIds, Task
-from azr.selfplay.proposer import Shown
+from azr.records import Completion, PromptIds, Task
+from azr.tasks.composites import GivenFunctions
 
 FILE = "in_flight.json.gz"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class WorkItem:
-    """A unit of a step's work, with all that it takes to begin it again.
+    """A unit of a step's work, with all that it takes to begin it again; the sampler of its own requests.
+
+    A request that was made before is not made again. It goes on when the coroutine that waits for it is cancelled, and
+    its answer is kept.
 
     Example: ``WorkItem(step=12, name="000012", kind="deduction", begins="estimate", task=task, index=3)``
     """
@@ -40,33 +43,34 @@ class WorkItem:
     """Index of the proposal, or of the group in its step."""
     salt: int | str = 0
     """Tells apart the draws of a task that is solved more than once."""
-    shown: Shown | None = None
-    """What the prompt of a proposal shows."""
+    references: tuple[Task, ...] = ()
+    """Tasks that the prompt of a proposal shows."""
+    functions: GivenFunctions | None = None
+    """Functions that the prompt of a proposal gives, for its program to call."""
     task: Task | None = None
     """The accepted task, or the one to answer."""
+    sampler: Sampler | None = field(default=None, init=False)
+    """Set by `Journal.open`."""
+    answers: dict[int, list[Completion]] = field(default_factory=dict, init=False)
+    """Completions by the seed of their request, which no other request of a run has."""
+    requests: dict[int, asyncio.Task[list[Completion]]] = field(default_factory=dict, init=False)
+    """Requests that are not answered yet."""
 
     @property
     def key(self) -> tuple[object, ...]:
         return self.name, self.kind, self.begins, self.index, self.salt, self.task.id if self.task else ""
 
-
-@dataclass(slots=True, eq=False)
-class ItemJournal:
-    """The sampler of one work item: a request that was made before is not made again.
-
-    A request goes on when the coroutine that waits for it is cancelled, and its answer is kept.
-    """
-
-    sampler: Sampler
-    answers: dict[int, list[Completion]] = field(default_factory=dict)
-    """Completions by the seed of their request, which no other request of a run has."""
-    requests: dict[int, asyncio.Task[list[Completion]]] = field(default_factory=dict)
-    """Requests that are not answered yet."""
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Return what begins it again, as a checkpoint holds it."""
+        tree = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        task, shown = tree.pop("task"), {name: tree.pop(name) for name in ("references", "functions")}
+        return tree | {"shown": shown if self.begins == "propose" else None, "task": task}
 
     async def generate(
         self, prompt_ids: PromptIds, *, n: int, max_tokens: int, seed: int | None = None, **others: object
     ) -> list[Completion]:
-        assert seed is not None, "a request without a seed cannot be found again"
+        assert self.sampler is not None and seed is not None, "a request without a seed cannot be found again"
         is_plain = all(value is None or value == () for value in others.values())
         assert is_plain, "self-play samples at the rollout temperature, up to the format's own stops"
         answer = self.answers.get(seed)
@@ -91,15 +95,17 @@ class Journal:
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._items: dict[tuple[object, ...], tuple[WorkItem, ItemJournal]] = {}
+        self._items: dict[tuple[object, ...], WorkItem] = {}
         self.left_over: dict[int, list[WorkItem]] = {}
         """Unfinished items by the step that left them over; the next step begins them again."""
         self.stored_solves: dict[str, int] = {}
         """Stored tasks that the last step's solvers needed, by kind; empty in a resumed run."""
 
-    def open(self, item: WorkItem) -> ItemJournal:
-        """Return the sampler of an item, with what the item was answered before."""
-        return self._items.setdefault(item.key, (item, ItemJournal(self._sampler)))[1]
+    def open(self, item: WorkItem) -> WorkItem:
+        """Return the item as a sampler, with what it was answered before, in this run or in the one that it resumes."""
+        known = self._items.setdefault(item.key, item)
+        known.sampler = self._sampler
+        return known
 
     def drop(self, item: WorkItem) -> None:
         """Forget an item, and cancel its requests."""
@@ -110,31 +116,27 @@ class Journal:
     def recorded(self, step: int, items: Sequence[WorkItem]) -> None:
         """Drop the finished items of a step, and all of earlier steps: nothing is left over twice."""
         finished = {item.key for item in items}
-        self._items = {
-            key: (item, journal)
-            for key, (item, journal) in self._items.items()
-            if key not in finished and item.step >= step
-        }
+        self._items = {key: item for key, item in self._items.items() if key not in finished and item.step >= step}
         self.left_over.pop(step - 1, None)
 
     async def close(self) -> None:
-        requests = [request for _, journal in self._items.values() for request in journal.requests.values()]
+        requests = [request for item in self._items.values() for request in item.requests.values()]
         for request in requests:
             request.cancel()
         await asyncio.gather(*requests, return_exceptions=True)
 
     def copy(self, step: int) -> list[dict[str, Any]]:
-        """Return what a run needs that goes on after this step, as plain data, while the work goes on."""
+        """Return what a run needs that goes on after this step, for `write_journal`, while the work goes on."""
         left_over = {item.key: item for item in self.left_over.get(step, ())}
         for item in left_over.values():
             self.open(item)  # one that had not asked for anything
         return [
             {
-                "origin": asdict(item),
+                "origin": item.origin,
                 "left_over": key in left_over,
-                "answered": {str(seed): some for seed, some in journal.known_answers().items()},
+                "answered": {str(seed): some for seed, some in item.known_answers().items()},
             }
-            for key, (item, journal) in self._items.items()
+            for key, item in self._items.items()
         ]
 
     def read(self, folder: Path, step: int) -> None:
@@ -145,9 +147,10 @@ class Journal:
             origin = tree["origin"]
             if origin["begins"] == "follow" and origin["task"] is None:
                 continue  # by an earlier version; its proposal begins it again
-            item = msgspec.convert(origin, WorkItem)
-            answers = {int(seed): [_completion(each) for each in some] for seed, some in tree["answered"].items()}
-            self._items[item.key] = item, ItemJournal(self._sampler, answers)
+            # It sets nothing that is no part of the constructor.
+            item = replace(msgspec.convert(origin | (origin["shown"] or {}), WorkItem))
+            item.answers = {int(seed): [Completion(**each) for each in some] for seed, some in tree["answered"].items()}
+            self._items[item.key] = item
             if tree.get("left_over", True):
                 self.left_over.setdefault(step, []).append(item)
 
@@ -159,8 +162,9 @@ def write_journal(folder: Path, state: Sequence[Mapping[str, Any]]) -> None:
         (folder / FILE).write_bytes(gzip.compress(text.encode(), 1))
 
 
-def _plain(value: object) -> dict[str, Any]:
-    assert isinstance(value, Completion)
+def _plain(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Completion):
+        return asdict(value)
     return {
         "prompt_ids": value.prompt_ids.tolist(),
         "response_ids": value.response_ids.tolist(),
@@ -168,7 +172,3 @@ def _plain(value: object) -> dict[str, Any]:
         "finish_reason": value.finish_reason,
         "weight_versions": value.weight_versions.tolist(),
     }
-
-
-def _completion(tree: dict[str, Any]) -> Completion:
-    return Completion(**(tree | {"finish_reason": FinishReason(tree["finish_reason"])}))

@@ -11,21 +11,22 @@ import asyncio
 import itertools
 import math
 import random
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from azr.answering import GIVEN_UP, Executor, answer, given_up, task_problem
 from azr.concurrency import Phase, stable_seed, task_group
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Judgement, Reason, Role, Sample, Task
+from azr.records import Completion, Judgement, Reason, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem
-from azr.selfplay.proposer import Proposer, Shown
+from azr.selfplay.proposer import draw_references, validate
 from azr.selfplay.rewards import can_teach, reward_answer, reward_proposal
 from azr.tasks.base import RejectReason
 from azr.tasks.composites import GivenFunctions, give_functions, schedule
@@ -49,37 +50,12 @@ class StepResult:
     """Counts of rows of a file."""
 
 
-@dataclass(slots=True, eq=False)
-class KindWork:
-    """A step's work on one kind."""
-
-    rng: random.Random
-    """Draws stored tasks."""
-    tasks: dict[asyncio.Task[list[Sample]], WorkItem] = field(default_factory=dict)
-    """In the order in which they began."""
-    accepted: dict[WorkItem, Task] = field(default_factory=dict)
-    """Tasks that the finished proposals became, not yet in the buffer."""
-    stored: list[Task] = field(default_factory=list)
-    """Tasks that entered the buffer in this step."""
-    drawn: list[Task] = field(default_factory=list)
-    """Stored tasks in the order in which solvers get them in place of rejected proposals."""
-    solving_stored: list[asyncio.Task[list[Sample]]] = field(default_factory=list)
-    """Answers to them that have begun, in that order; those that turn out to be too many are dropped."""
-    num_missing: int = 0
-    """Stored tasks that solvers will need at least, as far as proposals have been rejected; may be negative."""
-    reserved: dict[str, str] = field(default_factory=dict)
-    """Fingerprints that this step's proposals hold, with their task ids."""
-    num_reserved: int = 0
-    """Proposals that have passed the reservation, in a deterministic run in the order of indices from 0 on."""
-    turn: asyncio.Condition = field(default_factory=asyncio.Condition)
-    """Notified when ``num_reserved`` rises."""
-    further: list[WorkItem] = field(default_factory=list)
-    """Proposals in reserve: the first of them begins when one of this step has not become a learnable task."""
-
-
 @dataclass(slots=True)
 class SelfPlayStep:
-    """One step. Every proposal is a coroutine, so nothing waits for the slowest of a phase."""
+    """One step. Every proposal is a coroutine, so nothing waits for the slowest of a phase.
+
+    What is per kind is a dictionary by its name.
+    """
 
     config: Config
     step: int
@@ -90,14 +66,35 @@ class SelfPlayStep:
     executor: Executor
     journal: Journal
     phase: Phase
-    proposer: Proposer = field(init=False)
-    _work: dict[str, KindWork] = field(init=False)
     _group: asyncio.TaskGroup = field(init=False)
+    _tasks: dict[asyncio.Task[list[Sample]], WorkItem] = field(default_factory=dict)
+    """In the order in which they began."""
+    _accepted: dict[WorkItem, Task] = field(default_factory=dict)
+    """Tasks that the finished proposals became, not yet in the buffer."""
+    _stored: list[Task] = field(default_factory=list)
+    """Tasks that entered the buffer in this step."""
+    _rngs: dict[str, random.Random] = field(init=False)
+    """Draw stored tasks."""
+    _drawn: dict[str, list[Task]] = field(default_factory=dict)
+    """Stored tasks in the order in which solvers get them in place of rejected proposals."""
+    _solving_stored: defaultdict[str, list[asyncio.Task[list[Sample]]]] = field(
+        default_factory=partial(defaultdict, list)
+    )
+    """Answers to them that have begun, in that order; those that turn out to be too many are dropped."""
+    _num_missing: Counter[str] = field(default_factory=Counter)
+    """Stored tasks that solvers will need at least, as far as proposals have been rejected; may be negative."""
+    _further: dict[str, list[WorkItem]] = field(default_factory=dict)
+    """Proposals in reserve: the first of them begins when one of this step has not become a learnable task."""
+    _reserved: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Ids of the tasks that this step's proposals became, by kind and fingerprint."""
+    _num_reserved: Counter[str] = field(default_factory=Counter)
+    """Proposals that have passed the reservation, in a deterministic run in the order of indices from 0 on."""
+    _turn: asyncio.Condition = field(default_factory=asyncio.Condition)
+    """Notified when one of ``_num_reserved`` rises."""
 
     def __post_init__(self) -> None:
-        kinds = self.config.selfplay.kinds
-        self.proposer = Proposer(self.config, self.codec, self.executor)
-        self._work = {kind: KindWork(random.Random(f"{self.config.run.seed}/{self.name}/{kind}")) for kind in kinds}
+        seed, kinds = self.config.run.seed, self.config.selfplay.kinds
+        self._rngs = {kind: random.Random(f"{seed}/{self.name}/{kind}") for kind in kinds}
 
     async def play(self, *, is_last: bool = True) -> StepResult:
         """Return proposals and solutions of every kind, judged and rewarded. Solvers get this step's tasks first.
@@ -108,13 +105,13 @@ class SelfPlayStep:
         kinds, share = self.config.selfplay.kinds, 1.0
         if self.config.rollout.partial and not is_last:
             share = PARTIAL_SHARE
-        shown = self._draw_shown(kinds, self.config.rollout.refill) if self.config.ablation.new_tasks else {}
+        proposals = self._proposals(kinds, self.config.rollout.refill) if self.config.ablation.new_tasks else {}
         async with task_group() as self._group:
             for item in self.journal.left_over.get(self.step - 1, ()):
                 self._start(item)
             async with task_group() as playing:
                 for kind in kinds:
-                    play = self._play_kind(kind, shown[kind], share) if shown else self._play_stored(kind)
+                    play = self._play_kind(kind, proposals[kind], share) if proposals else self._play_stored(kind)
                     playing.create_task(play)
             await self._wait_for_share(share, lambda item: True)
             # Nothing is carried over twice, or grows too old to be trained on.
@@ -125,31 +122,29 @@ class SelfPlayStep:
     async def seed(self, kinds: Sequence[str]) -> StepResult:
         """Propose for these kinds, without estimates and solutions: how the buffer first fills."""
         async with task_group() as self._group:
-            for kind, drawn in self._draw_shown(kinds).items():
-                for index, shown in enumerate(drawn):
-                    self._start(self._item(kind, "propose", index=index, shown=shown))
+            for item in itertools.chain(*self._proposals(kinds).values()):
+                self._start(item)
         return self._result()
 
-    async def _play_kind(self, kind: str, drawn: Sequence[Shown], share: float) -> None:
-        selfplay, work = self.config.selfplay, self._work[kind]
-        work.num_missing = selfplay.solver_prompts - len(drawn)
-        items = [self._item(kind, "propose", index=index, shown=shown) for index, shown in enumerate(drawn)]
-        work.further = items[selfplay.proposer_prompts :]
-        for item in items[: selfplay.proposer_prompts]:
+    async def _play_kind(self, kind: str, proposals: Sequence[WorkItem], share: float) -> None:
+        selfplay, seed_of_draws = self.config.selfplay, f"{self.config.run.seed}/{self.name}/{kind}"
+        self._num_missing[kind] = selfplay.solver_prompts - len(proposals)
+        self._further[kind] = list(proposals[selfplay.proposer_prompts :])
+        for item in proposals[: selfplay.proposer_prompts]:
             self._start(item)
-        rng = random.Random(f"{self.config.run.seed}/{self.name}/{kind}/again")
-        again = self.buffer.sample_learnable(kind, selfplay.repeated_tasks, rng)
-        for index, task in enumerate(again):
+        again = random.Random(f"{seed_of_draws}/again")
+        for index, task in enumerate(self.buffer.sample_learnable(kind, selfplay.repeated_tasks, again)):
             self._start(self._item(kind, "estimate", task=task, index=index))
         if not self.config.run.deterministic:
-            stored = self.buffer.sizes()[kind]
-            work.drawn = self.buffer.sample_tasks(kind, min(selfplay.solver_prompts, stored), (), work.rng)
+            count = min(selfplay.solver_prompts, self.buffer.sizes()[kind])
+            self._drawn[kind] = self.buffer.sample_tasks(kind, count, (), self._rngs[kind])
             # At once with the proposals: what the last step needed, less three standard deviations at most.
             expected = self.journal.stored_solves.get(kind, 0)
-            self._solve_stored(kind, max(work.num_missing, int(expected - 3 * math.sqrt(expected))))
-        await self._wait_for_share(share, set(items).__contains__)
+            self._solve_stored(kind, max(self._num_missing[kind], int(expected - 3 * math.sqrt(expected))))
+        await self._wait_for_share(share, set(proposals).__contains__)
 
-        own = {item.index: task for item, task in work.accepted.items() if item.name == self.name}
+        ended = ((item, task) for item, task in self._accepted.items() if item.kind == kind)
+        own = {item.index: task for item, task in ended if item.name == self.name}
         accepted = [own[index] for index in sorted(own)]
         self._store(kind)
         num_followed = sum(index < selfplay.solver_prompts for index in own)
@@ -157,19 +152,19 @@ class SelfPlayStep:
             self._start(self._item(kind, "solve", task=task, salt="new"))
         missing = max(0, selfplay.solver_prompts - len(accepted))
         self.journal.stored_solves[kind] = missing
-        if work.drawn:
+        if self._drawn.get(kind):
             self._solve_stored(kind, missing)
-            for surplus in work.solving_stored[missing:]:
+            for surplus in self._solving_stored[kind][missing:]:
                 surplus.cancel()
-                self.journal.drop(work.tasks.pop(surplus))
+                self.journal.drop(self._tasks.pop(surplus))
         else:
-            new_ids = {task.id for task in work.stored}
-            for index, task in enumerate(self.buffer.sample_tasks(kind, missing, new_ids, work.rng)):
+            new_ids = {task.id for task in self._stored}
+            for index, task in enumerate(self.buffer.sample_tasks(kind, missing, new_ids, self._rngs[kind])):
                 self._start(self._item(kind, "solve", task=task, salt=index))
 
     async def _play_stored(self, kind: str) -> None:
         """Play the ablation without new tasks: estimate as many stored tasks as would be proposed."""
-        rng, selfplay = self._work[kind].rng, self.config.selfplay
+        rng, selfplay = self._rngs[kind], self.config.selfplay
         sampled = self.buffer.sample_tasks(kind, selfplay.proposer_prompts, (), rng)
         solved = self.buffer.sample_tasks(kind, selfplay.solver_prompts, (), rng)
         for index, task in enumerate(sampled):
@@ -191,8 +186,9 @@ class SelfPlayStep:
     async def propose(self, item: WorkItem) -> list[Sample]:
         """Sample a proposal, validate it, reserve its fingerprint, estimate its solve rate and reward it."""
         kind, id, is_seeding = item.kind, f"{item.name}-{item.kind}-{item.index:04d}", self.step == 0
-        assert item.shown is not None
-        prompt, shown = self.proposer.prompt(kind, item.shown)
+        prompt, references, functions = self.codec.proposer_prompt(
+            KINDS[kind], list(item.references), self.config.rollout.max_prompt_tokens, item.functions
+        )
         with self.phase("propose"):
             completions = await self.journal.open(item).generate(
                 prompt, n=1, max_tokens=self._max_tokens, seed=self._seed(item.name, "propose", kind, item.index)
@@ -200,15 +196,25 @@ class SelfPlayStep:
         completion = completions[0] if completions else given_up(prompt)
         outcome: Task | RejectReason = RejectReason.LOST
         judgement = Judgement(verdict=RejectReason.LOST, detail=GIVEN_UP, reason=Reason.GIVEN_UP)
-        if completion.finish_reason is not FinishReason.GIVEN_UP:
+        if completion.finish_reason != "given_up":
             with self.phase("validate"):
-                outcome, judgement = await self.proposer.validate(kind, completion, shown, id=id, step=item.step)
-        work, is_ordered = self._work[kind], self.config.run.deterministic
-        async with work.turn:
-            await work.turn.wait_for(lambda: not is_ordered or work.num_reserved == item.index)
+                outcome, judgement = await validate(
+                    kind,
+                    completion,
+                    references,
+                    functions,
+                    config=self.config,
+                    codec=self.codec,
+                    executor=self.executor,
+                    id=id,
+                    step=item.step,
+                )
+        is_ordered = self.config.run.deterministic
+        async with self._turn:
+            await self._turn.wait_for(lambda: not is_ordered or self._num_reserved[kind] == item.index)
             outcome, judgement = self._reserve(outcome, judgement)
-            work.num_reserved += 1
-            work.turn.notify_all()
+            self._num_reserved[kind] += 1
+            self._turn.notify_all()
         estimates = list[Sample]()
         if isinstance(outcome, Task) and not is_seeding:
             estimates = await self._answer(item, outcome, "estimate", item.index)
@@ -219,12 +225,13 @@ class SelfPlayStep:
                 outcome = RejectReason.LOST
                 detail = "no attempt at it could be graded"
                 judgement = replace(judgement, verdict=outcome, detail=detail, reason=Reason.ATTEMPTS_UNGRADED)
+        first = item.index - item.index % self.config.selfplay.proposals_per_prompt  # of those with the same prompt
         sample = Sample(
             completion=completion,
-            role=Role.PROPOSER,
+            role="proposer",
             kind=kind,
             problem_id=id,
-            group=f"propose:{item.name}-{kind}-{self._first_of_prompt(item.index):04d}",
+            group=f"propose:{item.name}-{kind}-{first:04d}",
             judgement=judgement,
             solve_rate=outcome.solve_rate if isinstance(outcome, Task) else None,
             used="ungraded" if outcome is RejectReason.LOST else "recorded",
@@ -232,25 +239,25 @@ class SelfPlayStep:
         is_trained = outcome not in (RejectReason.LOST, RejectReason.IN_BENCHMARK) and not is_seeding
         if is_trained and self.config.ablation.train_proposer:
             known = lambda: self.buffer.tasks(kind)  # noqa: E731
-            await reward_proposal(sample, outcome, shown.references, known, self.config.reward, self._max_tokens)
+            await reward_proposal(sample, outcome, references, known, self.config.reward, self._max_tokens)
         self._proposal_ended(item, outcome)
         return [sample, *estimates]
 
     def _proposal_ended(self, item: WorkItem, outcome: Task | RejectReason) -> None:
         """Begin what an accepted task leads to, another proposal for one that does not teach, or the answer to a stored
         task that a rejection makes necessary."""
-        work, is_own = self._work[item.kind], item.name == self.name
+        kind, is_own = item.kind, item.name == self.name
         is_learnable = isinstance(outcome, Task) and outcome.solve_rate not in (0.0, 1.0)
-        if is_own and not is_learnable and work.further:
-            self._start(work.further.pop(0))
+        if is_own and not is_learnable and self._further.get(kind):
+            self._start(self._further[kind].pop(0))
         if isinstance(outcome, Task):
-            work.accepted[item] = outcome
+            self._accepted[item] = outcome
             if self.step:
-                self._start(replace(item, begins="follow", shown=None, task=outcome))
+                self._start(replace(item, begins="follow", references=(), functions=None, task=outcome))
         elif is_own:
             # Every rejection is one task fewer for solvers. As many are solved in the end as without this head start.
-            work.num_missing += 1
-            self._solve_stored(item.kind, work.num_missing)
+            self._num_missing[kind] += 1
+            self._solve_stored(kind, self._num_missing[kind])
 
     async def _follow(self, item: WorkItem, task: Task) -> list[Sample]:
         """Estimate the task's derived tasks, and solve it if its index is among the first."""
@@ -284,11 +291,11 @@ class SelfPlayStep:
         """Claim the fingerprint of a task, so that of two equal proposals in flight one is a duplicate."""
         if isinstance(outcome, RejectReason):
             return outcome, judgement
-        reserved, reason = self._work[outcome.kind].reserved, self.buffer.reject_reason(outcome)
-        if reason is None and outcome.fingerprint not in reserved:
-            reserved[outcome.fingerprint] = outcome.id
+        key, reason = (outcome.kind, outcome.fingerprint), self.buffer.reject_reason(outcome)
+        if reason is None and key not in self._reserved:
+            self._reserved[key] = outcome.id
             return outcome, judgement
-        twin = reserved[outcome.fingerprint] if reason is None else self.buffer.twin(outcome)
+        twin = self._reserved[key] if reason is None else self.buffer.twin(outcome)
         reason = reason or RejectReason.DUPLICATE
         detail = f"duplicate of {twin}"
         if reason is RejectReason.IN_BENCHMARK:
@@ -304,29 +311,28 @@ class SelfPlayStep:
 
     def _solve_stored(self, kind: str, count: int) -> None:
         """Begin with answers to stored tasks until there are ``count``."""
-        work = self._work[kind]
-        while work.drawn and len(work.solving_stored) < count:
-            index = len(work.solving_stored)
-            task = work.drawn[index] if index < len(work.drawn) else work.rng.choice(work.drawn)
-            work.solving_stored.append(self._start(self._item(kind, "solve", task=task, salt=index)))
+        drawn, solving = self._drawn.get(kind), self._solving_stored[kind]
+        while drawn and len(solving) < count:
+            index = len(solving)
+            task = drawn[index] if index < len(drawn) else self._rngs[kind].choice(drawn)
+            solving.append(self._start(self._item(kind, "solve", task=task, salt=index)))
 
     def _store(self, kind: str) -> None:
         """Put newly accepted tasks into the buffer, in the order in which their proposals began."""
-        work = self._work[kind]
-        for item in [item for item in work.tasks.values() if item in work.accepted]:
-            task = work.accepted.pop(item)
-            self.buffer.add(task)
-            work.stored.append(task)
+        for item in self._tasks.values():
+            if item.kind == kind and item in self._accepted:
+                self.buffer.add(self._accepted[item])
+                self._stored.append(self._accepted.pop(item))
 
     def _start(self, item: WorkItem) -> asyncio.Task[list[Sample]]:
         task = self._group.create_task(self._run(item))
-        self._work[item.kind].tasks[task] = item
+        self._tasks[task] = item
         return task
 
     async def _wait_for_share(self, share: float, of: Callable[[WorkItem], bool]) -> None:
         """Wait until this share of the items' tasks is done, those included that begin meanwhile."""
         while True:
-            tasks = [task for work in self._work.values() for task, item in work.tasks.items() if of(item)]
+            tasks = [task for task, item in self._tasks.items() if of(item)]
             pending = [task for task in tasks if not task.done()]
             missing = math.ceil(share * len(tasks)) - (len(tasks) - len(pending))
             if missing <= 0:
@@ -336,21 +342,20 @@ class SelfPlayStep:
 
     async def _stop_unfinished(self) -> list[WorkItem]:
         """Cancel what is under way; its requests go on. Return its items."""
-        while pending := [task for work in self._work.values() for task in work.tasks if not task.done()]:
+        while pending := [task for task in self._tasks if not task.done()]:
             for task in pending:
                 task.cancel()
             await asyncio.wait(pending)
-        return [item for work in self._work.values() for task, item in work.tasks.items() if task.cancelled()]
+        return [item for task, item in self._tasks.items() if task.cancelled()]
 
     def _result(self) -> StepResult:
         """Merge the results of all kinds, sorted where the order in which things finished would show."""
-        for kind in sorted(self._work):
+        for kind in sorted(self.config.selfplay.kinds):
             self._store(kind)
-        done = {task: item for work in self._work.values() for task, item in work.tasks.items() if not task.cancelled()}
-        samples = [sample for task in done for sample in task.result()]
+        done = {task: item for task, item in self._tasks.items() if not task.cancelled()}
         return StepResult(
-            samples=sort_samples(samples),
-            stored=[task for kind in sorted(self._work) for task in self._work[kind].stored],
+            samples=sort_samples([sample for task in done for sample in task.result()]),
+            stored=sorted(self._stored, key=lambda task: task.kind),
             items=list(done.values()),
         )
 
@@ -364,23 +369,20 @@ class SelfPlayStep:
     def _seed(self, *names: object) -> int:
         return stable_seed(self.config.run.seed, *names)
 
-    def _draw_shown(self, kinds: Sequence[str], asks: int = 1) -> dict[str, list[Shown]]:
-        """Draw what each prompt shows, of ``asks`` for a wanted proposal, before any proposal can change the buffer."""
+    def _proposals(self, kinds: Sequence[str], asks: int = 1) -> dict[str, list[WorkItem]]:
+        """Return the proposals of each kind, ``asks`` for a wanted one. What their prompts show is drawn before any of
+        them can change the buffer."""
         rng, selfplay = random.Random(f"{self.config.run.seed}/{self.name}"), self.config.selfplay
-        indices = range(asks * selfplay.proposer_prompts)
-        firsts = indices[:: selfplay.proposals_per_prompt]
-        references = {
-            kind: {first: self.proposer.draw_references(kind, self.buffer, rng) for first in firsts} for kind in kinds
-        }
-        shown = {
-            kind: {i: Shown(tuple(tasks), self._draw_functions(kind, i)) for i, tasks in of_kind.items()}
-            for kind, of_kind in references.items()
-        }
-        return {kind: [of_kind[self._first_of_prompt(index)] for index in indices] for kind, of_kind in shown.items()}
-
-    def _first_of_prompt(self, index: int) -> int:
-        """Return the index of the first proposal that answers the same prompt as this one."""
-        return index - index % self.config.selfplay.proposals_per_prompt
+        indices, items = range(asks * selfplay.proposer_prompts), {kind: list[WorkItem]() for kind in kinds}
+        for kind in kinds:
+            for first in indices[:: selfplay.proposals_per_prompt]:
+                references = tuple(draw_references(kind, self.buffer, self.codec, selfplay.references, rng))
+                functions = self._draw_functions(kind, first)
+                items[kind] += [
+                    self._item(kind, "propose", index=index, references=references, functions=functions)
+                    for index in indices[first : first + selfplay.proposals_per_prompt]
+                ]
+        return items
 
     def _draw_functions(self, kind: str, index: int) -> GivenFunctions | None:
         """Draw functions for a proposal to call, by `selfplay.composites.chance` and if stored programs serve."""
@@ -396,22 +398,12 @@ class SelfPlayStep:
 
 def sort_samples(samples: Sequence[Sample]) -> list[Sample]:
     """Sort by content, which decides how samples are packed and in which order gradients are added."""
-    return sorted(samples, key=lambda t: (t.kind, t.role, t.group, *_sampled(t.completion), t.trace_tokens))
+    return sorted(samples, key=lambda t: (t.kind, t.role, t.group, *_sort_keys(t.completion), t.trace_tokens))
 
 
-def _sampled(completion: Completion) -> tuple[bytes, _Numbers]:
-    """Return a sort key in the order of the lists of token ids and logprobs; big-endian bytes sort like numbers."""
-    return completion.response_ids.astype(">i4").tobytes(), _Numbers(completion.logprobs)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Numbers:
-    """Sorts like a list, which is made only for a comparison: few responses have the same ids."""
-
-    array: npt.NDArray[np.float32]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Numbers) and np.array_equal(self.array, other.array)
-
-    def __lt__(self, other: _Numbers) -> bool:
-        return bool(self.array.tolist() < other.array.tolist())
+def _sort_keys(completion: Completion) -> tuple[bytes, bytes]:
+    """Return bytes that sort as the lists of token ids and log-probabilities do."""
+    # A larger float has larger bits; of negative ones smaller bits. Adding 0 makes one of the two zeros.
+    bits = (completion.logprobs + np.float32(0)).view(np.uint32)
+    ordered = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
+    return completion.response_ids.astype(">i4").tobytes(), ordered.astype(">u4").tobytes()

@@ -160,20 +160,22 @@ async def reward_proposal(
 ) -> None:
     """Set the reward of a proposal and mark it as trained on.
 
-    It stays as it is if a plug-in that the config names has no answer. ``references``, ``known``: see `BonusInputs`;
+    A task is rewarded by its solve rate. A mere duplicate counts as wrong, any other rejected proposal as malformed. It
+    stays as it is if a plug-in that the config names has no answer. ``references``, ``known``: see `BonusInputs`;
     ``max_tokens``: longest response.
     """
-    base, bonuses = None, dict[str, float]()
-    if isinstance(outcome, Task):
-        base = SOLVE_RATE_REWARDS[config.proposer](outcome.solve_rate or 0.0, config)
-        if isawaitable(base):
-            base = await base
-        given = await intrinsic_bonuses(outcome, references, known, config.intrinsic) if base is not None else None
-        if given is None:
-            return
-        bonuses = given
-    reward, parts = proposer_reward(outcome, bonuses, config, base)
-    _set_reward(sample, reward, parts, config, max_tokens)
+    if isinstance(outcome, RejectReason):
+        reward = config.wrong if outcome is RejectReason.DUPLICATE else config.malformed
+        _set_reward(sample, reward, {str(outcome): reward}, config, max_tokens)
+        return
+    assert outcome.solve_rate is not None
+    base = SOLVE_RATE_REWARDS[config.proposer](outcome.solve_rate, config)
+    if isawaitable(base):
+        base = await base
+    bonuses = await intrinsic_bonuses(outcome, references, known, config.intrinsic) if base is not None else None
+    if bonuses is not None:
+        reward = combine(base, list(bonuses.values()), config.intrinsic.combine) if base > 0 else base
+        _set_reward(sample, reward, {config.proposer: base, **bonuses}, config, max_tokens)
 
 
 def reward_answer(sample: Sample, config: RewardConfig, max_tokens: int) -> None:
@@ -207,24 +209,6 @@ def length_penalty(length: int, max_tokens: int, buffer: int) -> float:
     0 up to ``max_tokens - buffer``, from there linear to -1 at ``max_tokens``.
     """
     return -min(1.0, max(0, length - (max_tokens - buffer)) / buffer)
-
-
-def proposer_reward(
-    outcome: Task | RejectReason, bonuses: dict[str, float], config: RewardConfig, base: float | None = None
-) -> tuple[float, dict[str, float]]:
-    """Return the reward of a proposal and its named parts: by its solve rate if it became a task, else by the reason.
-
-    A mere duplicate counts as wrong, any other rejected proposal as malformed. ``base``: a plug-in's reward of the
-    solve rate. Bonuses come capped from `intrinsic_bonuses`.
-    """
-    if isinstance(outcome, RejectReason):
-        reward = config.wrong if outcome is RejectReason.DUPLICATE else config.malformed
-        return reward, {str(outcome): reward}
-    assert outcome.solve_rate is not None
-    if base is None:
-        base = SOLVE_RATE_REWARDS[config.proposer](outcome.solve_rate, config)
-    reward = combine(base, list(bonuses.values()), config.intrinsic.combine) if base > 0 else base
-    return reward, {config.proposer: base, **bonuses}
 
 
 def solver_reward(verdict: Verdict, config: RewardConfig, score: float | None = None) -> float:

@@ -13,7 +13,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -49,22 +49,6 @@ MOST_BYTES = 2**30
 """Longest file of tasks, unpacked: a few megabytes of gzip can hold far more."""
 SeedLine = tuple[int, Task | str]
 """A task of a file, or in a few words why there is none, with the number of its line, from 1."""
-
-
-@dataclass(slots=True)
-class CheckedSeeds:
-    """Accepted and rejected tasks of a file, both in the order of its lines."""
-
-    tasks: list[Task] = field(default_factory=list)
-    refused: list[dict[str, Any]] = field(default_factory=list)
-    """``line``, ``reason`` (a `RejectReason`, `BROKEN` or `NOT_PLAYED`) and ``detail``, a few words."""
-    num_changed: int = 0
-    """Accepted tasks whose stated outputs differ from those that their programs returned and that are stored."""
-
-    def reasons(self) -> str:
-        """Return ``3 duplicate, 1 failed``, the most frequent first; empty if nothing was rejected."""
-        counts = Counter(each["reason"] for each in self.refused)
-        return ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -155,9 +139,13 @@ async def check_seeds(
     limits: ProposalLimits,
     run: Run,
     reject: Callable[[Task], RejectReason | None],
-) -> CheckedSeeds:
+) -> tuple[list[Task], list[dict[str, Any]], int]:
     """Check the tasks of a file as if a proposer had just written them, and add those that pass to the buffer in their
     order.
+
+    Returns the accepted tasks; of every rejected line ``line``, ``reason`` (a `RejectReason`, `BROKEN` or `NOT_PLAYED`)
+    and ``detail``, a few words; and how many accepted tasks had stated other outputs than those that their programs
+    returned and that are stored.
 
     ``limits`` hold as `seed_limits` changes them. ``reject``: why a task that ran may not be shown in prompts, or None.
     """
@@ -174,7 +162,9 @@ async def check_seeds(
         if isinstance(outcome, tuple) and outcome[1].startswith(CallStatus.TIMEOUT):
             # Once more with nothing beside it: all sandboxes at once make a machine so busy that it may be to blame.
             outcomes[i] = await check(played[i][1])
-    checked = CheckedSeeds()
+    tasks: list[Task] = []
+    refused: list[dict[str, Any]] = []
+    num_changed = 0
     stored: dict[tuple[str, str], int] = {}
     """Lines of stored tasks, by kind and fingerprint."""
     for count, ((line, task), outcome) in enumerate(zip(played, outcomes, strict=True)):
@@ -185,20 +175,19 @@ async def check_seeds(
             if reason is None:
                 buffer.add(outcome)
                 stored[outcome.kind, outcome.fingerprint] = line
-                checked.tasks.append(outcome)
-                checked.num_changed += not _agree(task.outputs, outcome.outputs)
+                tasks.append(outcome)
+                num_changed += not _agree(task.outputs, outcome.outputs)
                 continue
             first = stored.get((outcome.kind, outcome.fingerprint))
             outcome = reason, _known(reason, first)
-        checked.refused.append({"line": line, "reason": str(outcome[0]), "detail": outcome[1]})
+        refused.append({"line": line, "reason": str(outcome[0]), "detail": outcome[1]})
     for line, stated in lines:
         if not isinstance(stated, Task):
-            checked.refused.append({"line": line, "reason": BROKEN, "detail": stated})
+            refused.append({"line": line, "reason": BROKEN, "detail": stated})
         elif stated.kind not in kinds:
             detail = f"{stated.kind} is not among selfplay.kinds"
-            checked.refused.append({"line": line, "reason": NOT_PLAYED, "detail": detail})
-    checked.refused.sort(key=itemgetter("line"))
-    return checked
+            refused.append({"line": line, "reason": NOT_PLAYED, "detail": detail})
+    return tasks, sorted(refused, key=itemgetter("line")), num_changed
 
 
 def seed_limits(limits: ProposalLimits, task: Task) -> ProposalLimits:
@@ -278,12 +267,18 @@ def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
         staging.unlink(missing_ok=True)
 
 
-def seeds_line(path: Path, checked: CheckedSeeds, refused: Path) -> str:
-    """Return a summary of a checked seed file; ``refused`` is the file of the rejected lines."""
-    total = len(checked.tasks) + len(checked.refused)
-    changed = f", {checked.num_changed} with another output than stated" if checked.num_changed else ""
-    why = f"; refused {checked.reasons()}, see {refused}" if checked.refused else ""
-    return f"seeds: {len(checked.tasks)} of {total} tasks of {path} pass{changed}{why}"
+def reasons(refused: Sequence[Mapping[str, Any]]) -> str:
+    """Return ``3 duplicate, 1 failed``, the most frequent first; empty if nothing was rejected."""
+    return ", ".join(f"{n} {reason}" for reason, n in Counter(each["reason"] for each in refused).most_common())
+
+
+def seeds_line(
+    path: Path, num_passed: int, refused: Sequence[Mapping[str, Any]], num_changed: int, refused_file: Path
+) -> str:
+    """Return a summary of what `check_seeds` returned; ``refused_file`` holds the rejected lines."""
+    changed = f", {num_changed} with another output than stated" if num_changed else ""
+    why = f"; refused {reasons(refused)}, see {refused_file}" if refused else ""
+    return f"seeds: {num_passed} of {num_passed + len(refused)} tasks of {path} pass{changed}{why}"
 
 
 SINGLE_CALL_KINDS = ("deduction", "abduction")

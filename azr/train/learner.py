@@ -1,6 +1,6 @@
 """One training step: from a step's samples with rewards to updated weights, with critic and reference where there are.
 
-Legend: R response tokens of all samples of a step, in their order; B those of them that were packed.
+Legend: R response tokens of all samples of a step, in their order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from azr.cluster.gpu_turns import leave_gpu, return_to_gpu
 from azr.concurrency import Phase
 from azr.config import Config, PluginEstimator
 from azr.errors import RunEnded
-from azr.records import Completion, FinishReason, Sample
+from azr.records import Completion, Sample
 from azr.train.model_worker import StepReport
 from azr.train.profile import table
 from azr.train.train_batch import TrainBatch
@@ -72,18 +71,17 @@ class Learner:
         advantages a plug-in's estimator fails. An optimizer step whose loss or gradient is not finite is skipped; see
         `raise_if_diverged`.
         """
-        if self._config.reward.overlong != "mask":
-            return await self._learn(samples, step, critic_only)
-        cut_off = [sample for sample in samples if sample.finish_reason is FinishReason.LENGTH]
-        for sample in cut_off:
-            sample.used = "cut off"
-        finished = [sample for sample in samples if sample.finish_reason is not FinishReason.LENGTH]
+        is_masking = self._config.reward.overlong == "mask"
+        for sample in samples:
+            is_masked = is_masking and sample.finish_reason == "length"
+            sample.used = "cut off" if is_masked else "recorded"
+        finished = [sample for sample in samples if sample.used == "recorded"]
         metrics = await self._learn(finished, step, critic_only)
-        return metrics | {"policy": metrics.get("policy", {}) | {"masked": len(cut_off)}}
+        if is_masking:
+            metrics["policy"] = metrics.get("policy", {}) | {"masked": len(samples) - len(finished)}
+        return metrics
 
     async def _learn(self, samples: Sequence[Sample], step: int, critic_only: bool) -> dict[str, dict[str, float]]:
-        for sample in samples:
-            sample.used = "recorded"
         algorithm, seed, timeout_s = self._config.algorithm, self._config.run.seed + step, self._config.timeout.train_s
         # Every rank needs a sample in every optimizer step.
         if len(samples) < self._policy.size * max(algorithm.policy_mini_batches, algorithm.critic_mini_batches):
@@ -120,9 +118,11 @@ class Learner:
                 kept = without_samples(policy_parts, batch.has_gradient(algorithm), self._policy.size)
             # One packing does for both models if the critic takes its optimizer steps on the same mini-batches.
             same = critic_batch if kept is critic_parts else None
-            metrics["policy"], logprobs_R = await self._update_policy(
-                batch, same or self._pack(completions, kept), policy_parts, kept, step
+            packed = same or self._pack(completions, kept)
+            batch.loss_weights_R = loss_weights(
+                batch, weighting_of(algorithm), policy_parts, kept, self._config.rollout.max_response_tokens
             )
+            metrics["policy"], logprobs_R = await self._update_policy(batch, packed, step)
             batch.write_results(samples, logprobs_R)
         for sample in samples:
             sample.used = "trained"
@@ -159,23 +159,19 @@ class Learner:
         batch.advantages_R, batch.returns_R = advantages_R, returns_R
         return True
 
-    async def _update_policy(
-        self, batch: Batch, packed: TrainBatch, mini_batches: MiniBatches, kept: MiniBatches, step: int
-    ) -> tuple[dict[str, float], Tensor]:
-        """Fill in weights and the log-probabilities that the update compares with, then update; as `update_policy`."""
-        config, algorithm, tokens = self._config, self._config.algorithm, len(batch.seq_index_R)
-        longest, timeout_s, trace = config.rollout.max_response_tokens, config.timeout.train_s, ""
-        batch.loss_weights_R = loss_weights(batch, weighting_of(algorithm), mini_batches, kept, longest)
+    async def _update_policy(self, batch: Batch, packed: TrainBatch, step: int) -> tuple[dict[str, float], Tensor]:
+        """Fill in the log-probabilities that the update compares with, then update; returns as `update_policy`."""
+        config, algorithm, trace = self._config, self._config.algorithm, ""
         if algorithm.needs_reference and batch.reference_logprobs_R is None:
             await self._score_reference(batch, packed)
         if algorithm.policy_mini_batches > 1:  # a single step starts from the policy as it is
             async with self._work(self._policy, "policy logprobs"):
-                scores_B = await score(self._policy, "logprobs", packed, timeout_s)
-                batch.old_logprobs_R = packed.scatter(scores_B, tokens)
+                batch.old_logprobs_R = await score(self._policy, "logprobs", packed, config.timeout.train_s)
         if step == config.train.profile_step:
             trace = str(Path(config.run.root, config.run.name, f"profile_{step}.json.gz").absolute())
         async with self._work(self._policy, "train policy", training=True):
-            return await update_policy(self._policy, packed, batch.policy_columns(algorithm), timeout_s, trace)
+            columns = batch.policy_columns(algorithm)
+            return await update_policy(self._policy, packed, columns, config.timeout.train_s, trace)
 
     async def _score_reference(self, batch: Batch, packed: TrainBatch) -> None:
         """Fill in the reference policy's log-probabilities of what was packed."""
@@ -183,8 +179,7 @@ class Learner:
         model = self._reference or self._policy
         method = "logprobs" if self._reference else "reference_logprobs"
         async with self._work(model, "reference logprobs"):
-            scores_B = await score(model, method, packed, self._config.timeout.train_s)
-            batch.reference_logprobs_R = packed.scatter(scores_B, len(batch.seq_index_R))
+            batch.reference_logprobs_R = await score(model, method, packed, self._config.timeout.train_s)
 
     @asynccontextmanager
     async def _work(self, group: WorkerGroup, phase: str, training: bool = False) -> AsyncIterator[None]:
@@ -214,10 +209,10 @@ class Learner:
 
 
 async def score(group: WorkerGroup, method: str, batch: TrainBatch, timeout_s: float) -> Tensor:
-    """Call `method` of a model, such as "logprobs", on the batch. Returns a number per packed response token (B)."""
+    """Call `method` of a model, such as "logprobs", on the batch. Returns a column (R), NaN for what was not packed."""
     args = [(ref,) for ref in batch.rank_refs]
     outputs = await group.scatter(method, args, timeout_s=timeout_s, to=f"compute {method}")
-    return batch.gather(outputs)
+    return batch.column(outputs)
 
 
 async def update_policy(
@@ -233,14 +228,16 @@ async def update_policy(
     were not, as `skipped_steps`, and since the last that was, as `skipped_in_a_row`; `micro_batches` and `packing` of
     the batch; and as `mismatch_…` how far the engines' logprobs of what they sampled were from the policy's.
     """
-    ranks, logprobs, phases = zip(*await _update(group, batch, columns, timeout_s, trace), strict=True)
+    args = [(*of_rank, trace) for of_rank in batch.for_ranks(columns)]
+    updates = await group.scatter("update", args, timeout_s=timeout_s, to="take an optimizer step")
+    ranks, logprobs, phases = zip(*updates, strict=True)
     if trace:
         log.info("profile of the policy's update, with a trace in %s:\n%s", trace, table(phases[0]))
     metrics = _mean_metrics(batch, ranks, policy_metrics)
     rollout_R, is_trace_R = columns["rollout_logprobs"], columns.get("is_trace")
     logprobs_R = columns.get("old_logprobs")
     if logprobs_R is None:
-        logprobs_R = batch.scatter(batch.gather(logprobs), len(rollout_R))
+        logprobs_R = batch.column(logprobs)
     known_R = logprobs_R.isfinite()  # not finite: not packed, or of a step that was skipped
     if is_trace_R is not None:
         known_R &= ~is_trace_R
@@ -255,14 +252,8 @@ async def update_critic(
 
     Returns metrics as `update_policy`, without the mismatch.
     """
-    return _mean_metrics(batch, await _update(group, batch, columns, timeout_s), value_metrics)
-
-
-async def _update(
-    group: WorkerGroup, batch: TrainBatch, columns: Mapping[str, Tensor], timeout_s: float, *more: str
-) -> list[Any]:
-    args = [(*of_rank, *more) for of_rank in batch.for_ranks(columns)]
-    return await group.scatter("update", args, timeout_s=timeout_s, to="take an optimizer step")
+    ranks = await group.scatter("update", batch.for_ranks(columns), timeout_s=timeout_s, to="take an optimizer step")
+    return _mean_metrics(batch, ranks, value_metrics)
 
 
 def _mean_metrics(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,7 +32,7 @@ from azr.hashed_files import HashedFile
 from azr.train.adapter_files import hash_weights, weights_folder
 from azr.train.offload import GpuMemory, OffloadedTensors, trim
 from azr.train.state import load_state, save_state
-from azr.train.train_batch import MiniBatch, RankBatch
+from azr.train.train_batch import RankBatch
 from azr.train.zero3 import (
     backward,
     engine_config,
@@ -63,7 +63,7 @@ class StepReport:
 
 
 LossFn = Callable[[PackedBatch, dict[str, Tensor], float], tuple[Tensor, Sums]]
-"""From a micro-batch, its columns (R) by name and the normalizer to the scalar loss and its sums."""
+"""From a micro-batch, its columns by name, such as ``advantages_R``, and the normalizer to the loss and its sums."""
 
 
 def all_reduce_speed(device: torch.device) -> float:
@@ -287,28 +287,32 @@ class ModelWorker:
         self.engine.eval()
         with torch.no_grad():
             # Copied back at once: the CPU prepares the next micro-batch while the device computes this one.
-            return torch.cat([forward(micro) for mini in batch for micro in mini.micro_batches]).cpu()
+            return torch.cat([forward(micro) for mini in batch for micro in mini]).cpu()
 
-    def _take_steps(self, batch: RankBatch, columns: Mapping[str, Tensor], loss_fn: LossFn) -> list[StepReport]:
+    def _take_steps(
+        self, batch: RankBatch, normalizers: Sequence[float], columns: Mapping[str, Tensor], loss_fn: LossFn
+    ) -> list[StepReport]:
         """Take one optimizer step per mini-batch, on the summed loss of its micro-batches on all ranks. Collective.
 
         A step whose loss or gradient is not finite is skipped on all ranks.
-        `columns` are arrays (R_k) over the rank's response tokens.
+        `normalizers` as in `TrainBatch`; `columns` are arrays (R_k) over the rank's response tokens.
         """
         self.engine.train()
-        lengths = [len(micro.target_R) for mini in batch for micro in mini.micro_batches]
+        lengths = [len(micro.target_R) for mini in batch for micro in mini]
         pieces = zip(*(column.split(lengths) for column in columns.values()), strict=True)
         of_micros = (dict(zip(columns, piece, strict=True)) for piece in pieces)
-        return [self._take_step(mini, of_micros, loss_fn) for mini in batch]
+        return [self._take_step(*each, of_micros, loss_fn) for each in zip(batch, normalizers, strict=True)]
 
-    def _take_step(self, mini: MiniBatch, columns: Iterator[dict[str, Tensor]], loss_fn: LossFn) -> StepReport:
+    def _take_step(
+        self, mini: Sequence[PackedBatch], normalizer: float, columns: Iterator[dict[str, Tensor]], loss_fn: LossFn
+    ) -> StepReport:
         lr = self.engine.get_lr()[0]
         total: Sums = {}
-        for micro in mini.micro_batches:
-            arrays = {name: to_device(values_R, self.device) for name, values_R in next(columns).items()}
-            loss, sums = loss_fn(micro, arrays, mini.normalizer)
+        for micro in mini:
+            arrays = {f"{name}_R": to_device(column_R, self.device) for name, column_R in next(columns).items()}
+            loss, sums = loss_fn(micro, arrays, normalizer)
             total = add_sums(total, sums)
-            backward(self.engine, loss, last=micro is mini.micro_batches[-1])
+            backward(self.engine, loss, last=micro is mini[-1])
         sums = dict(zip(total, torch.stack([*total.values()]).cpu().unbind(), strict=True))
         taken = step(self.engine, sound=all(value.isfinite() for value in sums.values()))
         self._skipped_in_a_row = 0 if taken else self._skipped_in_a_row + 1

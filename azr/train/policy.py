@@ -34,35 +34,22 @@ from azr.train.whole import WholeEngine
 from azr.train.zero3 import gather_on_host, iter_full_params, whole_shape
 
 
-class ReferenceWorker(ModelWorker):
-    """One rank of the frozen policy that the KL is measured against; it has no optimizer."""
+class PolicyWorker(ModelWorker):
+    """One rank of the policy, or of the reference: the frozen policy that the KL is measured against."""
 
     def build(self) -> None:
-        self._load()
-
-    def logprobs(self, batch: RankBatch) -> Tensor:
-        """Float32 (R_k): log-probability of each response token at the rollout temperature, natural log. Collective."""
-        temperature = self.config.rollout.temperature
-        return self._score(batch, lambda micro: self.engine(micro, temperature, with_entropy=False)[0])
-
-    def _load(self, lr: float | None = None) -> None:
-        train = self.config.train
+        train, is_trained = self.config.train, self.model_role == "policy"
         load = partial(
             PolicyModel.from_pretrained,
             logprob_chunk=LOGPROB_CHUNK,
-            gradient_checkpointing=train.gradient_checkpointing if lr is not None else "none",
+            gradient_checkpointing=train.gradient_checkpointing if is_trained else "none",
             lora=train.lora,
             fused_head=self.device.type == "cuda" and train.kernels != "plain" and find_spec("triton") is not None,
         )
-        mini_batches = self.config.algorithm.policy_mini_batches
+        lr, mini_batches = train.policy_lr if is_trained else None, self.config.algorithm.policy_mini_batches
         self.engine = self._make_engine(load, self.config.model.path, lr, mini_batches)
-
-
-class PolicyWorker(ReferenceWorker):
-    """One rank of the policy: it scores responses like the reference, and is trained."""
-
-    def build(self) -> None:
-        self._load(self.config.train.policy_lr)
+        if not is_trained:
+            return
         rank = Rank(
             index=self.rank,
             size=self.world_size,
@@ -72,13 +59,18 @@ class PolicyWorker(ReferenceWorker):
         )
         self._outbox = make_outbox(self.config.cluster.push, rank)
 
+    def logprobs(self, batch: RankBatch) -> Tensor:
+        """Float32 (R_k): log-probability of each response token at the rollout temperature, natural log. Collective."""
+        temperature = self.config.rollout.temperature
+        return self._score(batch, lambda micro: self.engine(micro, temperature, with_entropy=False)[0])
+
     def reference_logprobs(self, batch: RankBatch) -> Tensor:
         """Return `logprobs` of the model without its adapters: the reference policy of a run that trains adapters."""
         with without_adapters(self.engine.module):
             return self.logprobs(batch)
 
     def update(
-        self, batch: RankBatch, columns: Mapping[str, Tensor], trace: str = ""
+        self, batch: RankBatch, normalizers: Sequence[float], columns: Mapping[str, Tensor], trace: str = ""
     ) -> tuple[list[StepReport], Tensor, dict[str, float]]:
         """Take one optimizer step per mini-batch. Collective.
 
@@ -91,7 +83,7 @@ class PolicyWorker(ReferenceWorker):
 
         def loss_fn(micro: PackedBatch, of_micro: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
             def of_tokens(logprobs: Tensor, entropy: Tensor, at: slice) -> tuple[Tensor, Sums]:
-                arrays = {f"{name}_R": column_R[at] for name, column_R in of_micro.items()}
+                arrays = {name: column_R[at] for name, column_R in of_micro.items()}
                 return policy_loss(logprobs, entropy, **arrays, normalizer=normalizer, config=algorithm)
 
             everything = slice(None)
@@ -107,7 +99,7 @@ class PolicyWorker(ReferenceWorker):
 
         is_profiled = trace and self.rank == 0
         with profiled(Path(trace), self.device) if is_profiled else nullcontext(dict[str, float]()) as phases:
-            steps = self._take_steps(batch, columns, loss_fn)
+            steps = self._take_steps(batch, normalizers, columns, loss_fn)
             logprobs_R = torch.cat(before).cpu()
         return steps, logprobs_R, phases
 
@@ -198,13 +190,13 @@ class CriticWorker(ModelWorker):
         """Float32 (R_k): expected return before each response token. Collective."""
         return self._score(batch, self.engine)
 
-    def update(self, batch: RankBatch, columns: Mapping[str, Tensor]) -> list[StepReport]:
+    def update(self, batch: RankBatch, normalizers: Sequence[float], columns: Mapping[str, Tensor]) -> list[StepReport]:
         """Take one optimizer step per mini-batch. Collective.
 
         `columns` (R_k): `azr.algorithms.batch.Batch.critic_columns`.
         """
-        return self._take_steps(batch, columns, self._loss)
 
-    def _loss(self, batch: PackedBatch, columns: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
-        arrays = {f"{name}_R": values_R for name, values_R in columns.items()}
-        return value_loss(self.engine(batch), **arrays, normalizer=normalizer)
+        def loss_fn(micro: PackedBatch, of_micro: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
+            return value_loss(self.engine(micro), **of_micro, normalizer=normalizer)
+
+        return self._take_steps(batch, normalizers, columns, loss_fn)

@@ -1,7 +1,6 @@
 """One training step's completions, packed once for all models and ranks; columns go to the ranks and come back.
 
-Legend: R response tokens of all completions of a step, in their order; R_k those of rank k, in packed order; B tokens
-of the completions that were packed, in the order of R.
+Legend: R response tokens of all completions of a step, in their order; R_k those of rank k, in packed order.
 """
 
 from __future__ import annotations
@@ -18,19 +17,8 @@ from torch import Tensor
 from azr.algorithms.packing import PackedBatch, make_micro_batches, pack, ranges
 from azr.records import Completion
 
-
-@dataclass(frozen=True, slots=True)
-class MiniBatch:
-    """One rank's part of an optimizer step."""
-
-    micro_batches: tuple[PackedBatch, ...]
-    """Their number is the same on every rank."""
-    normalizer: float
-    """Response tokens of the mini-batch on all ranks; divides the summed loss."""
-
-
-RankBatch = tuple[MiniBatch, ...]
-"""One rank's part of a training step."""
+RankBatch = tuple[tuple[PackedBatch, ...], ...]
+"""One rank's part of a training step: micro-batches by optimizer step, as many as on every other rank."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +29,10 @@ class TrainBatch:
     """One RankBatch per rank."""
     token_index: tuple[Tensor, ...]
     """Per rank int64 (R_k): index of each of its response tokens among the R of the step."""
+    num_tokens: int
+    """R, those of completions that were not packed included."""
+    normalizers: tuple[float, ...]
+    """Per mini-batch, response tokens on all ranks; divides the summed loss."""
     micro_batches: float
     """Per rank and mini-batch, on average."""
     packing: float
@@ -58,39 +50,37 @@ class TrainBatch:
 
         Raises UserError for a mini-batch of fewer completions than ranks or a completion longer than a micro-batch.
         """
-        packed: list[list[MiniBatch]] = [[] for _ in range(ranks)]
+        packed: list[list[tuple[PackedBatch, ...]]] = [[] for _ in range(ranks)]
         order: list[list[int]] = [[] for _ in range(ranks)]  # completions that each rank holds
         for members in mini_batches:
             chosen = [completions[i] for i in members]
-            normalizer = float(sum(len(c.response_ids) for c in chosen))
             for rank, micros in enumerate(make_micro_batches(chosen, ranks, tokens_per_micro_batch)):
-                packed[rank].append(MiniBatch(tuple(pack([chosen[i] for i in micro]) for micro in micros), normalizer))
+                packed[rank].append(tuple(pack([chosen[i] for i in micro]) for micro in micros))
                 order[rank] += [members[i] for micro in micros for i in micro]
         lengths = np.array([len(c.response_ids) for c in completions])
         starts = lengths.cumsum() - lengths
-        everything = [micro for rank in packed for mini in rank for micro in mini.micro_batches]
+        everything = [micro for rank in packed for micros in rank for micro in micros]
         computed = sum(len(micro.token_ids_T) for micro in everything)
         members = [i for rank in order for i in rank]
         return cls(
             rank_refs=tuple(ray.put(tuple(rank)) for rank in packed),
             token_index=tuple(torch.from_numpy(ranges(starts[rank], lengths[rank])) for rank in order),
+            num_tokens=int(lengths.sum()),
+            normalizers=tuple(float(lengths[list(members)].sum()) for members in mini_batches),
             micro_batches=len(everything) / (ranks * len(mini_batches)),
             packing=sum(completions[i].num_tokens for i in members) / computed,
         )
 
-    def for_ranks(self, columns: Mapping[str, Tensor]) -> list[tuple[ray.ObjectRef, dict[str, Tensor]]]:
-        """Arguments for each rank: its batch, and its part of each column (R)."""
+    def for_ranks(self, columns: Mapping[str, Tensor]) -> list[tuple[object, ...]]:
+        """Return each rank's arguments of an update: its batch, the normalizers and its part of each column (R)."""
         return [
-            (ref, {name: column_R[index] for name, column_R in columns.items()})
+            (ref, self.normalizers, {name: column_R[index] for name, column_R in columns.items()})
             for ref, index in zip(self.rank_refs, self.token_index, strict=True)
         ]
 
-    def gather(self, outputs: Sequence[Tensor]) -> Tensor:
-        """Join the ranks' outputs (R_k) into one array (B)."""
-        return torch.cat(list(outputs))[torch.cat(self.token_index).argsort()]
-
-    def scatter(self, values_B: Tensor, num_tokens: int) -> Tensor:
-        """Put the result of `gather` into a column (R) of `num_tokens`, with NaN for tokens not in this batch."""
-        column_R = values_B.new_full((num_tokens,), torch.nan)
-        column_R[torch.cat(self.token_index).sort().values] = values_B
+    def column(self, outputs: Sequence[Tensor]) -> Tensor:
+        """Join the ranks' outputs (R_k) into a column (R), with NaN for tokens that were not packed."""
+        column_R = outputs[0].new_full((self.num_tokens,), torch.nan)
+        for index, output in zip(self.token_index, outputs, strict=True):
+            column_R[index] = output
         return column_R

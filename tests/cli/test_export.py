@@ -21,7 +21,7 @@ from azr.cli.main import dispatch
 from azr.cluster.weight_sync import WeightSync
 from azr.config import Config, LoraConfig, ModelConfig, RolloutConfig
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 from azr.rollout.engine import RolloutEngine
 from azr.runs.model_export import last_evaluation
 from azr.runs.run_dir import PromptForm, RunDirectory
@@ -334,7 +334,7 @@ async def trained(request, ray_cluster: None, tiny_model_path: Path) -> AsyncIte
             prompt_ids=some,
             response_ids=some,
             logprobs=(-5.0,) * 20,
-            finish_reason=FinishReason.STOP,
+            finish_reason="stop",
             weight_versions=0,
         )
         for some in ids

@@ -10,7 +10,7 @@ from typing import Any
 
 from azr.evaluation.answer_file import AnswerFile
 from azr.evaluation.report import ANSWERS
-from azr.records import Judgement, Role, Sample
+from azr.records import Judgement, Sample
 from azr.tasks.base import Verdict
 
 
@@ -25,7 +25,7 @@ def answers_to(
     """All answers to one question: a greedy one and samples, with these verdicts."""
     return [
         Sample(
-            role=Role.SOLVER,
+            role="solver",
             kind=suite,
             problem_id=question,
             group=group,

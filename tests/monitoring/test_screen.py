@@ -16,7 +16,7 @@ from azr.monitoring.monitor import Monitor, SafetyStop, flag_metrics
 from azr.monitoring.reader import Findings, Text, TextReader
 from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Measures, Rule, Screen, patterns_of
 from azr.prepare import prepare
-from azr.records import Completion, FinishReason, Role, Sample
+from azr.records import Completion, Sample
 
 SCREEN = Screen.read(DEFAULT)
 FLAGGED = {
@@ -108,10 +108,10 @@ async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkey
 
 def response(trace_tokens: int = 0, finish: str = "stop", length: int = 2) -> Sample:
     completion = Completion(
-        prompt_ids=[1], response_ids=[2] * length, logprobs=0.0, finish_reason=FinishReason(finish), weight_versions=0
+        prompt_ids=[1], response_ids=[2] * length, logprobs=0.0, finish_reason=finish, weight_versions=0
     )
     return Sample(
-        completion=completion, role=Role.SOLVER, kind="data", problem_id="1", group="g", reward=0.0,
+        completion=completion, role="solver", kind="data", problem_id="1", group="g", reward=0.0,
         trace_tokens=trace_tokens,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from azr.algorithms.advantages import OWN_ESTIMATORS
 from azr.algorithms.batch import Batch
 from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.plugins import load_plugins
-from azr.records import Role, Sample
+from azr.records import Sample
 from azr.selfplay.rewards import reward_proposal
 from azr.tasks.registry import KINDS
 
@@ -54,7 +54,7 @@ def bad(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, processes
 async def pay(proposer: str = "learnability", *bonuses: str) -> dict[str, float] | None:
     """Return the parts of a proposal's reward; None if it has none."""
     config = RewardConfig(proposer=proposer, intrinsic=IntrinsicRewardConfig(bonuses=bonuses))
-    proposal = Sample(role=Role.PROPOSER, kind=TASK.kind, problem_id=TASK.id, group="propose:x")
+    proposal = Sample(role="proposer", kind=TASK.kind, problem_id=TASK.id, group="propose:x")
     await reward_proposal(proposal, TASK, [TASK], lambda: [TASK, TASK], config, 100)
     return proposal.reward_parts if proposal.reward is not None else None
 
@@ -92,7 +92,7 @@ async def test_a_proposal_that_a_reward_or_bonus_fails_over_is_not_paid(
 BATCH = Batch(
     rewards=[1.0, 0.0, -1.0, 0.5],
     response_lengths=[2, 3, 1, 0],
-    kind_roles=[("deduction", Role.SOLVER)] * 4,
+    kind_roles=[("deduction", "solver")] * 4,
     groups=["a", "a", "b", "b"],
 )
 

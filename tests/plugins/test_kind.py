@@ -123,10 +123,10 @@ async def test_tasks_of_a_file_are_checked_as_proposals(
     path.write_text("".join(json.dumps(line) + "\n" for line in records))
     lines = read_seeds(path)
     buffer = TaskBuffer(["sums"])
-    checked = await check_seeds(lines, buffer, LIMITS, run_nothing, lambda task: None)
-    assert [each["line"] for each in checked.refused] == [2, 3]
-    assert "no task of kind sums (KeyError: 'numbers')" in checked.refused[0]["detail"]
-    (task,) = checked.tasks
+    passed, refused, _ = await check_seeds(lines, buffer, LIMITS, run_nothing, lambda task: None)
+    assert [each["line"] for each in refused] == [2, 3]
+    assert "no task of kind sums (KeyError: 'numbers')" in refused[0]["detail"]
+    (task,) = passed
     assert task.payload["numbers"] == [3, 4] and task.views and buffer.tasks("sums") == (task,)
 
 

@@ -11,7 +11,6 @@ import pytest_asyncio
 
 from azr import isolated
 from azr.plugins import load_plugins, loading
-from azr.records import Role
 from azr.runs.metrics import num_ungraded
 from azr.tasks.base import RejectReason
 from tests.selfplay.test_play import CONFIG, Script, funnel, half_right, proposal, replace_play, trained, untrained
@@ -60,7 +59,7 @@ async def test_a_kind_that_raises_and_hangs_costs_those_responses_only(play, bro
     counts = funnel(result, "broken")
     assert (counts.rejected, counts.solve_rates) == ({RejectReason.LOST: 1}, [1.0])
     graded = Counter(t.role for t in trained(result) if t.kind == "broken")
-    assert graded == {Role.PROPOSER: 1, Role.SOLVER: 3}, "of two proposals and four answers"
+    assert graded == {"proposer": 1, "solver": 3}, "of two proposals and four answers"
     outcomes = sorted(t.judgement.verdict for t in untrained(result))
     assert outcomes == ["lost", "ungraded"] and num_ungraded(result.samples) == 2
     assert buffer.sizes()["broken"] == 2
@@ -71,8 +70,8 @@ async def test_a_proposal_whose_reward_fails_is_recorded_and_not_trained_on(play
     config = replace(config, reward=replace(config.reward, proposer="picky"))
     result, buffer = await play(config, Script([proposal("a + 1"), proposal("a + 5")], half_right))
     assert funnel(result, "deduction").solve_rates == [0.0, 0.5]
-    (paid,) = [t for t in trained(result) if t.role is Role.PROPOSER]
+    (paid,) = [t for t in trained(result) if t.role == "proposer"]
     assert (paid.reward, paid.reward_parts) == (2.0, {"picky": 2.0})
     (unpaid,) = untrained(result)
-    assert unpaid.role is Role.PROPOSER and unpaid.judgement.verdict == "valid"
+    assert unpaid.role == "proposer" and unpaid.judgement.verdict == "valid"
     assert buffer.sizes() == {"deduction": 3}, "its task is as good as any"

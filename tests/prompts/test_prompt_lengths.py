@@ -13,7 +13,7 @@ from azr.config import Config, ModelConfig, SelfPlayConfig
 from azr.prompts.codec import PromptCodec
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.proposer import Proposer
+from azr.selfplay.proposer import draw_references
 from azr.selfplay.seeds import read_authors_seeds
 from azr.tasks.prompts import CompletionFormat, Section
 from azr.tasks.registry import KINDS
@@ -46,10 +46,9 @@ def test_prompts_keep_to_their_tokens_as_far_as_tasks_let_them(model, inputs, se
     codec = PromptCodec.load(Config(model=ModelConfig(path=str(model), prompt_format="completion"), selfplay=play))
     buffer = TaskBuffer(PLAYED)
     buffer.restore(seeds)
-    proposer = Proposer(Config(selfplay=play), codec, None)
     for name in PLAYED:
         kind, rng = KINDS[name], random.Random(1)
-        drawn = [proposer.draw_references(name, buffer, rng) for _ in range(PROMPTS)]
+        drawn = [draw_references(name, buffer, codec, play.references, rng) for _ in range(PROMPTS)]
         lengths = [len(codec.proposal_ids(kind, tasks)) for tasks in drawn]
         assert {len(tasks) for tasks in drawn} == {kind.references_per_prompt(4)}
         assert sum(length <= CompletionFormat.proposal_tokens for length in lengths) >= 0.95 * PROMPTS, name
@@ -73,5 +72,6 @@ def test_formats_without_such_a_limit_draw_once(seeds, tiny_model_path):
     config = Config(model=model, selfplay=SelfPlayConfig(kinds=PLAYED))
     buffer = TaskBuffer(PLAYED)
     buffer.restore(seeds)
-    drawn = Proposer(config, PromptCodec.load(config), None).draw_references("deduction", buffer, random.Random(1))
-    assert drawn == buffer.references("deduction", config.selfplay.references, random.Random(1))
+    count = config.selfplay.references
+    drawn = draw_references("deduction", buffer, PromptCodec.load(config), count, random.Random(1))
+    assert drawn == buffer.references("deduction", count, random.Random(1))

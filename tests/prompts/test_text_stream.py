@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from azr.prompts.codec import PromptCodec
-from azr.prompts.token_text import TextStream
+from azr.prompts.token_text import stream_text
 from azr.tasks.prompts import CompactFormat
 from tests.conftest import byte_tokenizer
 
@@ -33,8 +35,14 @@ CODECS = [PromptCodec(byte_tokenizer(), CompactFormat()), PromptCodec(byte_fallb
 
 
 def told(codec: PromptCodec, ids: list[int], at_once: int) -> list[str]:
-    stream = TextStream(codec.decode)
-    return [*(stream.add(ids[at : at + at_once]) for at in range(0, len(ids), at_once)), stream.end()]
+    async def latest() -> AsyncIterator[list[int]]:
+        for at in range(0, len(ids), at_once):
+            yield ids[at : at + at_once]
+
+    async def texts() -> list[str]:
+        return [text async for text in stream_text(latest(), codec.decode)]
+
+    return asyncio.run(texts())
 
 
 @given(ids=st.lists(st.integers(0, 255), max_size=300), at_once=st.integers(1, 5))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from azr.prompts.codec import PromptCodec
-from azr.prompts.token_text import SharedHeads, TokenTable
+from azr.prompts.token_text import TokenArray, shared_head_encoder, table_decoder
 from azr.tasks.prompts import CompactFormat
 from tests.chat_tokenizers import chatml, llama
 from tests.runs import factory
@@ -64,7 +65,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-def heads_of(tokenizer: PreTrainedTokenizerFast) -> tuple[SharedHeads, list[str]]:
+def heads_of(tokenizer: PreTrainedTokenizerFast) -> tuple[Callable[[str, str], TokenArray], list[str]]:
     """And the texts that were encoded as the rest of one."""
     rests: list[str] = []
 
@@ -75,38 +76,38 @@ def heads_of(tokenizer: PreTrainedTokenizerFast) -> tuple[SharedHeads, list[str]
         rests.append(text)
         return encode(text)
 
-    return SharedHeads(tokenizer, encode, rest), rests
+    return shared_head_encoder(tokenizer, encode, rest), rests
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_prompts_are_encoded_as_a_whole_or_as_if_they_were(name: str) -> None:
     tokenizer, dice = TOKENIZERS[name], random.Random(name)
-    heads, rests = heads_of(tokenizer)
+    encode, rests = heads_of(tokenizer)
     begins = {family: CORPUS[start : start + 900] for family, start in (("propose", 100), ("solve", 2000))}
     for index in range(120):
         family = dice.choice(list(begins))
         # One prompt in between has less in common with the others.
         begin = begins[family][: 500 if index == 60 else 900]
         text = begin + "".join(dice.choice(PIECES) for _ in range(dice.randrange(12)))
-        assert heads.encode(family, text).tolist() == list(tokenizer.encode(text, add_special_tokens=False)), text
+        assert encode(family, text).tolist() == list(tokenizer.encode(text, add_special_tokens=False)), text
     assert (len(rests) > 100) == (name in CUT)
 
 
 def test_texts_with_nothing_in_common_are_encoded_all_the_same() -> None:
     tokenizer = TOKENIZERS["qwen"]
-    heads, _ = heads_of(tokenizer)
+    encode, _ = heads_of(tokenizer)
     for text in ("", "a", "", CORPUS[:400], CORPUS[:400], "b" + CORPUS[:400], CORPUS[:300]):
-        assert heads.encode("solve", text).tolist() == list(tokenizer.encode(text, add_special_tokens=False))
+        assert encode("solve", text).tolist() == list(tokenizer.encode(text, add_special_tokens=False))
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 1100), max_size=40), st.sampled_from(["own", "gpt2", "qwen", "bytes"]))
 def test_the_table_decodes_as_the_tokenizer_does(ids: list[int], name: str) -> None:
     tokenizer = TOKENIZERS[name]
-    table = TokenTable.of(tokenizer)
-    assert table is not None
+    decode = table_decoder(tokenizer)
+    assert decode is not None
     expected = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    assert table.text(ids) == expected == table.text(ids)
+    assert decode(ids) == expected == decode(ids)
 
 
 @settings(deadline=None)
@@ -123,4 +124,4 @@ def test_the_engines_text_of_a_response_is_the_drivers(ids: list[int], name: str
 def test_tokens_that_are_no_bytes_have_no_table() -> None:
     other = chatml()
     other.backend_tokenizer.decoder = decoders.Metaspace()
-    assert TokenTable.of(other) is None
+    assert table_decoder(other) is None

@@ -21,7 +21,7 @@ def proposals(
     rates = [*[None] * len(verdicts), *solve_rates, *[None] * proposed]
     return [
         sample(
-            Role.PROPOSER, kind, reward=None, group=f"propose:{index}", verdict=verdict, solve_rate=rates[index]
+            "proposer", kind, reward=None, group=f"propose:{index}", verdict=verdict, solve_rate=rates[index]
         )
         for index, verdict in enumerate([*verdicts, *[VALID] * (proposed - len(verdicts))])
     ]  # fmt: skip
@@ -32,7 +32,7 @@ def completion(
     prompt_ids: Sequence[int] = (1,),
     *,
     logprobs: object = 0.0,
-    finish: FinishReason = FinishReason.STOP,
+    finish: FinishReason = "stop",
     versions: object = 0,
 ) -> Completion:
     """A completion; one number stands for all tokens."""
@@ -48,7 +48,7 @@ def completion(
 def sample(role: Role, kind: str = "deduction", *, reward: float | None = 1.0, **change: object) -> Sample:
     """A sample of two tokens; ``length``, ``finish``, ``version``, ``verdict`` and fields of `Sample` change it."""
     length = int(str(change.pop("length", 2)))
-    finish, version = FinishReason(str(change.pop("finish", "stop"))), int(str(change.pop("version", 4)))
+    finish, version = str(change.pop("finish", "stop")), int(str(change.pop("version", 4)))
     made = completion(range(length), (1, 2, 3), logprobs=-0.5, finish=finish, versions=version)
     verdict = change.pop("verdict", None)
     fields = {

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from azr.config import Config, RunConfig
-from azr.records import PromptIds, Role
+from azr.records import PromptIds
 from azr.runs.metrics import Metrics
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
@@ -41,7 +41,7 @@ async def step(logger: RunLogger, number: int, loss: float = 0.5) -> Metrics:
     logger.begin_step()
     with logger.phase("solve"):
         await asyncio.sleep(0.01)
-    samples = [sample(Role.SOLVER, accuracy=number - 1.0), sample(Role.PROPOSER)]
+    samples = [sample("solver", accuracy=number - 1.0), sample("proposer")]
     samples += proposals(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])
     timing = logger.step_timing()
     await logger.log_rollouts(number, samples, decode)
@@ -80,7 +80,7 @@ async def test_texts_are_written_beside_the_next_step(tmp_path: Path) -> None:
         threads.add(threading.get_ident())
         return "text"
 
-    await logger.log_rollouts(1, [sample(Role.SOLVER)], slow)
+    await logger.log_rollouts(1, [sample("solver")], slow)
     assert not logger.run.rollouts(1).exists()
     flushing = asyncio.ensure_future(logger.flush())
     await asyncio.sleep(0.05)
@@ -95,7 +95,7 @@ async def test_texts_are_written_beside_the_next_step(tmp_path: Path) -> None:
 async def test_texts_that_could_not_be_written_end_the_run(next_call: str, tmp_path: Path) -> None:
     logger = opened(config(tmp_path))
     logger.run.rollouts(1).with_name(".step_000001.jsonl.gz").mkdir()
-    await logger.log_rollouts(1, [sample(Role.SOLVER)], decode)
+    await logger.log_rollouts(1, [sample("solver")], decode)
     for _ in range(2):
         with pytest.raises(IsADirectoryError):
             await (logger.flush() if next_call == "flush" else logger.log_rollouts(2, [], decode))
@@ -139,7 +139,7 @@ async def run():
         logger = RunLogger.create(config(root), open_progress())
     for step in range(done + 1, 9):
         decode = deadly if step == int(sys.argv[3]) else str
-        await logger.log_rollouts(step, [sample(Role.SOLVER)] * 20, decode)
+        await logger.log_rollouts(step, [sample("solver")] * 20, decode)
         logger.end_step(step, [], {}, {})
         if step % 2 == 0:
             await logger.flush()

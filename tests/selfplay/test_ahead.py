@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from azr.experiment import drop_stale
-from azr.records import Role, Sample
+from azr.records import Sample
 from azr.runs.metrics import staleness_metrics
-from azr.selfplay.ahead import PlayAhead
+from azr.selfplay.ahead import play_ahead
 from azr.selfplay.play import StepResult
 from tests.runs import factory
 from tests.runs.factory import completion
@@ -32,21 +33,25 @@ class Recorder:
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 async def test_play_is_ahead_of_learning_by_so_many_steps_and_no_more(ahead: int) -> None:
     recorder = Recorder()
-    async with PlayAhead(recorder.play, 4, 8, ahead) as steps:
+    permits = asyncio.Semaphore(1 + ahead)
+    async with aclosing(play_ahead(recorder.play, range(4, 9), permits)) as results:
         for step in range(4, 9):
-            assert (await steps.next()).data == {"step": step}
+            assert (await anext(results)).data == {"step": step}
             await asyncio.sleep(0.01)  # while this step is learned
             assert recorder.begun == list(range(4, min(8, step + ahead) + 1))
-            steps.learned()
+            permits.release()
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
 async def test_a_failure_of_play_is_raised_where_its_step_is_awaited(ahead: int) -> None:
-    async with PlayAhead(Recorder().play, 8, 10, ahead) as steps:
-        assert (await steps.next()).data == {"step": 8}
-        steps.learned()
+    recorder, permits = Recorder(), asyncio.Semaphore(1 + ahead)
+    async with aclosing(play_ahead(recorder.play, range(8, 11), permits)) as results:
+        assert (await anext(results)).data == {"step": 8}
+        await asyncio.sleep(0.01)
+        permits.release()
         with pytest.raises(ValueError, match="step 9"):
-            await steps.next()
+            await anext(results)
+    assert recorder.begun == [8, 9], "nothing is played after a failure"
 
 
 async def test_leaving_ends_what_is_under_way() -> None:
@@ -56,15 +61,15 @@ async def test_leaving_ends_what_is_under_way() -> None:
         return StepResult(samples=[])
 
     before = asyncio.all_tasks()
-    async with PlayAhead(forever, 1, 3, 1) as steps:
-        await steps.next()
+    async with aclosing(play_ahead(forever, range(1, 4), asyncio.Semaphore(2))) as results:
+        await anext(results)
         await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
 
 
 def sample(*versions: int, trace_tokens: int = 0) -> Sample:
     made = completion(range(len(versions)), versions=np.array(versions, np.int32))
-    return factory.sample(Role.SOLVER, completion=made, trace_tokens=trace_tokens)
+    return factory.sample("solver", completion=made, trace_tokens=trace_tokens)
 
 
 def kept(samples: list[Sample], version: int, staleness: int) -> list[list[int]]:

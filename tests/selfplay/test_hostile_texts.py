@@ -15,7 +15,7 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionRes
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, Task
 from azr.selfplay import rewards
-from azr.selfplay.proposer import Proposer, Shown
+from azr.selfplay.proposer import validate
 from azr.selfplay.rewards import BONUSES, intrinsic_bonuses
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.normalize import fingerprint, parse_program
@@ -106,10 +106,10 @@ async def test_whatever_is_written_is_refused_or_graded(caplog: pytest.LogCaptur
         name = rng.choice(list(KINDS))
         kind, config = KINDS[name], Config()
         executor = Echo(rng)
-        proposer = Proposer(config, CODEC, executor)
         labels = [section.label for section in kind.proposal(kind.seed())]
         text = "</think>\n<answer>" + STYLE.response([Section(label, random_text(rng)) for label in labels])
-        outcome, _ = await proposer.validate(name, completion(text), Shown((kind.seed(),)), id="t", step=1)
+        asked = {"config": config, "codec": CODEC, "executor": executor, "id": "t", "step": 1}
+        outcome, _ = await validate(name, completion(text), (kind.seed(),), **asked)
         if isinstance(outcome, Task):
             accepted += 1
             await intrinsic_bonuses(outcome, [kind.seed()], kind_seeds, BONUS_CONFIG)
@@ -147,8 +147,8 @@ async def test_what_still_raises_is_a_refusal_with_the_id_in_the_log(monkeypatch
     assert (await judge(task, STYLE.response(kind.solution(task)), executor)).verdict == Verdict.MALFORMED
     monkeypatch.setattr(type(kind), "validate", fails)
     proposal = completion(STYLE.response(kind.proposal(task)))
-    proposer = Proposer(Config(), CODEC, executor)
-    outcome, _ = await proposer.validate("deduction", proposal, Shown(()), id="000001-x", step=1)
+    asked = {"config": Config(), "codec": CODEC, "executor": executor, "id": "000001-x", "step": 1}
+    outcome, _ = await validate("deduction", proposal, (), **asked)
     assert outcome is RejectReason.MALFORMED
     monkeypatch.setitem(rewards.BONUSES, "halstead", fails)
     config = IntrinsicRewardConfig(bonuses=("halstead:1",))
@@ -164,6 +164,7 @@ async def test_a_failure_of_the_executor_is_not_the_texts(caplog: pytest.LogCapt
 
     kind = KINDS["deduction"]
     proposal = completion(STYLE.response(kind.proposal(kind.seed())))
+    asked = {"config": Config(), "codec": CODEC, "executor": Gone(), "id": "t", "step": 1}
     with pytest.raises(ValueError, match="the executor is gone"):
-        await Proposer(Config(), CODEC, Gone()).validate("deduction", proposal, Shown(()), id="t", step=1)
+        await validate("deduction", proposal, (), **asked)
     assert not said(caplog)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from dataclasses import asdict, replace
+from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from azr.config import ClusterConfig, Config, RolloutConfig, RunConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.records import Completion, Role
-from azr.selfplay.ahead import PlayAhead
+from azr.records import Completion
+from azr.selfplay.ahead import play_ahead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem, write_journal
 from azr.selfplay.play import SelfPlayStep, StepResult
-from azr.selfplay.proposer import Shown
 from azr.tasks.composites import give_functions
 from azr.tasks.registry import KINDS
 from tests.selfplay.test_play import (
@@ -84,7 +84,7 @@ async def test_refusals_do_not_change_how_many_stored_tasks_are_solved() -> None
     proposals = ["<|program|>no form"] * 4 + [proposal("a + 1"), proposal("a + 2")]
     config = replace_play(CONFIG, proposer_prompts=6, solver_prompts=5, train_on_estimates=False)
     result = await step(config, Engine(proposals), seeded(config)).play()
-    solved = Counter(t.problem_id for t in trained(result) if t.role is Role.SOLVER)
+    solved = Counter(t.problem_id for t in trained(result) if t.role == "solver")
     assert solved == {"seed-deduction": 3, "000001-deduction-0004": 1, "000001-deduction-0005": 1}
 
 
@@ -147,7 +147,7 @@ async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_n
     assert again.asked["<|deduction|>"] == 0
     assert funnel(second, "deduction").proposed == 11 and not journal.left_over[2]
     assert [task.id for task in second.stored] == ["000001-deduction-0007"]
-    both = Counter(t.problem_id for t in (*trained(first), *trained(second)) if t.role is Role.PROPOSER)
+    both = Counter(t.problem_id for t in (*trained(first), *trained(second)) if t.role == "proposer")
     assert set(both.values()) == {1} and len(both) == 20
     solved = Counter(t.group for t in trained(second) if t.problem_id == "000001-deduction-0007")
     assert solved == {
@@ -216,11 +216,11 @@ async def test_a_request_goes_on_when_its_work_is_cancelled_and_is_not_made_agai
 
 def test_a_journal_comes_back_as_it_was_and_the_former_format_too(tmp_path: Path) -> None:
     task = KINDS["deduction"].make_task("id", "def f(a):\n    return a", ("1",), ("1",))
-    shown = Shown((task,), give_functions([task], 1))
-    assert shown.functions is not None
+    shown = {"references": (task,), "functions": give_functions([task], 1)}
+    assert shown["functions"] is not None
     made = {"step": 3, "name": "000003", "kind": "deduction"}
     items = [
-        WorkItem(begins="propose", index=2, shown=shown, **made),
+        WorkItem(begins="propose", index=2, **shown, **made),
         WorkItem(begins="follow", index=1, task=task, **made),
         WorkItem(begins="solve", task=task, salt="new", **made),
         WorkItem(begins="solve", task=task, salt=4, **made),
@@ -230,11 +230,11 @@ def test_a_journal_comes_back_as_it_was_and_the_former_format_too(tmp_path: Path
     answered = [completion([1, 2], "x<|end|>"), completion([1, 2], "y")]
     journal.open(items[0]).answers[7] = answered
     restored = saved(journal, 3, tmp_path, Engine([]))
-    assert list(map(asdict, restored.left_over[3])) == list(map(asdict, items))
+    assert restored.copy(3) == journal.copy(3) and len(restored.left_over[3]) == len(items)
     assert restored.open(items[0]).answers == {7: answered}
     former = [
-        {"origin": asdict(items[0]), "answered": {}},
-        {"origin": asdict(items[1]) | {"task": None}, "answered": {}},
+        {"origin": items[0].origin, "answered": {}},
+        {"origin": items[1].origin | {"task": None}, "answered": {}},
     ]
     write_journal(tmp_path, former)
     restored = Journal(Engine([]))
@@ -328,16 +328,16 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
             step = self_play(config, engine, RandomExecutor(), buffer, number, journal=journal)
             return await step.play(is_last=number == steps)
 
-        is_killed = random.random() < kill_rate
+        is_killed, permits = random.random() < kill_rate, asyncio.Semaphore(1 + config.steps_ahead)
         try:
             async with (
-                PlayAhead(play, len(done) + 1, steps, config.steps_ahead) as ahead,
+                aclosing(play_ahead(play, range(len(done) + 1, steps + 1), permits)) as results,
                 asyncio.timeout(random.random() * 0.2 if is_killed else 100),
             ):
                 while len(done) < steps:
-                    result = await ahead.next()
+                    result = await anext(results)
                     await asyncio.sleep(random.random() * 0.01)  # while it is learned
-                    ahead.learned()
+                    permits.release()
                     check(result, buffer, proposals)
                     done.append(result)
                     journal.recorded(len(done), result.items)
@@ -358,7 +358,7 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
 
 
 def check(result: StepResult, buffer: TaskBuffer, proposals: Counter[str]) -> None:
-    proposed = [sample for sample in result.samples if sample.role is Role.PROPOSER]
+    proposed = [sample for sample in result.samples if sample.role == "proposer"]
     proposals.update(sample.problem_id for sample in proposed)
     valid = {sample.problem_id for sample in proposed if sample.verdict == "valid"}
     assert {task.id for task in result.stored} == valid, "valid proposals are stored, each once"

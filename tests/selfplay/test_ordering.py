@@ -10,7 +10,7 @@ import pytest
 
 from azr.config import Config, IntrinsicRewardConfig, RewardConfig, RunConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.records import Completion, Role
+from azr.records import Completion
 from azr.runs.metrics import num_ungraded
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.play import StepResult, sort_samples
@@ -113,4 +113,4 @@ async def test_trajectories_of_one_group_are_sorted_too():
     result, _ = await play(PLAY, Delays(0))
     shuffled = random.Random(0).sample(result.samples, len(result.samples))
     assert sort_samples(shuffled) == result.samples
-    assert {t.role for t in trained(result)} == {Role.PROPOSER, Role.SOLVER}
+    assert {t.role for t in trained(result)} == {"proposer", "solver"}

@@ -12,7 +12,7 @@ import pytest
 
 from azr.config import Config
 from azr.prepare import contradictions
-from azr.records import Completion, Role, Sample
+from azr.records import Completion, Sample
 from azr.selfplay.journal import Journal, write_journal
 from azr.selfplay.play import StepResult
 from tests.selfplay.test_journal import Executor
@@ -52,7 +52,7 @@ def played(config: Config, engine: Engine, number: int = 1, journal: Journal | N
 
 def learnable(result: StepResult) -> list[bool]:
     """Whether each proposal became a learnable task, in the order of their indices."""
-    proposed = sorted((each for each in result.samples if each.role is Role.PROPOSER), key=lambda each: each.problem_id)
+    proposed = sorted((each for each in result.samples if each.role == "proposer"), key=lambda each: each.problem_id)
     return [each.solve_rate is not None and 0 < each.solve_rate < 1 for each in proposed]
 
 
@@ -75,7 +75,7 @@ def test_as_few_are_proposed_as_hold_enough_learnable_tasks_and_the_same_ones_in
     taught = learnable(first)
     assert len(taught) == WANTED * ASKS or (sum(taught) == WANTED and taught[-1])
     assert sum(each.phase == "solve" and each.used == "trained" for each in first.samples) == 6
-    assert all(each.used == "trained" for each in first.samples if each.role is Role.PROPOSER)
+    assert all(each.used == "trained" for each in first.samples if each.role == "proposer")
     for group in groups(first.samples):
         differ = len({each.accuracy for each in group}) > 1
         assert {each.used for each in group} == {"trained" if differ else "unlearnable"}
@@ -116,7 +116,7 @@ def test_a_step_that_is_killed_goes_on_as_if_it_had_not_been(seed: int, tmp_path
             await journal.close()
             journal = Journal(engine)
             journal.read(tmp_path, 1)
-        known = {number for _, each in journal._items.values() for number in each.answers}
+        known = {number for each in journal._items.values() for number in each.answers}
         engine.asked.clear()
         result = await self_play(REFILL, engine, Executor(), seeded(REFILL), 2, journal=journal).play()
         assert not known & set(engine.asked), "what was answered is not asked again"

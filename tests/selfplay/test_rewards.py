@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
-from azr.records import Judgement, Role
+from azr.records import Judgement, Task
 from azr.selfplay.rewards import (
     BONUSES,
     bonus_coefficients,
@@ -12,8 +12,8 @@ from azr.selfplay.rewards import (
     combine,
     intrinsic_bonuses,
     length_penalty,
-    proposer_reward,
     reward_answer,
+    reward_proposal,
     solver_reward,
 )
 from azr.tasks.base import RejectReason, Verdict
@@ -39,8 +39,14 @@ RATES = (0.0, 0.125, 0.25, 0.5, 0.875, 1.0)
 def test_what_a_solve_rate_pays_is_chosen_by_name(name, pays):
     config = RewardConfig(proposer=name, unlearnable=-9.0)
     check_names(config)
-    paid = [proposer_reward(replace(SEED, solve_rate=rate), {}, config) for rate in RATES]
+    paid = [rewarded(replace(SEED, solve_rate=rate), config) for rate in RATES]
     assert paid == [(reward, {name: reward}) for reward in pays]
+
+
+def rewarded(outcome: Task | RejectReason, config: RewardConfig) -> tuple[float | None, dict[str, float]]:
+    proposal = sample("proposer", reward=None)
+    asyncio.run(reward_proposal(proposal, outcome, (), lambda: (), config, max_tokens=100))
+    return proposal.reward, proposal.reward_parts
 
 
 def test_a_registered_bonus_needs_no_knob_of_its_own(monkeypatch):
@@ -58,7 +64,7 @@ def test_solver_rewards():
 
 
 def test_a_repetition_is_wrong_and_any_other_rejected_proposal_malformed():
-    rewards = {reason: proposer_reward(reason, {}, PAPER) for reason in RejectReason}
+    rewards = {reason: rewarded(reason, PAPER) for reason in RejectReason}
     assert rewards.pop(RejectReason.DUPLICATE) == (-0.5, {"duplicate": -0.5})
     assert rewards == {reason: (-1.0, {str(reason): -1.0}) for reason in rewards}
 
@@ -104,7 +110,7 @@ def test_length_costs_linearly_before_the_limit(length, penalty):
 
 @pytest.mark.parametrize("overlong, reward", [("keep", 1.0), ("mask", 1.0), ("soft", 0.25)])
 def test_length_costs_a_right_answer_only_where_asked(overlong, reward):
-    right = sample(Role.SOLVER, length=9)
+    right = sample("solver", length=9)
     right.judgement, right.accuracy = Judgement(verdict=Verdict.RIGHT), 1.0
     reward_answer(right, RewardConfig(overlong=overlong, overlong_buffer=4), max_tokens=10)
     assert right.reward == reward == sum(right.reward_parts.values()) and right.used == "trained"

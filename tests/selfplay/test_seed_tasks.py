@@ -50,6 +50,6 @@ async def test_every_seed_of_the_coder_recipe_passes_and_none_is_a_program_of_cr
     lines = read_seeds(Path(coder.selfplay.seeds or ""))
     limits = ProposalLimits(source_bytes=2000, induction_inputs=2, repeats=2)
     async with SandboxPool(seed_tasks.EXECUTOR, seed=0) as pool:
-        checked = await check_seeds(lines, buffer, limits, pool.execute, lambda task: None)
-    assert checked.refused == []
+        _, refused, _ = await check_seeds(lines, buffer, limits, pool.execute, lambda task: None)
+    assert refused == []
     assert set(buffer.sizes().values()) == {coder.selfplay.seed_tasks}

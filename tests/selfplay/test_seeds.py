@@ -86,12 +86,20 @@ def seeding(path, pool, config: Config = CONFIG, proposals: tuple[str, ...] = ()
     said: list[str] = []
 
     refused = path.with_name("seeds_rejected.jsonl")
-    run = partial(
+    proposed: list[Sample] = []
+    fill = partial(
         fill_buffer, buffer, replace(config, selfplay=replace(config.selfplay, seeds=str(path))),
         read_seeds(path) if path.exists() else None, codec=CODEC, engines=Script(list(proposals), half_right),
-        executor=pool, phase=lambda name: nullcontext(), store=stored.extend, record=record, log=said.append,
-        refused=refused, watch=lambda name, samples: None,
+        executor=pool, phase=lambda name: nullcontext(), log=said.append, refused=refused,
     )  # fmt: skip
+
+    async def run() -> None:
+        async for _, grown in fill():
+            stored.extend(grown.stored)
+            proposed.extend(grown.samples)
+            if record is not None and grown.samples:
+                record(list(proposed))
+
     return SimpleNamespace(run=run, buffer=buffer, refused=refused), stored, said
 
 
@@ -162,10 +170,7 @@ async def test_without_a_file_all_kinds_grow_from_the_identity_until_the_smalles
     proposals = (proposal("a + 1"), proposal("a // 0"), proposal("a + 3"), proposal("a + 4"))
     recorded: list[list[Sample]] = []
 
-    async def record(proposals) -> None:
-        recorded.append(proposals)
-
-    work, stored, _ = seeding(tmp_path / "none", pool, config, proposals, record)
+    work, stored, _ = seeding(tmp_path / "none", pool, config, proposals, recorded.append)
     await work.run()
     assert work.buffer.sizes() == {"deduction": 3, "abduction": 2} and len(stored) == 5
     assert [len(each) for each in recorded] == [2, 4]

@@ -19,7 +19,7 @@ from azr.config import Config
 from azr.records import Completion
 from azr.train import policy
 from azr.train.learner import score
-from azr.train.policy import PolicyWorker, ReferenceWorker
+from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import ADAM_BETA1, parameter_parts
 from tests.cluster.receiving_engine import ipc_outbox, start_receiver
@@ -252,7 +252,7 @@ async def test_policy_survives_an_engine_that_fails_or_hangs(two, engine, comple
 
 
 async def test_reference_scores_as_the_policy_it_starts_from(lend_group, plain, completions, config) -> None:
-    reference = await lend_group("reference", ReferenceWorker, config, 2)
+    reference = await lend_group("reference", PolicyWorker, config, 2)
     scores = await score(reference, "logprobs", one_step(completions, reference, config), STEP_S)
     with torch.no_grad():
         logprobs, _ = plain_scores(plain, completions, config.rollout.temperature)
@@ -264,7 +264,7 @@ async def test_reference_scores_as_the_policy_it_starts_from(lend_group, plain, 
     assert torch.equal(again, scores)
 
 
-def parameter_bytes(worker: ReferenceWorker) -> int:
+def parameter_bytes(worker: PolicyWorker) -> int:
     return sum(part.untyped_storage().nbytes() for part in parameter_parts(worker.engine))
 
 

@@ -15,7 +15,7 @@ from azr.algorithms.losses import Sums
 from azr.algorithms.packing import PackedBatch
 from azr.config import GAE, AlgorithmConfig
 from azr.errors import RunEnded
-from azr.records import Completion, Role, Sample
+from azr.records import Completion, Sample
 from azr.runs.metrics import check_finite
 from azr.train import model_worker
 from azr.train.learner import MAX_SKIPPED_STEPS, Learner
@@ -47,7 +47,7 @@ class Worker(PolicyWorker):
         finally:
             model_worker.engine_config = config_of
 
-    def _take_step(self, mini: Any, columns: Any, loss_fn: LossFn) -> StepReport:
+    def _take_step(self, mini: Any, normalizer: float, columns: Any, loss_fn: LossFn) -> StepReport:
         def with_more(micro: PackedBatch, arrays: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
             loss, sums = loss_fn(micro, arrays, normalizer)
             is_last = self.rank == self.world_size - 1
@@ -56,7 +56,7 @@ class Worker(PolicyWorker):
                 loss.register_hook(lambda gradient: gradient * self.last_factor)
             return loss + more, sums | {"loss": sums["loss"] + more}
 
-        return super()._take_step(mini, columns, with_more)
+        return super()._take_step(mini, normalizer, columns, with_more)
 
 
 class OffloadedWorker(Worker):
@@ -130,7 +130,7 @@ async def test_a_step_that_is_not_finite_leaves_every_bit_where_it_is_and_the_ne
 
 def answers(completions: list[Completion], reward: float) -> list[Sample]:
     return [
-        Sample(completion=c, role=Role.SOLVER, kind="deduction", problem_id="t", group="g", reward=reward * (i % 2))
+        Sample(completion=c, role="solver", kind="deduction", problem_id="t", group="g", reward=reward * (i % 2))
         for i, c in enumerate(completions)
     ]
 

@@ -14,7 +14,7 @@ from azr.algorithms.batch import Batch
 from azr.algorithms.packing import split_mini_batches, without_samples
 from azr.config import GRPO, TRRPP, AlgorithmConfig
 from azr.errors import UserError
-from azr.records import Completion, Role
+from azr.records import Completion
 from azr.train.train_batch import RankBatch, TrainBatch
 from tests.runs.factory import completion, sample
 
@@ -24,7 +24,7 @@ def rank_batches(batch: TrainBatch) -> list[RankBatch]:
 
 
 def targets(batch: RankBatch) -> list[int]:
-    return [t for mini in batch for micro in mini.micro_batches for t in micro.target_R.tolist()]
+    return [t for mini in batch for micro in mini for t in micro.target_R.tolist()]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -34,17 +34,16 @@ def test_arrays_follow_their_tokens_and_outputs_come_back_in_order(
 ) -> None:
     batch = TrainBatch.build(completions, mini_batches, ranks, 64)
     everything = torch.tensor([t for c in completions for t in c.response_ids])
-    args = batch.for_ranks({"targets": everything})
+    parts = [columns for _, _, columns in batch.for_ranks({"targets": everything})]
     held = rank_batches(batch)
-    for (ref, columns), rank_batch in zip(args, held, strict=True):
-        assert columns["targets"].tolist() == targets(rank_batch) == targets(ray.get(ref))
-    assert torch.equal(batch.gather([columns["targets"] for _, columns in args]), everything)
-    assert torch.equal(batch.scatter(everything.double(), len(everything)), everything.double())
+    for columns, rank_batch in zip(parts, held, strict=True):
+        assert columns["targets"].tolist() == targets(rank_batch)
+    assert torch.equal(batch.column([columns["targets"].double() for columns in parts]), everything.double())
     for number, members in enumerate(mini_batches):
         minis = [rank_batch[number] for rank_batch in held]
-        assert len({len(mini.micro_batches) for mini in minis}) == 1, "as many micro-batches on every rank"
-        assert {mini.normalizer for mini in minis} == {sum(len(completions[i].response_ids) for i in members)}
-        here = sorted(t for mini in minis for micro in mini.micro_batches for t in micro.target_R.tolist())
+        assert len({len(mini) for mini in minis}) == 1, "as many micro-batches on every rank"
+        assert batch.normalizers[number] == sum(len(completions[i].response_ids) for i in members)
+        here = sorted(t for mini in minis for micro in mini for t in micro.target_R.tolist())
         assert here == sorted(t for i in members for t in completions[i].response_ids)
 
 
@@ -53,9 +52,7 @@ def test_a_batch_of_some_completions_leaves_the_others_out(ray_cluster: None, co
     tokens = torch.arange(sum(len(c.response_ids) for c in completions))
     lengths = [len(c.response_ids) for c in completions]
     expected = torch.cat([piece for i, piece in enumerate(tokens.split(lengths)) if i in (1, 3, 5, 7)])
-    outputs = [columns["index"] for _, columns in batch.for_ranks({"index": tokens})]
-    assert torch.equal(batch.gather(outputs), expected)
-    column = batch.scatter(expected.double(), len(tokens))
+    column = batch.column([columns["index"].double() for _, _, columns in batch.for_ranks({"index": tokens})])
     assert column[expected].tolist() == expected.tolist()
     assert column.isnan().sum() == len(tokens) - len(expected), "tokens that are not in the batch"
 
@@ -84,7 +81,7 @@ def learners_work(count: int) -> float:
         completion(dice.integers(0, 1000, 30 + i % 61, np.int32), prompts[i // 8], logprobs=-1.0) for i in range(count)
     ]
     samples = [
-        sample(Role.SOLVER if i % 8 else Role.PROPOSER, completion=c, group=f"group {i // 8}", reward=float(i % 3))
+        sample("solver" if i % 8 else "proposer", completion=c, group=f"group {i // 8}", reward=float(i % 3))
         for i, c in enumerate(completions)
     ]
     began = time.process_time()
@@ -96,7 +93,7 @@ def learners_work(count: int) -> float:
     kept = without_samples(mini_batches, batch.has_gradient(AlgorithmConfig()), 8)
     batch.loss_weights_R = loss_weights(batch, "kind_role", mini_batches, kept, 128)
     ranks = packed.for_ranks(batch.policy_columns(AlgorithmConfig()))
-    assert torch.equal(packed.gather([columns["advantages"] for _, columns in ranks]), batch.advantages_R)
+    assert torch.equal(packed.column([columns["advantages"] for _, _, columns in ranks]), batch.advantages_R)
     batch.write_results(samples, batch.rollout_logprobs_R)
     return time.process_time() - began
 

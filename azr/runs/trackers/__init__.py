@@ -231,7 +231,7 @@ def _rollout_table(step: int, samples: Sequence[Sample]) -> Table:
     """Return the best and the worst rewarded sample of each kind and role."""
     players: defaultdict[tuple[str, str], list[Sample]] = defaultdict(list)
     for each in samples:
-        players[each.kind, each.role.value].append(each)
+        players[each.kind, each.role].append(each)
     rows = []
     for player, played in sorted(players.items()):
         ranked = sorted(played, key=lambda each: -(each.reward or 0.0))
@@ -239,7 +239,7 @@ def _rollout_table(step: int, samples: Sequence[Sample]) -> Table:
             verdict, detail = (each.verdict or None), "" if each.judgement is None else each.judgement.detail
             rows.append((
                 *(step, *player, each.problem_id, each.reward, verdict, cut(detail)),
-                *(each.response_tokens, each.finish_reason.value, cut(each.prompt), cut(each.response)),
+                *(each.response_tokens, each.finish_reason, cut(each.prompt), cut(each.response)),
             ))  # fmt: skip
     return Table(columns=ROLLOUT_COLUMNS, rows=tuple(rows))
 

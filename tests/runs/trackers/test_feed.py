@@ -13,7 +13,7 @@ import pytest
 
 from azr.config import Config
 from azr.errors import UserError
-from azr.records import Role
+from azr.records import ROLES
 from azr.runs.metrics import Metrics
 from azr.runs.trackers import (
     CHARACTERS,
@@ -179,8 +179,8 @@ def test_names_may_be_joined_by_commas(tmp_path: Path) -> None:
 
 
 def test_a_sample_is_the_best_and_the_worst_of_each_player_and_some_tasks() -> None:
-    samples = [sample(role, reward=reward) for role in Role for reward in (0.5, -1.0, 1.0, None)]
-    samples.append(sample(Role.SOLVER, "error", verdict="right"))
+    samples = [sample(role, reward=reward) for role in ROLES for reward in (0.5, -1.0, 1.0, None)]
+    samples.append(sample("solver", "error", verdict="right"))
     for each in samples:
         each.prompt = each.response = "x" * 9000
     kinds = ["deduction"] * 20 + ["induction"] * 20
