@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import ray
@@ -15,8 +15,7 @@ import torch
 from ray import ObjectRef
 
 from azr.cluster.supervisor import DEATHS, ActorLost, SupervisedActor, ping, root_cause
-from azr.cluster.weight_buckets import WeightBucket
-from azr.cluster.weight_transfers import Outbox, Receiver
+from azr.cluster.weight_buckets import Outbox, Receiver, WeightBucket
 from azr.concurrency import task_group, wait_for_all
 
 MAX_ATTEMPTS = 3
@@ -26,27 +25,6 @@ GRACE_S = 10.0
 SETTLE_S = 10.0
 """Seconds in which engines must drop their loads after a failed push."""
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class WeightUpdate:
-    """One version of the weights, as reported by its sender and by every engine; the reports must be equal."""
-
-    version: int
-    digest: str
-    """Digest of names, types, shapes and bytes, see `azr.cluster.weight_buckets.WeightDigest`."""
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class SentWeights:
-    """Weights sent by rank 0, and the seconds of its phases."""
-
-    update: WeightUpdate
-    transfer: str
-    seconds: Mapping[str, float]
-    """``gather``: of sharded parameters, as far as the CPU waits for it. ``pack``: copying into the block, and the
-    digest. ``load``: waiting for slower engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +39,10 @@ class PushReport:
     transfer: str = ""
     """Name in `azr.cluster.weight_transfers`."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by phase of the policy's rank 0, see `SentWeights`."""
+    """Seconds by phase of the policy's rank 0. ``gather``: of sharded parameters, as far as the CPU waits for it.
+    ``pack``: copying into the block, and the digest. ``load``: waiting for slower engines."""
+    digest: str = ""
+    """Digest of names, types, shapes and bytes, see `azr.cluster.weight_buckets.WeightDigest`."""
 
 
 class Role(Protocol):
@@ -84,10 +65,14 @@ class WeightSync:
                                      load_bucket(bucket) ─────────────────► take it, compare the digest, load
                                      … until the last bucket, the next
                                      gathered while one is loaded
-        SentWeights ◄───────────────
-        finish_update(version, digest) ───────────────────────────────────► repack layers, reset the prefix cache,
-                                                                            compare the digest of everything, serve
-        its WeightUpdate ◄─────────────────────────────────────────────────
+        PushReport ◄────────────────
+        finish_update(version, digest) ───────────────────────────────────► repack layers, check that nothing is missing,
+                                                                            reset the prefix cache, serve
+        its version ◄──────────────────────────────────────────────────────
+
+    Three checks, each for another fault: a worker compares the digest of every bucket before it loads it (bytes damaged,
+    a bucket lost or out of turn); at the end, the last digest and the names of its parameters (the last buckets lost, a
+    parameter that the policy does not send); the driver, the version that the engine's core process reports.
 
     If an engine dies during a push, it is replaced, and the push is repeated for the engines that do not serve this
     version yet, `MAX_ATTEMPTS` times in all. An engine that is replaced later gets the same weights (`resync`), unless
@@ -95,7 +80,7 @@ class WeightSync:
     """
 
     def __init__(self, policy: Role, engines: Sequence[SupervisedActor], timeout_s: float) -> None:
-        """`policy`: its rank 0 answers ``send_weights(version, receivers, timeout_s)`` with `SentWeights`.
+        """`policy`: its rank 0 answers ``send_weights(version, receivers, timeout_s)`` with a `PushReport`.
 
         `timeout_s`: deadline of each call, which may wait for running prompts or for all of the sending."""
         self._policy, self._engines, self._timeout_s = policy, engines, timeout_s
@@ -155,15 +140,14 @@ class WeightSync:
         (sent, *_) = await self._policy.call(
             "send_weights", version, receivers, limit, timeout_s=limit + GRACE_S, to="send their weights"
         )
-        digest = sent.update.digest
-        received = await wait_for_all(
-            engine.call("finish_update", version, digest, timeout_s=limit, to=f"serve weight version {version}")
+        served = await wait_for_all(
+            engine.call("finish_update", version, sent.digest, timeout_s=limit, to=f"serve weight version {version}")
             for engine in engines
         )
-        for engine, update in zip(engines, received, strict=True):
-            if update != sent.update:
-                raise RuntimeError(f"{engine.name} was sent {sent.update} and has {update}")
-        return PushReport(version, sent.update.nbytes, time.perf_counter() - started, sent.transfer, sent.seconds)
+        for engine, its in zip(engines, served, strict=True):
+            if its != version:
+                raise RuntimeError(f"{engine.name} was sent weight version {version} and serves {its}")
+        return replace(sent, seconds=time.perf_counter() - started)
 
     async def _restart_lost(self, error: Exception) -> bool:
         """Restart the engines that were lost in a failed push; returns whether there were any."""
@@ -185,7 +169,7 @@ def send_weights(
     timeout_s: float,
     *,
     full_check: bool = False,
-) -> SentWeights | None:
+) -> PushReport | None:
     """Send all weights to every receiver. Collective: all ranks pass equal arguments, except for the receivers.
 
     While the engines load a bucket, the ranks gather and pack the next one into the other half of their block. They
@@ -196,13 +180,12 @@ def send_weights(
     bucket takes longer than `timeout_s`; RuntimeError, which names the dead one, if an engine dies; and the errors of
     engines.
     """
-    leads, nbytes = outbox.rank.index == 0, 0
+    leads, nbytes, started = outbox.leads, 0, time.perf_counter()
     load, gathered = _Loading(outbox, receivers, timeout_s), _Timed(weights)
     try:
         if not (leads or outbox.every_rank):
             return None
-        writer = outbox.open(bucket_nbytes, receivers, timeout_s)
-        packed = _Timed(writer.pack(version, gathered, full_check=full_check, with_digest=leads))
+        packed = _Timed(outbox.open(bucket_nbytes, receivers, timeout_s).pack(version, gathered, full_check=full_check))
         for bucket in packed:
             outbox.meet()
             if leads:
@@ -212,16 +195,16 @@ def send_weights(
         if leads:
             load.finish()
         outbox.meet()
-        if leads and load.failure is not None:
+        if load.failure is not None:
             raise load.failure
-        outbox.close()
+        outbox.finish()
     finally:
         for _ in weights:
             pass
     if not leads:
         return None
-    seconds = {"gather": gathered.seconds, "pack": packed.seconds - gathered.seconds, "load": load.waited_s}
-    return SentWeights(WeightUpdate(version, bucket.digest, nbytes), bucket.transfer, seconds)
+    parts = {"gather": gathered.seconds, "pack": packed.seconds - gathered.seconds, "load": load.waited_s}
+    return PushReport(version, nbytes, time.perf_counter() - started, bucket.transfer, parts, bucket.digest)
 
 
 class _Loading:
@@ -229,7 +212,7 @@ class _Loading:
 
     def __init__(self, outbox: Outbox, receivers: Sequence[Receiver], timeout_s: float) -> None:
         self._outbox, self._receivers, self._timeout_s = outbox, receivers, timeout_s
-        self._loading: list[ObjectRef] = []
+        self._loading: dict[ObjectRef, str] = {}
         self.failure: Exception | None = None
         """First failure; engines are not called after it, but the ranks go on gathering together."""
         self.waited_s = 0.0
@@ -251,22 +234,26 @@ class _Loading:
         """Wait until the last bucket is loaded or, after a failure, until no engine loads any more."""
         self.next(None)
         if self.failure is not None and self._loading:
-            ray.wait(self._loading, num_returns=len(self._loading), timeout=min(self._timeout_s, SETTLE_S))
+            ray.wait(list(self._loading), num_returns=len(self._loading), timeout=min(self._timeout_s, SETTLE_S))
 
-    def _wait(self, loading: Sequence[ObjectRef]) -> None:
+    def _wait(self, loading: Mapping[ObjectRef, str]) -> None:
         if not loading:
             return
-        _, late = ray.wait(loading, num_returns=len(loading), timeout=self._timeout_s)
+        _, late = ray.wait(list(loading), num_returns=len(loading), timeout=self._timeout_s)
         if late:
-            pairs = zip(self._receivers, loading, strict=True)
-            names = ", ".join(receiver.name for receiver, ref in pairs if ref in late)
+            names = ", ".join(name for answer, name in loading.items() if answer in late)
             raise TimeoutError(f"the policy waited {self._timeout_s:g} s for {names} to load a weight bucket")
-        for receiver, ref in zip(self._receivers, loading, strict=True):
-            try:
-                ray.get(ref)
-            except DEATHS as error:
-                # Not as itself: to the driver it would look like the death of this rank.
-                raise RuntimeError(f"{receiver.name} died while the policy waited for it to load weights") from error
+        raise_failures(loading)
+
+
+def raise_failures(answered: Mapping[ObjectRef, str]) -> None:
+    """Raise the error of the first engine that failed; `answered`: its answer and its name."""
+    for answer, name in answered.items():
+        try:
+            ray.get(answer)
+        except DEATHS as error:
+            # Not as itself: to the driver it would look like the death of this rank.
+            raise RuntimeError(f"{name} died while the policy waited for it to take weights") from error
 
 
 class _Timed(Iterator[T]):

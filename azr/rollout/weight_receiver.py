@@ -27,8 +27,8 @@ from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from azr.cluster.weight_buckets import TensorSlot, WeightBucket, WeightDigest
-from azr.cluster.weight_transfers import Inbox, make_inbox
+from azr.cluster.weight_buckets import Inbox, TensorSlot, WeightBucket, WeightDigest
+from azr.cluster.weight_transfers import make_inbox
 
 log = logging.getLogger(__name__)
 BACKEND = "azr"
@@ -67,8 +67,10 @@ class CopyPlan(TorchDispatchMode):
             if type(getattr(layer, "quant_method", None)) not in PLAIN or hasattr(layer, "cpu_linear"):
                 raise ValueError(f"{type(layer).__name__} computes with other tensors than it has loaded")
         self._model, self._addresses = model, [parameter.data_ptr() for parameter in model.parameters()]
-        types = {name: getattr(torch, slot.dtype) for name, slot in sent.items()}
-        self.blanks = {name: torch.empty(sent[name].shape, dtype=types[name], device="meta") for name in sent}
+        self.blanks = {
+            name: torch.empty(slot.shape, dtype=getattr(torch, slot.dtype), device="meta")
+            for name, slot in sent.items()
+        }
         self._senders = {_memory(blank): name for name, blank in self.blanks.items()}
         self._parameters = {_memory(parameter) for parameter in model.parameters()}
         self._copies: dict[str, list[tuple[Tensor, tuple[int, ...], int]]] = {name: [] for name in sent}
@@ -134,7 +136,6 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
         self._tied_done: set[str] = set()
         self._sent: dict[str, TensorSlot] = {}
         self._missing: list[str] = []
-        self._nbytes = 0
 
     def _inbox(self, transfer: str) -> Inbox:
         if transfer not in self._inboxes:
@@ -172,7 +173,6 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
         self._digest.add(bucket.slots, region)
         if self._digest.hexdigest() != bucket.digest:
             raise ValueError(f"weight bucket {bucket.index} of version {bucket.version} arrived damaged or out of turn")
-        self._nbytes += bucket.nbytes
         received = bucket.tensors(region)
         self._sent |= {slot.name: slot for slot in bucket.slots}
         if self._plan is not None:
@@ -217,10 +217,12 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
             # What loading took goes back to the GPU, where the KV cache may be waiting for it.
             torch.cuda.empty_cache()
 
-    def report(self) -> dict[str, Any]:
-        """Return digest and bytes of the last update, and the weights that it omitted."""
-        digest = self._digest or WeightDigest()
-        return {"digest": digest.hexdigest(), "nbytes": self._nbytes, "missing": self._missing}
+    def problem(self, digest: str) -> str | None:
+        """Return why the last update must not be served, or None. `digest`: of the last bucket that was sent."""
+        its = (self._digest or WeightDigest()).hexdigest()
+        if its != digest:
+            return f"its digest is {its[:16]}, not {digest[:16]}: parts are missing or damaged"
+        return f"these parameters were not sent: {', '.join(self._missing)}" if self._missing else None
 
     def shutdown(self) -> None:
         """Release the senders' memory."""
@@ -243,8 +245,8 @@ class WeightReportExtension:
             return f"{type(error).__name__}: {error}"
         return None
 
-    def report_weight_update(self) -> dict[str, Any]:
-        return self.weight_transfer_engine.report()
+    def weight_problem(self, digest: str) -> str | None:
+        return self.weight_transfer_engine.problem(digest)
 
 
 def all_names(model: nn.Module) -> dict[str, list[str]]:
