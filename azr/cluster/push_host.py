@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Self
 
 import numpy as np
 import ray
 import torch
 from ray import ObjectRef
 
-from azr.cluster.weight_buckets import Block, Inbox, Outbox, Receiver, WeightBucket
+from azr.cluster.weight_buckets import Block, Inbox, Outbox, WeightBucket
 
 
 class HostBlock(Block):
@@ -49,28 +48,22 @@ def on_this_node(bucket: WeightBucket, region: np.ndarray | None) -> Iterator[We
 
 
 class HostOutbox(Outbox):
-    """Sender: rank 0 owns the block and keeps it for the next push."""
+    """Sender: rank 0 owns the block."""
 
-    transfer = "host"
+    transfer, keeps_block = "host", True
 
     def allocate(self, nbytes: int) -> HostBlock:
         return HostBlock(nbytes)
 
-    def open(self, bucket_nbytes: int, receivers: Sequence[Receiver] = (), timeout_s: float = 0.0) -> Self:
-        return self if bucket_nbytes <= self.bucket_nbytes else super().open(bucket_nbytes, receivers, timeout_s)
-
-    def deliver(self, bucket: WeightBucket, receivers: Sequence[Receiver], timeout_s: float) -> dict[ObjectRef, str]:
+    def deliver(self, bucket: WeightBucket) -> dict[ObjectRef, str]:
         assert self.block is not None
         here = ray.get_runtime_context().get_node_id()
-        far = any(receiver.node != here for receiver in receivers)
+        far = any(receiver.node != here for receiver in self.receivers)
         region = ray.put(bucket.region(self.block.bytes).numpy()) if far else None
         return {
             receiver.actor.load_bucket.remote(bucket, None if receiver.node == here else region): receiver.name
-            for receiver in receivers
+            for receiver in self.receivers
         }
-
-    def finish(self) -> None:
-        return None
 
 
 class HostInbox(Inbox):

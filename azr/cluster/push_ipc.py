@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,13 +29,6 @@ _LAZY_PEER_ACCESS = 1
 
 class _Handle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_char * _HANDLE_BYTES)]
-
-
-class _CudaArray:
-    """CUDA array of bytes for torch, by numba's `__cuda_array_interface__`."""
-
-    def __init__(self, pointer: int, nbytes: int) -> None:
-        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 2}
 
 
 class CudaBlock(Block):
@@ -72,8 +66,10 @@ class CudaBlock(Block):
 
 
 def _as_tensor(pointer: ctypes.c_void_p, nbytes: int, device: torch.device) -> torch.Tensor:
+    """Return the memory as (N) uint8, by numba's `__cuda_array_interface__`."""
     assert pointer.value is not None
-    return torch.as_tensor(_CudaArray(pointer.value, nbytes), device=device)
+    array = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer.value, False), "version": 2}
+    return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=array), device=device)
 
 
 @cache

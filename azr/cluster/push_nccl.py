@@ -76,30 +76,31 @@ class NcclOutbox(Outbox):
         self._group = self.group_type()
         self._members: list[str] = []
 
-    def allocate(self, nbytes: int) -> Block:
-        return Block(nbytes, self.device)
-
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver] = (), timeout_s: float = 0.0) -> Self:
         members = [receiver.actor._actor_id.hex() for receiver in receivers]
         # After a push that failed, members may be at different broadcasts.
         failed = self.block is not None
         self.close()
-        if failed or self._group.communicator is None or members != self._members:
+        if failed or members != self._members:
             self._group.leave()
-            self._connect(receivers, timeout_s)
-            self._members = members
+        self._members = members
         return super().open(bucket_nbytes, receivers, timeout_s)
 
-    def _connect(self, receivers: Sequence[Receiver], timeout_s: float) -> None:
-        size = 1 + len(receivers) * self.engine_gpus
+    def allocate(self, nbytes: int) -> Block:
+        if self._group.communicator is None:
+            self._connect()
+        return Block(nbytes, self.device)
+
+    def _connect(self) -> None:
+        size = 1 + len(self.receivers) * self.engine_gpus
         address = ray.util.get_node_ip_address()
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = int(probe.getsockname()[1])  # free now; vLLM opens it at once
-        group = {"address": address, "port": port, "world_size": size, "timeout_s": timeout_s}
+        group = {"address": address, "port": port, "world_size": size, "timeout_s": self.timeout_s}
         joining = {
             receiver.actor.connect.remote(self.transfer, group | {"rank_offset": offset}): receiver.name
-            for receiver, offset in zip(receivers, range(1, size, self.engine_gpus), strict=True)
+            for receiver, offset in zip(self.receivers, range(1, size, self.engine_gpus), strict=True)
         }
         result: list[Any] = []
 
@@ -113,17 +114,17 @@ class NcclOutbox(Outbox):
 
         # In a thread, because joining waits for ever for an engine that has died: the thread is then left behind.
         threading.Thread(target=join, daemon=True).start()
-        wait_until(lambda: bool(result), timeout_s, "the engines to join the policy's NCCL group", joining)
+        wait_until(lambda: bool(result), self.timeout_s, "the engines to join the policy's NCCL group", joining)
         if isinstance(result[0], BaseException):
             raise RuntimeError(f"the policy could not form an NCCL group with the engines: {result[0]}") from result[0]
         self._group.communicator = result[0]
         raise_failures(joining)
 
-    def deliver(self, bucket: WeightBucket, receivers: Sequence[Receiver], timeout_s: float) -> dict[ObjectRef, str]:
+    def deliver(self, bucket: WeightBucket) -> dict[ObjectRef, str]:
         assert self.block is not None
-        loading = super().deliver(bucket, receivers, timeout_s)
+        loading = super().deliver(bucket)
         region = bucket.region(self.block.bytes)
-        self._group.broadcast(region, timeout_s, "a broadcast of weights to the engines", loading)
+        self._group.broadcast(region, self.timeout_s, "a broadcast of weights to the engines", loading)
         return loading
 
 

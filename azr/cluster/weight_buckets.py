@@ -1,9 +1,8 @@
 """Buckets of a weight sync: weights packed into parts of a memory block, and the two ends of their way.
 
-The policy's `Outbox` packs named tensors into a block and yields a `WeightBucket`, a small record of the block's address
-and content, each time a half of it is full; meanwhile the engines load the other. An `Inbox` in each worker process
-reaches the bytes. Transfers (`azr.cluster.weight_transfers`) are subclasses: they decide on the kind of memory. A running
-digest shows that everything arrived in order.
+The policy's `Outbox` packs named tensors into a block and yields a `WeightBucket`, a small record of the block's
+address and content, each time a half of it is full; meanwhile the engines load the other. In every worker process an
+`Inbox` finds the bytes. Each transfer (`azr.cluster.weight_transfers`) has its own two ends and kind of memory.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
     from torch.distributed import ProcessGroup
 
+CPU = torch.device("cpu")
 ALIGNMENT = 64
 """Every tensor starts at a multiple of this many bytes: a cache line, and enough for any element type."""
 CHUNK_WORDS = 8192
@@ -121,7 +121,7 @@ class Block:
     source: dict[str, str]
     """Address for `WeightBucket.source`."""
 
-    def __init__(self, nbytes: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, nbytes: int, device: torch.device) -> None:
         self.bytes, self.source = torch.empty(nbytes, dtype=torch.uint8, device=device), {}
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class Receiver:
 
 
 class Outbox(ABC):
-    """Sender in a rank: packs any number of versions into one block, whose halves buckets fill in turn.
+    """Sender in a rank: packs any number of versions into a block, whose halves buckets fill in turn.
 
     All ranks make one; those that send use it for every push.
     """
@@ -148,31 +148,36 @@ class Outbox(ABC):
     transfer: str
     every_rank = False
     """Whether every rank sends its own copy of the weights, or only rank 0. Only rank 0 calls engines."""
+    keeps_block = False
+    """Whether the block is kept for the next push."""
 
-    def __init__(
-        self, device: torch.device | None = None, control: ProcessGroup | None = None, engine_gpus: int = 1
-    ) -> None:
-        """`device`: the rank's, by default the CPU. `control`: process group of all ranks on the host; None for a
-        single rank. `engine_gpus`: worker processes of each engine."""
-        self.device, self.control, self.engine_gpus = device or torch.device("cpu"), control, engine_gpus
+    def __init__(self, device: torch.device = CPU, control: ProcessGroup | None = None, engine_gpus: int = 1) -> None:
+        """`device`: the rank's. `control`: process group of all ranks on the host; None for a single rank.
+        `engine_gpus`: worker processes of each engine."""
+        self.device, self.control, self.engine_gpus = device, control, engine_gpus
         self.leads = control is None or control.rank() == 0
+        self.receivers: Sequence[Receiver] = ()
+        self.timeout_s = 0.0
+        """Deadline for what engines do with a bucket."""
         self.block: Block | None = None
         self.bucket_nbytes = 0
         """Size of a half of the block."""
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Block:
-        """Return memory that engines can reach; a collective if every rank sends."""
+        """Return memory that the receivers can reach; a collective if every rank sends."""
 
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver] = (), timeout_s: float = 0.0) -> Self:
-        """Prepare a push to these engines, also after one that failed half-way; a collective if every rank sends.
+        """Prepare a push, also after one that failed half-way; a collective if every rank sends.
 
         `bucket_nbytes`: at least that of the largest tensor.
         """
         assert bucket_nbytes > 0, f"a bucket of {bucket_nbytes} bytes"
-        self.close()  # after a failed push: its engines might still have been reading; those here now are not
-        self.block = self.allocate(2 * _aligned(bucket_nbytes))
-        self.bucket_nbytes = _aligned(bucket_nbytes)
+        self.receivers, self.timeout_s = receivers, timeout_s
+        if not self.keeps_block or self.bucket_nbytes < bucket_nbytes:
+            self.close()  # after a failed push: its engines might still have been reading; those here now are not
+            self.block = self.allocate(2 * _aligned(bucket_nbytes))
+            self.bucket_nbytes = _aligned(bucket_nbytes)
         return self
 
     def pack(
@@ -182,11 +187,10 @@ class Outbox(ABC):
 
         `groups` is consumed lazily. A group's tensors (any device, any strides) are copied before the next group is
         taken, so it may gather sharded parameters a group at a time; no bucket holds tensors of two. Names must be
-        unique within a version. Only rank 0, which announces the buckets, computes their digests.
+        unique within a version. Only rank 0, which announces the buckets, computes digests.
         """
         assert self.block is not None, "the outbox is not open"
-        digest = WeightDigest(full=full_check)
-        filled: WeightBucket | None = None
+        digest, filled = WeightDigest(full=full_check), None
         for index, (slots, tensors) in enumerate(self._that_fit(groups)):
             if filled is not None:
                 yield filled
@@ -204,7 +208,7 @@ class Outbox(ABC):
     def _that_fit(
         self, groups: Iterable[Iterable[tuple[str, Tensor]]]
     ) -> Iterator[tuple[list[TensorSlot], list[Tensor]]]:
-        """Yield each group in parts that fit a half, and where each tensor of a part goes."""
+        """Yield the tensors of each group in parts that fit a half, with their slots."""
         for group in groups:
             slots: list[TensorSlot] = []
             tensors: list[Tensor] = []
@@ -224,13 +228,9 @@ class Outbox(ABC):
         """Wait until every sending rank is here and its writes have reached its block."""
         return None
 
-    def deliver(self, bucket: WeightBucket, receivers: Sequence[Receiver], timeout_s: float) -> dict[ObjectRef, str]:
+    def deliver(self, bucket: WeightBucket) -> dict[ObjectRef, str]:
         """Rank 0: let every engine load the bucket. Returns their answers, with the engines' names."""
-        return {receiver.actor.load_bucket.remote(bucket): receiver.name for receiver in receivers}
-
-    def finish(self) -> None:
-        """End a push that every engine has loaded. After a failed push `open` is called instead."""
-        self.close()
+        return {receiver.actor.load_bucket.remote(bucket): receiver.name for receiver in self.receivers}
 
     def close(self) -> None:
         """Free the block, if there is one."""
@@ -243,7 +243,7 @@ class Inbox(ABC):
     """Receiver in a worker process."""
 
     def __init__(self, device: torch.device) -> None:
-        """`device`: the model's device."""
+        """`device`: the model's."""
         self.device = device
 
     def connect(self, info: Mapping[str, Any], parallel: Any) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import ray
-import torch
 from ray import ObjectRef
+from torch import Tensor
 
 from azr.cluster.supervisor import DEATHS, ActorLost, SupervisedActor, ping, root_cause
 from azr.cluster.weight_buckets import Outbox, Receiver, WeightBucket
@@ -66,13 +66,13 @@ class WeightSync:
                                      … until the last bucket, the next
                                      gathered while one is loaded
         PushReport ◄────────────────
-        finish_update(version, digest) ───────────────────────────────────► repack layers, check that nothing is missing,
+        finish_update(version, digest) ───────────────────────────────────► repack layers, compare digest and names,
                                                                             reset the prefix cache, serve
         its version ◄──────────────────────────────────────────────────────
 
-    Three checks, each for another fault: a worker compares the digest of every bucket before it loads it (bytes damaged,
-    a bucket lost or out of turn); at the end, the last digest and the names of its parameters (the last buckets lost, a
-    parameter that the policy does not send); the driver, the version that the engine's core process reports.
+    Three checks, each for another fault. A worker compares the digest of every bucket before it loads it: bytes were
+    damaged, or a bucket was lost or comes out of turn. At the end it compares the last digest and the names: the last
+    bucket was lost, or the policy lacks a parameter. The driver compares the version that the engine's core serves.
 
     If an engine dies during a push, it is replaced, and the push is repeated for the engines that do not serve this
     version yet, `MAX_ATTEMPTS` times in all. An engine that is replaced later gets the same weights (`resync`), unless
@@ -98,10 +98,14 @@ class WeightSync:
                 report = await self._send(due)
                 break
             except Exception as error:  # the policy's own too: which engine is to blame shows when they are asked
-                if attempt == MAX_ATTEMPTS or not await self._restart_lost(error):
+                lost = [engine for engine, its in await self._served() if its is None]
+                if attempt == MAX_ATTEMPTS or not lost:
                     raise
-            served = await wait_for_all(ping(engine.actor) for engine in self._engines)
-            due = [engine for engine, its in zip(self._engines, served, strict=True) if its != version]
+                async with task_group() as restarting:
+                    for engine in lost:
+                        cause = f"{engine.name} died over weight version {version} ({root_cause(error)})"
+                        restarting.create_task(engine.restart(ActorLost(cause, engine.actor)))
+            due = [engine for engine, its in await self._served() if its != version]
         for engine in self._engines:
             engine.succeeded()
         self._policy_has_it = True
@@ -149,21 +153,16 @@ class WeightSync:
                 raise RuntimeError(f"{engine.name} was sent weight version {version} and serves {its}")
         return replace(sent, seconds=time.perf_counter() - started)
 
-    async def _restart_lost(self, error: Exception) -> bool:
-        """Restart the engines that were lost in a failed push; returns whether there were any."""
-        answers = await wait_for_all(ping(engine.actor) for engine in self._engines)
-        lost = [engine for engine, answer in zip(self._engines, answers, strict=True) if answer is None]
-        async with task_group() as restarting:
-            for engine in lost:
-                cause = f"{engine.name} died over weight version {self._version} ({root_cause(error)})"
-                restarting.create_task(engine.restart(ActorLost(cause, engine.actor)))
-        return bool(lost)
+    async def _served(self) -> list[tuple[SupervisedActor, int | None]]:
+        """Return the version of each engine; None of one that is lost."""
+        versions = await wait_for_all(ping(engine.actor) for engine in self._engines)
+        return list(zip(self._engines, versions, strict=True))
 
 
 def send_weights(
     outbox: Outbox,
     version: int,
-    weights: Iterator[list[tuple[str, torch.Tensor]]],
+    weights: Iterator[list[tuple[str, Tensor]]],
     bucket_nbytes: int,
     receivers: Sequence[Receiver],
     timeout_s: float,
@@ -180,70 +179,79 @@ def send_weights(
     bucket takes longer than `timeout_s`; RuntimeError, which names the dead one, if an engine dies; and the errors of
     engines.
     """
-    leads, nbytes, started = outbox.leads, 0, time.perf_counter()
-    load, gathered = _Loading(outbox, receivers, timeout_s), _Timed(weights)
+    seconds, nbytes, started = dict.fromkeys(("gather", "pack", "load"), 0.0), 0, time.perf_counter()
+    load = _Loading(outbox, seconds)
     try:
-        if not (leads or outbox.every_rank):
+        if not (outbox.leads or outbox.every_rank):
             return None
-        packed = _Timed(outbox.open(bucket_nbytes, receivers, timeout_s).pack(version, gathered, full_check=full_check))
-        for bucket in packed:
+        outbox.open(bucket_nbytes, receivers, timeout_s)
+        packed = outbox.pack(version, _timed(weights, "gather", seconds), full_check=full_check)
+        for bucket in _timed(packed, "pack", seconds):
             outbox.meet()
-            if leads:
-                load.next(bucket)
+            load.next(bucket)
             outbox.meet()
             nbytes += bucket.nbytes
-        if leads:
-            load.finish()
+        load.finish()
         outbox.meet()
         if load.failure is not None:
             raise load.failure
-        outbox.finish()
+        if not outbox.keeps_block:
+            outbox.close()
     finally:
         for _ in weights:
             pass
-    if not leads:
+    if not outbox.leads:
         return None
-    parts = {"gather": gathered.seconds, "pack": packed.seconds - gathered.seconds, "load": load.waited_s}
-    return PushReport(version, nbytes, time.perf_counter() - started, bucket.transfer, parts, bucket.digest)
+    seconds["pack"] -= seconds["gather"]
+    return PushReport(version, nbytes, time.perf_counter() - started, bucket.transfer, seconds, bucket.digest)
+
+
+def _timed(items: Iterator[T], name: str, seconds: dict[str, float]) -> Iterator[T]:
+    """Yield the items, and add up the seconds that it takes to make them."""
+    started = time.perf_counter()
+    for item in items:
+        seconds[name] += time.perf_counter() - started
+        yield item
+        started = time.perf_counter()
+    seconds[name] += time.perf_counter() - started
 
 
 class _Loading:
-    """Buckets that engines are loading, at most two at a time."""
+    """Buckets that engines are loading, at most two at a time. Only rank 0 loads any."""
 
-    def __init__(self, outbox: Outbox, receivers: Sequence[Receiver], timeout_s: float) -> None:
-        self._outbox, self._receivers, self._timeout_s = outbox, receivers, timeout_s
-        self._loading: dict[ObjectRef, str] = {}
+    def __init__(self, outbox: Outbox, seconds: dict[str, float]) -> None:
+        self._outbox, self._seconds = outbox, seconds
+        self._answers: dict[ObjectRef, str] = {}
+        """Of the engines that load the newest bucket, with their names."""
         self.failure: Exception | None = None
         """First failure; engines are not called after it, but the ranks go on gathering together."""
-        self.waited_s = 0.0
 
     def next(self, bucket: WeightBucket | None) -> None:
         """Start loading this bucket, if it is one; returns when the previous one is loaded."""
-        if self.failure is not None:
+        if self.failure is not None or not self._outbox.leads:
             return
-        before, started = self._loading, time.perf_counter()
+        before, started = self._answers, time.perf_counter()
         try:
             if bucket is not None:
-                self._loading = self._outbox.deliver(bucket, self._receivers, self._timeout_s)
-            self._wait(before)
+                self._answers = self._outbox.deliver(bucket)
+            if late := self._late(before, self._outbox.timeout_s):
+                limit = f"{self._outbox.timeout_s:g} s"
+                raise TimeoutError(f"the policy waited {limit} for {', '.join(late)} to load a weight bucket")
+            raise_failures(before)
         except Exception as error:
             self.failure = error
-        self.waited_s += time.perf_counter() - started
+        self._seconds["load"] += time.perf_counter() - started
 
     def finish(self) -> None:
         """Wait until the last bucket is loaded or, after a failure, until no engine loads any more."""
         self.next(None)
-        if self.failure is not None and self._loading:
-            ray.wait(list(self._loading), num_returns=len(self._loading), timeout=min(self._timeout_s, SETTLE_S))
+        if self.failure is not None:
+            self._late(self._answers, min(self._outbox.timeout_s, SETTLE_S))
 
-    def _wait(self, loading: Mapping[ObjectRef, str]) -> None:
-        if not loading:
-            return
-        _, late = ray.wait(list(loading), num_returns=len(loading), timeout=self._timeout_s)
-        if late:
-            names = ", ".join(name for answer, name in loading.items() if answer in late)
-            raise TimeoutError(f"the policy waited {self._timeout_s:g} s for {names} to load a weight bucket")
-        raise_failures(loading)
+    def _late(self, answers: Mapping[ObjectRef, str], timeout_s: float) -> list[str]:
+        """Wait for the answers; return the names of the engines that are late."""
+        late = ray.wait(list(answers), num_returns=len(answers), timeout=timeout_s)[1] if answers else []
+        return [name for answer, name in answers.items() if answer in late]
 
 
 def raise_failures(answered: Mapping[ObjectRef, str]) -> None:
@@ -254,17 +262,3 @@ def raise_failures(answered: Mapping[ObjectRef, str]) -> None:
         except DEATHS as error:
             # Not as itself: to the driver it would look like the death of this rank.
             raise RuntimeError(f"{name} died while the policy waited for it to take weights") from error
-
-
-class _Timed(Iterator[T]):
-    """The items of an iterator, and the seconds that it took to make them."""
-
-    def __init__(self, items: Iterator[T]) -> None:
-        self._items, self.seconds = items, 0.0
-
-    def __next__(self) -> T:
-        started = time.perf_counter()
-        try:
-            return next(self._items)
-        finally:
-            self.seconds += time.perf_counter() - started

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -60,8 +60,8 @@ class CopyPlan(TorchDispatchMode):
     """
 
     def __init__(self, model: Any, sent: Mapping[str, TensorSlot], names: Mapping[str, Sequence[str]]) -> None:
-        """`sent`: by name. `names`: see `all_names`. Raises ValueError, or what the loader raises, if loading this
-        model is more than copying slices."""
+        """`sent`: by name. `names`: all names of a parameter, by each. Raises ValueError, or what the loader raises, if
+        loading this model is more than copying slices."""
         super().__init__()
         for layer in model.modules():
             if type(getattr(layer, "quant_method", None)) not in PLAIN or hasattr(layer, "cpu_linear"):
@@ -123,9 +123,12 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._names = all_names(self.model)
+        by_parameter: dict[int, list[str]] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            by_parameter.setdefault(id(parameter), []).append(name)
+        self._names = {name: its for its in by_parameter.values() for name in its}
+        """All names of a parameter, in the model's order, by each of them."""
         self._inboxes: dict[str, Inbox] = {}
-        self._expected = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         self._open = False
         self._plan: CopyPlan | None = None
         self._reset()
@@ -138,9 +141,7 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
         self._missing: list[str] = []
 
     def _inbox(self, transfer: str) -> Inbox:
-        if transfer not in self._inboxes:
-            self._inboxes[transfer] = make_inbox(transfer, self.device)
-        return self._inboxes[transfer]
+        return self._inboxes.get(transfer) or self._inboxes.setdefault(transfer, make_inbox(transfer, self.device))
 
     def init_transfer_engine(self, init_info: BucketInitInfo) -> None:
         """Meet the sender."""
@@ -197,7 +198,7 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
             for layer in filter(is_deferred_attention_layer, self.model.modules()):
                 layer.process_weights_after_loading(self.model_config.dtype)
         else:
-            self._missing = sorted(self._expected - self._loaded)
+            self._missing = sorted(self._names.keys() - self._loaded)
             finalize_layerwise_reload(self.model, self.model_config)
             self._plan = None if self._missing else self._make_plan()
         self._open = False
@@ -247,14 +248,6 @@ class WeightReportExtension:
 
     def weight_problem(self, digest: str) -> str | None:
         return self.weight_transfer_engine.problem(digest)
-
-
-def all_names(model: nn.Module) -> dict[str, list[str]]:
-    """Map each name of a parameter that has several names to all of them, in the model's order."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return {name: its for its in names.values() if len(its) > 1 for name in its}
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, BucketWeightTransferEngine)
