@@ -212,7 +212,9 @@ async def start_ray(cluster: ClusterConfig, places: int = 1, timeout_s: float = 
             "RAY_task_events_report_interval_ms": "0",
         }
     )
-    logging.getLogger("ray._private.authentication.authentication_token_setup").addFilter(_warns_of_no_token)
+    # Ray warns where its ports are open to all; where a token is used it says so at every start.
+    tokens = logging.getLogger("ray._private.authentication.authentication_token_setup")
+    tokens.addFilter(lambda record: "is disabled" in record.msg)
     start = partial(ray.init, logging_level=logging.WARNING, log_to_driver=False)
     if cluster.address is not None:
         await _check_cluster(cluster.address, timeout_s)
@@ -229,11 +231,6 @@ async def start_ray(cluster: ClusterConfig, places: int = 1, timeout_s: float = 
             f"Ray does not start ({str(error).strip().splitlines()[0]}): read its logs in "
             "/tmp/ray/session_latest/logs, and start the run again when the machine is less busy."
         ) from error
-
-
-def _warns_of_no_token(record: logging.LogRecord) -> bool:
-    """Whether Ray warns that its ports are open to all; at every start it also says that a token is used."""
-    return "is disabled" in record.msg
 
 
 def _keep_token_private() -> None:
