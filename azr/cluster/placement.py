@@ -205,13 +205,8 @@ async def start_ray(cluster: ClusterConfig, places: int = 1, timeout_s: float = 
         return
     # Every worker of a run is an actor with a process of its own; idle ones would only slow the start down. A record of
     # every call, which is not read here, would grow with the run.
-    os.environ.update(
-        {
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_prestart_worker_first_driver": "0",
-            "RAY_task_events_report_interval_ms": "0",
-        }
-    )
+    off = ("RAY_USAGE_STATS_ENABLED", "RAY_prestart_worker_first_driver", "RAY_task_events_report_interval_ms")
+    os.environ |= dict.fromkeys(off, "0")
     # Ray warns where its ports are open to all; where a token is used it says so at every start.
     tokens = logging.getLogger("ray._private.authentication.authentication_token_setup")
     tokens.addFilter(lambda record: "is disabled" in record.msg)

@@ -114,10 +114,8 @@ def _sums(flat: Tensor) -> Tensor:
 
 
 class Block:
-    """Memory of this process; transfers derive blocks from it that engines can read."""
+    """Memory of this process, writable; transfers derive blocks from it that engines can read."""
 
-    bytes: Tensor
-    """(N) uint8, writable."""
     source: dict[str, str]
     """Address for `WeightBucket.source`."""
 
@@ -150,28 +148,23 @@ class Outbox(ABC):
     """Whether every rank sends its own copy of the weights, or only rank 0. Only rank 0 calls engines."""
     keeps_block = False
     """Whether the block is kept for the next push."""
+    block: Block | None = None
+    bucket_nbytes = 0
+    """Size of a half of the block."""
 
     def __init__(self, device: torch.device = CPU, control: ProcessGroup | None = None, engine_gpus: int = 1) -> None:
         """`device`: the rank's. `control`: process group of all ranks on the host; None for a single rank.
         `engine_gpus`: worker processes of each engine."""
         self.device, self.control, self.engine_gpus = device, control, engine_gpus
         self.leads = control is None or control.rank() == 0
-        self.receivers: Sequence[Receiver] = ()
-        self.timeout_s = 0.0
-        """Deadline for what engines do with a bucket."""
-        self.block: Block | None = None
-        self.bucket_nbytes = 0
-        """Size of a half of the block."""
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Block:
         """Return memory that the receivers can reach; a collective if every rank sends."""
 
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver] = (), timeout_s: float = 0.0) -> Self:
-        """Prepare a push, also after one that failed half-way; a collective if every rank sends.
-
-        `bucket_nbytes`: at least that of the largest tensor.
-        """
+        """Prepare a push, also after one that failed half-way; a collective if every rank sends. `bucket_nbytes`: at
+        least that of the largest tensor. `timeout_s`: for what engines do with a bucket."""
         assert bucket_nbytes > 0, f"a bucket of {bucket_nbytes} bytes"
         self.receivers, self.timeout_s = receivers, timeout_s
         if not self.keeps_block or self.bucket_nbytes < bucket_nbytes:

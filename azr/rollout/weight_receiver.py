@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
@@ -16,11 +15,7 @@ import msgspec
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
+from vllm.distributed.weight_transfer.base import WeightTransferEngine
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
@@ -35,21 +30,6 @@ BACKEND = "azr"
 """Name of the engine in vLLM's registry."""
 PLAIN = {NoneType, UnquantizedLinearMethod, UnquantizedEmbeddingMethod}
 """Methods of layers that compute with their parameters as loaded, unless vLLM packs them for a CPU."""
-
-
-@dataclass
-class BucketInitInfo(WeightTransferInitInfo):
-    """Connection data of a transfer whose ends meet before the first bucket."""
-
-    transfer: str
-    info: dict[str, Any]
-    """Message of the outbox to its inboxes."""
-
-
-@dataclass
-class BucketUpdateInfo(WeightTransferUpdateInfo):
-    bucket: bytes
-    """`WeightBucket` in msgpack."""
 
 
 class CopyPlan(TorchDispatchMode):
@@ -111,15 +91,14 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpdateInfo]):
+class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
     """Loads weights in checkpoint format (Hugging Face names).
 
     vLLM repacks linear weights after loading, and the remaining parameters cannot be loaded into. Its layerwise reload
     restores each layer, loads it, and repacks it. If it repacks none, all but the first update go by a plan.
     """
 
-    init_info_cls = BucketInitInfo
-    update_info_cls = BucketUpdateInfo
+    init_info_cls = update_info_cls = dict
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -143,9 +122,9 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
     def _inbox(self, transfer: str) -> Inbox:
         return self._inboxes.get(transfer) or self._inboxes.setdefault(transfer, make_inbox(transfer, self.device))
 
-    def init_transfer_engine(self, init_info: BucketInitInfo) -> None:
-        """Meet the sender."""
-        self._inbox(init_info.transfer).connect(init_info.info, self.parallel_config)
+    def init_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
+        """Meet the sender. `init_info`: ``transfer``, and the ``info`` that its outbox has for its inboxes."""
+        self._inbox(init_info["transfer"]).connect(init_info["info"], self.parallel_config)
 
     def start_weight_update(self) -> None:
         """Start an update, also after one that failed half-way."""
@@ -158,15 +137,16 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
             initialize_layerwise_reload(self.model)
         self._open = True
 
-    def update_weights(self, update_info: dict[str, Any]) -> None:
+    def update_weights(self, update_info: Mapping[str, Any]) -> None:
         """Load one bucket. The base class would also synchronise an accelerator, which a CPU build lacks."""
-        self.receive_weights(self.parse_update_info(update_info))
+        self.receive_weights(update_info)
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
-    def receive_weights(self, update_info: BucketUpdateInfo) -> None:
-        """Load the bucket. Raises ValueError, before anything is loaded, if its bytes differ from the sent ones."""
-        bucket = msgspec.msgpack.decode(update_info.bucket, type=WeightBucket)
+    def receive_weights(self, update_info: Mapping[str, Any]) -> None:
+        """Load the ``bucket``, a `WeightBucket` in msgpack. Raises ValueError, before anything is loaded, if its bytes
+        differ from the sent ones."""
+        bucket = msgspec.msgpack.decode(update_info["bucket"], type=WeightBucket)
         inbox = self._inbox(bucket.transfer)
         # A layer whose parts come in two buckets keeps the first part until the loader has the second.
         region = inbox.take(bucket, keep=self._plan is None)
