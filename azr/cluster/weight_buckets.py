@@ -30,14 +30,12 @@ CHUNK_WORDS = 8192
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """Position of one tensor in a bucket."""
+    """Position of one tensor in a bucket, in bytes from its start. `dtype`: torch's name, e.g. ``bfloat16``."""
 
     name: str
     dtype: str
-    """Name of the torch type, e.g. ``bfloat16``."""
     shape: tuple[int, ...]
     offset: int
-    """Bytes from the start of the bucket."""
     nbytes: int
 
 
@@ -46,9 +44,7 @@ class WeightBucket:
     """One filled part of a block. Its bytes are valid until the writer makes the next bucket but one."""
 
     version: int
-    """Version of the weights in this bucket."""
     transfer: str
-    """Name of the transfer in `azr.cluster.weight_transfers`."""
     source: dict[str, str]
     """Address of the block, in the transfer's own terms."""
     start: int

@@ -127,10 +127,8 @@ class WeightSync:
             return
         try:
             await self._send([engine])
-        except ActorLost:
-            raise
         except Exception as error:  # the policy's own too: whether the engine is to blame shows when it is asked
-            if await ping(engine.actor) is not None:
+            if isinstance(error, ActorLost) or await ping(engine.actor) is not None:
                 raise
             raise ActorLost(f"{engine.name} died over its weights ({root_cause(error)})", engine.actor) from error
 
