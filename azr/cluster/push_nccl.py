@@ -25,7 +25,7 @@ POLL_S = 0.0002
 
 
 class Group:
-    """NCCL group of the policy's rank 0 and all workers of engines; tests on a CPU use gloo instead."""
+    """Member of the NCCL group of the policy's rank 0 and all workers of engines; tests on a CPU use gloo instead."""
 
     communicator: Any = None
     """vLLM's `PyNcclCommunicator` if there is a group."""
@@ -66,15 +66,11 @@ class Group:
         self.communicator = None
 
 
-class NcclOutbox(Outbox):
+class NcclOutbox(Group, Outbox):
     """Sender: rank 0 broadcasts to all workers."""
 
-    transfer, group_type = "nccl", Group
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._group = self.group_type()
-        self._members: list[str] = []
+    transfer = "nccl"
+    _members: Sequence[str] = ()
 
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver] = (), timeout_s: float = 0.0) -> Self:
         members = [receiver.actor._actor_id.hex() for receiver in receivers]
@@ -82,12 +78,12 @@ class NcclOutbox(Outbox):
         failed = self.block is not None
         self.close()
         if failed or members != self._members:
-            self._group.leave()
+            self.leave()
         self._members = members
         return super().open(bucket_nbytes, receivers, timeout_s)
 
     def allocate(self, nbytes: int) -> Block:
-        if self._group.communicator is None:
+        if self.communicator is None:
             self._connect()
         return Block(nbytes, self.device)
 
@@ -108,7 +104,7 @@ class NcclOutbox(Outbox):
             if self.device.type == "cuda":
                 torch.cuda.set_device(self.device)
             try:
-                result.append(self._group.join(address, port, size))
+                result.append(self.join(address, port, size))
             except BaseException as error:
                 result.append(error)
 
@@ -117,38 +113,32 @@ class NcclOutbox(Outbox):
         wait_until(lambda: bool(result), self.timeout_s, "the engines to join the policy's NCCL group", joining)
         if isinstance(result[0], BaseException):
             raise RuntimeError(f"the policy could not form an NCCL group with the engines: {result[0]}") from result[0]
-        self._group.communicator = result[0]
         raise_failures(joining)
+        self.communicator = result[0]
 
     def deliver(self, bucket: WeightBucket) -> dict[ObjectRef, str]:
         assert self.block is not None
         loading = super().deliver(bucket)
         region = bucket.region(self.block.bytes)
-        self._group.broadcast(region, self.timeout_s, "a broadcast of weights to the engines", loading)
+        self.broadcast(region, self.timeout_s, "a broadcast of weights to the engines", loading)
         return loading
 
 
-class NcclInbox(Inbox):
+class NcclInbox(Group, Inbox):
     """Receiver: takes each bucket into its own memory."""
 
-    group_type = Group
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self._group, self._timeout_s = self.group_type(), 0.0
+    _timeout_s = 0.0
 
     def connect(self, info: Mapping[str, Any], parallel: Any) -> None:
-        self._group.leave()
+        self.leave()
         self._timeout_s = info["timeout_s"]
-        self._group.communicator = self._group.join(
-            info["address"], info["port"], info["world_size"], info["rank_offset"], parallel
-        )
+        self.communicator = self.join(info["address"], info["port"], info["world_size"], info["rank_offset"], parallel)
 
     def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
-        if self._group.communicator is None:
+        if self.communicator is None:
             raise ValueError("this engine is in no NCCL group with the policy: the sender has to connect first")
         region = torch.empty(bucket.padded_nbytes, dtype=torch.uint8, device=self.device)
-        self._group.broadcast(region, self._timeout_s, "a broadcast of weights from the policy", {})
+        self.broadcast(region, self._timeout_s, "a broadcast of weights from the policy", {})
         return region
 
 

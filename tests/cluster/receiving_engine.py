@@ -86,12 +86,12 @@ class GlooGroup(Group):
         return lambda: work.is_completed() and work.wait()
 
 
-class GlooOutbox(NcclOutbox):
-    group_type = GlooGroup
+class GlooOutbox(GlooGroup, NcclOutbox):
+    pass
 
 
-class GlooInbox(NcclInbox):
-    group_type = GlooGroup
+class GlooInbox(GlooGroup, NcclInbox):
+    pass
 
 
 class ReceivingEngine:
