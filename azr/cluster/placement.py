@@ -192,8 +192,6 @@ CPU_SLOTS = 8
 """CPU slots of a cluster started here. They are bookkeeping: a machine of any size runs the same actors."""
 MAX_SOCKET_PATH = 107
 """Longest path of a Unix socket, bytes; `sockaddr_un` of Linux holds 108 with the null byte."""
-
-
 _JOIN = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
 """Program that tries to join a cluster: if it fails, Ray prints dozens of lines and may abort its process."""
 

@@ -83,10 +83,9 @@ class SupervisedActor:
         self.actor = await self._create()
         if when is not None:
             await asyncio.shield(when)
-        # No health checks: while an actor loads a model it answers nothing else.
-        started = self.actor.start.remote()
         try:
-            self.start_report = await within(started, self._start_timeout_s, self.name, "start")
+            # No health checks: while an actor loads a model it answers nothing else.
+            self.start_report = await within(self.actor.start.remote(), self._start_timeout_s, self.name, "start")
         except DEATHS as error:
             raise ActorLost(f"{self.name} died when it was to start ({root_cause(error)})", self.actor) from error
         except RayTaskError as error:
@@ -240,8 +239,6 @@ def unwrap_ray_error(error: BaseException) -> BaseException:
 
 MOST_TOGETHER = 64
 """Most calls in a message, so that the first of many does not wait for the last."""
-
-
 Call = tuple[int, str, tuple[Any, ...], dict[str, Any]]
 """Number, method, positional and keyword arguments of a call."""
 Answer = tuple[int, Any, RayTaskError | None]

@@ -130,7 +130,7 @@ class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
         """Start an update, also after one that failed half-way."""
         if self._open:
             self.finish_weight_update()
-        self._let_go()
+        self.shutdown()
         self._reset()
         if self._plan is None or not self._plan.stands():
             self._plan = None
@@ -182,7 +182,7 @@ class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
             finalize_layerwise_reload(self.model, self.model_config)
             self._plan = None if self._missing else self._make_plan()
         self._open = False
-        self._let_go()
+        self.shutdown()
 
     def _make_plan(self) -> CopyPlan | None:
         try:
@@ -191,7 +191,8 @@ class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
             log.debug("weights go through vLLM's loader: %s", error)
             return None
 
-    def _let_go(self) -> None:
+    def shutdown(self) -> None:
+        """Release the senders' memory."""
         for inbox in self._inboxes.values():
             inbox.close()
         if self.device.type == "cuda":
@@ -204,10 +205,6 @@ class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
         if its != digest:
             return f"its digest is {its[:16]}, not {digest[:16]}: parts are missing or damaged"
         return f"these parameters were not sent: {', '.join(self._missing)}" if self._missing else None
-
-    def shutdown(self) -> None:
-        """Release the senders' memory."""
-        self._let_go()
 
 
 class WeightReportExtension:
