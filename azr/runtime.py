@@ -159,7 +159,7 @@ class Driver:
         how = await trainers.policy.call("computes_with", timeout_s=limit, to="say how it computes")
         progress.log(f"networks compute in {system.placement.dtype}; the policy with {how[0]}")
         progress.log(f"an engine's KV cache holds {system.engines.kv_cache_tokens:,} tokens")
-        progress.log(f"model-written code runs behind {system.executor.isolation}")
+        progress.log(f"model-written code runs behind {system.executor.start_report}")
         for note in self._prepared.notes:
             progress.log(note)
 

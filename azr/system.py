@@ -199,4 +199,6 @@ async def start_engines(
 async def _start_executor(config: Config, phase: Phase) -> RemoteExecutor:
     with phase("start executor"):
         seed = config.run.seed if config.run.deterministic else None
-        return await RemoteExecutor.start(config.executor, config.timeout.generate_s, seed=seed)
+        executor = RemoteExecutor(config.executor, config.timeout.generate_s, seed=seed)
+        await executor.start()
+        return executor

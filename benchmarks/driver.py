@@ -162,7 +162,8 @@ class Cpu:
 async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu: Cpu) -> int:
     """Everything that the driver does for a step, but for waiting; returns how many trajectories there were."""
     engines = await EngineGroup.start(config, codec.stops, [EnginePlacement({"num_cpus": 0.5})])
-    executor = await RemoteExecutor.start(config.executor, 60.0)
+    executor = RemoteExecutor(config.executor, 60.0)
+    await executor.start()
     kind = KINDS[KIND]
     await engines.generate(codec.solver_prompt(kind, kind.seed()), n=1, max_tokens=8)
     buffer = TaskBuffer(config.selfplay.kinds)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from azr.cli.run import parse
 from azr.cluster.placement import start_ray
-from azr.cluster.weight_transfers import TRANSFERS, make_outbox
+from azr.cluster.weight_transfers import TRANSFERS, make_outbox, refusal
 from azr.config import Config
 from azr.prepare import check
 from azr.prompts.codec import PromptCodec
@@ -33,8 +33,8 @@ async def compare(system: System, config: Config, clock: PhaseClock, *, first: i
     assert system.trainers is not None
     ranks = system.trainers.policy.actors
     results, version = {}, first
-    for name, refusal in TRANSFERS.items():
-        if reason := refusal(config, system.placement.device):
+    for name in TRANSFERS:
+        if reason := refusal(name, config, system.placement.device):
             results[name] = f"closed: it {reason}"
             continue
         await asyncio.gather(*(actor.__ray_call__.remote(_take, name) for actor in ranks))
@@ -54,7 +54,8 @@ async def compare(system: System, config: Config, clock: PhaseClock, *, first: i
 
 
 def _take(worker: PolicyWorker, name: str) -> None:
-    worker._outbox = make_outbox(name, worker._outbox.rank)
+    before = worker._outbox
+    worker._outbox = make_outbox(name, before.device, before.control, before.engine_gpus)
 
 
 async def measure(config: Config, pushes: int) -> dict[str, str]:

@@ -89,7 +89,7 @@ def changed(config: Config, words: str) -> Config:
         (f"{PARTIAL} --run.deterministic", "cannot be deterministic: leave one of them out"),
         ("--train.tokens-per-micro-batch 100", "cannot hold one trajectory"),
         ("--cluster.push ipc --cluster.no-colocate", "for engines on the trainers' GPUs: leave it"),
-        ("--cluster.push ipc --train.device cpu", "cluster.push=ipc is for memory of GPUs, and this run is on"),
+        ("--cluster.push ipc --train.device cpu", "cluster.push=ipc is for GPUs, and this run is on CPUs"),
         ("--cluster.push ipc --rollout.engines 2", "ipc needs the policy on 1 more of the engines' GPUs"),
         ("--cluster.push nccl --train.device cpu", "cluster.push=nccl is for GPUs, and this run is on CPUs"),
         ("--cluster.push nccl", "nccl takes no two processes on one GPU"),

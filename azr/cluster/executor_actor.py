@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Self
+from typing import Any
 
 import ray
 from ray.actor import ActorHandle
@@ -49,51 +49,35 @@ class ExecutorPool(TakesSharedCalls):
         return True
 
 
-class RemoteExecutor:
-    """Client of the executor pool. Make one with `start`, end it with `kill`."""
+class RemoteExecutor(SupervisedActor):
+    """Client of the executor pool. Call `start` first and `kill` last.
+
+    `start` raises UserError if no isolation backend works here. `start_report` says what isolates model-written code.
+    """
 
     def __init__(self, config: ExecutorConfig, timeout_s: float, **options: Any) -> None:
         """`timeout_s`: deadline of every call. `options`, such as `seed`: see `SandboxPool`."""
+        super().__init__("the executor pool", self._create_actor, start_timeout_s=timeout_s, max_restarts=MAX_RESTARTS)
         self._config, self._timeout_s, self._options = config, timeout_s, options
-        self._pool = SupervisedActor(
-            "the executor pool", self._create_actor, start_timeout_s=timeout_s, max_restarts=MAX_RESTARTS
-        )
         self._counted: tuple[ActorHandle | None, Counter[str]] = None, Counter()
         """The pool whose counters were last read, and their values."""
-
-    @classmethod
-    async def start(cls, config: ExecutorConfig, timeout_s: float, **options: Any) -> Self:
-        """Start a pool; arguments as for the constructor. Raises UserError if no isolation backend works here."""
-        executor = cls(config, timeout_s, **options)
-        await executor._pool.start()
-        return executor
 
     async def _create_actor(self) -> ActorHandle:
         pool: Any = ExecutorPool  # Ray's decorator hides `remote` from type checkers
         return pool.remote(self._config, **self._options)
-
-    @property
-    def isolation(self) -> str:
-        """One line on the isolation of model-written code."""
-        return self._pool.start_report
-
-    @property
-    def restarts(self) -> int:
-        """Pools replaced so far because they had died."""
-        return self._pool.restarts
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         """Run the request and return its result; all of its calls are `lost` if `MAX_ATTEMPTS` pools died over it.
         Raises TimeoutError if a living pool does not answer in time, and RuntimeError if pools keep dying."""
         for _ in range(MAX_ATTEMPTS):
             try:
-                result: ExecutionResult = await self._pool.call_together(
+                result: ExecutionResult = await self.call_together(
                     "execute", request, timeout_s=self._timeout_s, to="run a program"
                 )
             except ActorLost as lost:
-                await self._pool.restart(lost)
+                await self.restart(lost)
             else:
-                self._pool.succeeded()
+                self.succeeded()
                 return result
         call = CallResult(status=CallStatus.LOST, error=f"the executor died {MAX_ATTEMPTS} times while running this")
         return ExecutionResult(outputs=(call,) * len(request.inputs))
@@ -104,11 +88,11 @@ class RemoteExecutor:
         ``restarts`` counts sandboxes. ``cache_hits`` of ``inputs`` calls needed no run; ``hit_rate`` is their share.
         The counts of a pool that died after the last call are missing.
         """
-        actor = self._pool.actor
+        actor = self.actor
         try:
-            counts = Counter(await self._pool.call("stats", timeout_s=self._timeout_s, to="report its counters"))
+            counts = Counter(await self.call("stats", timeout_s=self._timeout_s, to="report its counters"))
         except ActorLost as lost:
-            await self._pool.restart(lost)
+            await self.restart(lost)
             return await self.stats_delta()
         counted_actor, before = self._counted
         if counted_actor is not actor:
@@ -119,4 +103,4 @@ class RemoteExecutor:
 
     def kill(self) -> None:
         """Kill the pool; its sandboxes end by themselves when their input ends."""
-        ray.kill(self._pool.actor)
+        ray.kill(self.actor)

@@ -7,20 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from azr.cluster.weight_sync import PushReport, Role, WeightSync
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.hardware import Device
-
-
-class Engines(Protocol):
-    """All engines of a run, see `azr.rollout.engine_group`."""
-
-    async def sleep(self) -> None: ...
-
-    async def wake(self, part: Literal["weights", "kv_cache"]) -> None: ...
 
 
 def take_turns(config: Config, device: Device) -> bool:
@@ -47,7 +39,8 @@ class GpuTurns:
     pushed.
     """
 
-    engines: Engines
+    engines: Any
+    """All engines of a run: an `azr.rollout.engine_group.EngineGroup`."""
     weights: WeightSync
     policy: Role
     others: Sequence[Role]

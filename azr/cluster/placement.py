@@ -192,8 +192,6 @@ CPU_SLOTS = 8
 """CPU slots of a cluster started here. They are bookkeeping: a machine of any size runs the same actors."""
 MAX_SOCKET_PATH = 107
 """Longest path of a Unix socket, bytes; `sockaddr_un` of Linux holds 108 with the null byte."""
-
-
 _JOIN = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
 """Program that tries to join a cluster: if it fails, Ray prints dozens of lines and may abort its process."""
 
@@ -205,14 +203,11 @@ async def start_ray(cluster: ClusterConfig, places: int = 1, timeout_s: float = 
         return
     # Every worker of a run is an actor with a process of its own; idle ones would only slow the start down. A record of
     # every call, which is not read here, would grow with the run.
-    os.environ.update(
-        {
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_prestart_worker_first_driver": "0",
-            "RAY_task_events_report_interval_ms": "0",
-        }
-    )
-    logging.getLogger("ray._private.authentication.authentication_token_setup").addFilter(_warns_of_no_token)
+    off = ("RAY_USAGE_STATS_ENABLED", "RAY_prestart_worker_first_driver", "RAY_task_events_report_interval_ms")
+    os.environ |= dict.fromkeys(off, "0")
+    # Ray warns where its ports are open to all; where a token is used it says so at every start.
+    tokens = logging.getLogger("ray._private.authentication.authentication_token_setup")
+    tokens.addFilter(lambda record: "is disabled" in record.msg)
     start = partial(ray.init, logging_level=logging.WARNING, log_to_driver=False)
     if cluster.address is not None:
         await _check_cluster(cluster.address, timeout_s)
@@ -229,11 +224,6 @@ async def start_ray(cluster: ClusterConfig, places: int = 1, timeout_s: float = 
             f"Ray does not start ({str(error).strip().splitlines()[0]}): read its logs in "
             "/tmp/ray/session_latest/logs, and start the run again when the machine is less busy."
         ) from error
-
-
-def _warns_of_no_token(record: logging.LogRecord) -> bool:
-    """Whether Ray warns that its ports are open to all; at every start it also says that a token is used."""
-    return "is disabled" in record.msg
 
 
 def _keep_token_private() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
@@ -18,10 +18,7 @@ import ray
 import torch
 from ray import ObjectRef
 
-from azr.cluster.weight_buckets import Block, BucketWriter, WeightBucket
-from azr.cluster.weight_transfers import Inbox, Outbox, Receiver
-
-HOST = "host"
+from azr.cluster.weight_buckets import Block, Inbox, Outbox, WeightBucket
 
 
 class HostBlock(Block):
@@ -39,11 +36,6 @@ class HostBlock(Block):
         super().close()
 
 
-def host_writer(bucket_nbytes: int) -> BucketWriter:
-    """Return a writer whose buckets every process of this node can read, see `HostInbox`."""
-    return BucketWriter(HOST, HostBlock, bucket_nbytes)
-
-
 @contextmanager
 def on_this_node(bucket: WeightBucket, region: np.ndarray | None) -> Iterator[WeightBucket]:
     """Yield the bucket as this node's processes can read it. `region` (N) uint8: its bytes, from another node."""
@@ -56,23 +48,22 @@ def on_this_node(bucket: WeightBucket, region: np.ndarray | None) -> Iterator[We
 
 
 class HostOutbox(Outbox):
-    """Sender: rank 0 owns the block and keeps it for the next push."""
+    """Sender: rank 0 owns the block."""
 
-    def open(self, bucket_nbytes: int, receivers: Sequence[Receiver], timeout_s: float) -> BucketWriter:
-        if self._writer is None or self._writer.bucket_nbytes < bucket_nbytes:
-            super().close()
-            self._writer = host_writer(bucket_nbytes)
-        return self._writer
+    transfer, keeps_block = "host", True
 
-    def deliver(self, bucket: WeightBucket, receivers: Sequence[Receiver], timeout_s: float) -> list[ObjectRef]:
-        assert self._writer is not None
+    def allocate(self, nbytes: int) -> HostBlock:
+        return HostBlock(nbytes)
+
+    def deliver(self, bucket: WeightBucket) -> dict[ObjectRef, str]:
+        assert self.block is not None
         here = ray.get_runtime_context().get_node_id()
-        far = any(receiver.node != here for receiver in receivers)
-        region = ray.put(bucket.region(self._writer.block.bytes).numpy()) if far else None
-        return [each.actor.load_bucket.remote(bucket, None if each.node == here else region) for each in receivers]
-
-    def close(self) -> None:
-        return None
+        far = any(receiver.node != here for receiver in self.receivers)
+        region = ray.put(bucket.region(self.block.bytes).numpy()) if far else None
+        return {
+            receiver.actor.load_bucket.remote(bucket, None if receiver.node == here else region): receiver.name
+            for receiver in self.receivers
+        }
 
 
 class HostInbox(Inbox):

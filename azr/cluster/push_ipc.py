@@ -10,18 +10,16 @@ which cannot be exported. It also waits until every reader has released the memo
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from azr.cluster.weight_buckets import Block, BucketWriter, WeightBucket
-from azr.cluster.weight_transfers import Inbox, Outbox, Receiver
+from azr.cluster.weight_buckets import Block, Inbox, Outbox, WeightBucket
 
-IPC = "ipc"
 _NBYTES = "nbytes"
 _HANDLE_BYTES = 64
 """CUDA_IPC_HANDLE_SIZE of cuda's driver_types.h."""
@@ -31,13 +29,6 @@ _LAZY_PEER_ACCESS = 1
 
 class _Handle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_char * _HANDLE_BYTES)]
-
-
-class _CudaArray:
-    """CUDA array of bytes for torch, by numba's `__cuda_array_interface__`."""
-
-    def __init__(self, pointer: int, nbytes: int) -> None:
-        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 2}
 
 
 class CudaBlock(Block):
@@ -75,8 +66,10 @@ class CudaBlock(Block):
 
 
 def _as_tensor(pointer: ctypes.c_void_p, nbytes: int, device: torch.device) -> torch.Tensor:
+    """Return the memory as (N) uint8, by numba's `__cuda_array_interface__`."""
     assert pointer.value is not None
-    return torch.as_tensor(_CudaArray(pointer.value, nbytes), device=device)
+    array = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer.value, False), "version": 2}
+    return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=array), device=device)
 
 
 @cache
@@ -103,44 +96,39 @@ def _call(function: str, *arguments: Any) -> None:
 class IpcOutbox(Outbox):
     """Sender: every rank has a block on its GPU during a push."""
 
-    every_rank = True
-    block = CudaBlock
+    transfer, every_rank, block_type = "ipc", True, CudaBlock
 
-    def open(self, bucket_nbytes: int, receivers: Sequence[Receiver], timeout_s: float) -> BucketWriter:
-        self.close()  # after a push that failed: its engines might still have been reading; those here now are not
-        self._writer = BucketWriter(IPC, self._allocate, bucket_nbytes)
-        return self._writer
-
-    def _allocate(self, nbytes: int) -> CudaBlock:
+    def allocate(self, nbytes: int) -> CudaBlock:
         """Allocate a block and tell rank 0 every rank's handle. Collective."""
-        rank, block = self.rank, self.block(nbytes, self.rank.device)
-        handles = [(block.gpu(rank.device), block.handle)] * rank.size
-        if rank.control is not None:
-            dist.all_gather_object(handles, handles[0], group=rank.control)
+        block = self.block_type(nbytes, self.device)
+        handles = [(block.gpu(self.device), block.handle)]
+        if self.control is not None:
+            handles *= self.control.size()
+            dist.all_gather_object(handles, handles[0], group=self.control)
         block.source = dict(handles) | {_NBYTES: str(nbytes)}
         return block
 
     def meet(self) -> None:
-        if self.rank.device.type == "cuda":
-            torch.cuda.synchronize(self.rank.device)
-        if self.rank.control is not None:
-            dist.barrier(group=self.rank.control)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        if self.control is not None:
+            dist.barrier(group=self.control)
 
 
 class IpcInbox(Inbox):
     """Receiver: keeps the block of the rank on this GPU mapped during a push."""
 
-    block = CudaBlock
+    block_type = CudaBlock
     _mapped: CudaBlock | None = None
 
     def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
-        here = self.block.gpu(self.device)
+        here = self.block_type.gpu(self.device)
         handle = bucket.source.get(here)
         if handle is None:
             raise ValueError(f"no rank of the policy is on this engine's GPU {here}: set cluster.push to auto")
         if self._mapped is None or handle != self._mapped.handle:
             self.close()
-            self._mapped = self.block(int(bucket.source[_NBYTES]), self.device, handle)
+            self._mapped = self.block_type(int(bucket.source[_NBYTES]), self.device, handle)
         region = bucket.region(self._mapped.bytes)
         return region.clone() if keep else region
 

@@ -11,23 +11,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import ray
 import torch
 from ray import ObjectRef
 
-from azr.cluster.supervisor import DEATHS
-from azr.cluster.weight_buckets import Block, BucketWriter, WeightBucket
-from azr.cluster.weight_transfers import Inbox, Outbox, Rank, Receiver
+from azr.cluster.weight_buckets import Block, Inbox, Outbox, Receiver, WeightBucket
+from azr.cluster.weight_sync import raise_failures
 
-NCCL = "nccl"
 POLL_S = 0.0002
 """Seconds between two checks of a broadcast."""
 
 
 class Group:
-    """NCCL group of the policy's rank 0 and all workers of engines; tests on a CPU use gloo instead."""
+    """Member of the NCCL group of the policy's rank 0 and all workers of engines; tests on a CPU use gloo instead."""
 
     communicator: Any = None
     """vLLM's `PyNcclCommunicator` if there is a group."""
@@ -54,7 +52,7 @@ class Group:
         query: Callable[[], bool] = done.query
         return query
 
-    def broadcast(self, tensor: torch.Tensor, timeout_s: float, what: str, answers: Sequence[ObjectRef] = ()) -> None:
+    def broadcast(self, tensor: torch.Tensor, timeout_s: float, what: str, answers: Mapping[ObjectRef, str]) -> None:
         """Broadcast from member 0 into the others' tensor. Leaves the group if that fails, see `wait_until`."""
         try:
             wait_until(self.start_broadcast(tensor), timeout_s, what, answers)
@@ -68,91 +66,87 @@ class Group:
         self.communicator = None
 
 
-class NcclOutbox(Outbox):
+class NcclOutbox(Group, Outbox):
     """Sender: rank 0 broadcasts to all workers."""
 
-    def __init__(self, rank: Rank, group: Group | None = None) -> None:
-        super().__init__(rank)
-        self._group = group or Group()
-        self._members: list[str] = []
+    transfer = "nccl"
+    _members: Sequence[str] = ()
 
-    def open(self, bucket_nbytes: int, receivers: Sequence[Receiver], timeout_s: float) -> BucketWriter:
+    def open(self, bucket_nbytes: int, receivers: Sequence[Receiver] = (), timeout_s: float = 0.0) -> Self:
         members = [receiver.actor._actor_id.hex() for receiver in receivers]
         # After a push that failed, members may be at different broadcasts.
-        failed = self._writer is not None
+        failed = self.block is not None
         self.close()
-        if failed or self._group.communicator is None or members != self._members:
-            self._group.leave()
-            self._connect(receivers, timeout_s)
-            self._members = members
-        self._writer = BucketWriter(NCCL, lambda nbytes: Block(nbytes, self.rank.device), bucket_nbytes)
-        return self._writer
+        if failed or members != self._members:
+            self.leave()
+        self._members = members
+        return super().open(bucket_nbytes, receivers, timeout_s)
 
-    def _connect(self, receivers: Sequence[Receiver], timeout_s: float) -> None:
-        size = 1 + len(receivers) * self.rank.engine_gpus
+    def allocate(self, nbytes: int) -> Block:
+        if self.communicator is None:
+            self._connect()
+        return Block(nbytes, self.device)
+
+    def _connect(self) -> None:
+        size = 1 + len(self.receivers) * self.engine_gpus
         address = ray.util.get_node_ip_address()
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = int(probe.getsockname()[1])  # free now; vLLM opens it at once
-        group = {"address": address, "port": port, "world_size": size, "timeout_s": timeout_s}
-        offsets = range(1, size, self.rank.engine_gpus)
-        joining = [
-            receiver.actor.connect.remote(NCCL, group | {"rank_offset": offset})
-            for receiver, offset in zip(receivers, offsets, strict=True)
-        ]
+        group = {"address": address, "port": port, "world_size": size, "timeout_s": self.timeout_s}
+        joining = {
+            receiver.actor.connect.remote(self.transfer, group | {"rank_offset": offset}): receiver.name
+            for receiver, offset in zip(self.receivers, range(1, size, self.engine_gpus), strict=True)
+        }
         result: list[Any] = []
 
         def join() -> None:
-            if self.rank.device.type == "cuda":
-                torch.cuda.set_device(self.rank.device)
+            if self.device.type == "cuda":
+                torch.cuda.set_device(self.device)
             try:
-                result.append(self._group.join(address, port, size))
+                result.append(self.join(address, port, size))
             except BaseException as error:
                 result.append(error)
 
         # In a thread, because joining waits for ever for an engine that has died: the thread is then left behind.
         threading.Thread(target=join, daemon=True).start()
-        wait_until(lambda: bool(result), timeout_s, "the engines to join the policy's NCCL group", joining)
+        wait_until(lambda: bool(result), self.timeout_s, "the engines to join the policy's NCCL group", joining)
         if isinstance(result[0], BaseException):
             raise RuntimeError(f"the policy could not form an NCCL group with the engines: {result[0]}") from result[0]
-        self._group.communicator = result[0]
-        _answers(joining)
+        raise_failures(joining)
+        self.communicator = result[0]
 
-    def deliver(self, bucket: WeightBucket, receivers: Sequence[Receiver], timeout_s: float) -> list[ObjectRef]:
-        assert self._writer is not None
-        loading = super().deliver(bucket, receivers, timeout_s)
-        region = bucket.region(self._writer.block.bytes)
-        self._group.broadcast(region, timeout_s, "a broadcast of weights to the engines", loading)
+    def deliver(self, bucket: WeightBucket) -> dict[ObjectRef, str]:
+        assert self.block is not None
+        loading = super().deliver(bucket)
+        region = bucket.region(self.block.bytes)
+        self.broadcast(region, self.timeout_s, "a broadcast of weights to the engines", loading)
         return loading
 
 
-class NcclInbox(Inbox):
+class NcclInbox(Group, Inbox):
     """Receiver: takes each bucket into its own memory."""
 
-    def __init__(self, device: torch.device, group: Group | None = None) -> None:
-        super().__init__(device)
-        self._group, self._timeout_s = group or Group(), 0.0
+    _timeout_s = 0.0
 
     def connect(self, info: Mapping[str, Any], parallel: Any) -> None:
-        self._group.leave()
+        self.leave()
         self._timeout_s = info["timeout_s"]
-        self._group.communicator = self._group.join(
-            info["address"], info["port"], info["world_size"], info["rank_offset"], parallel
-        )
+        self.communicator = self.join(info["address"], info["port"], info["world_size"], info["rank_offset"], parallel)
 
     def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
-        if self._group.communicator is None:
+        if self.communicator is None:
             raise ValueError("this engine is in no NCCL group with the policy: the sender has to connect first")
         region = torch.empty(bucket.padded_nbytes, dtype=torch.uint8, device=self.device)
-        self._group.broadcast(region, self._timeout_s, "a broadcast of weights from the policy")
+        self.broadcast(region, self._timeout_s, "a broadcast of weights from the policy", {})
         return region
 
 
-def wait_until(done: Callable[[], bool], timeout_s: float, what: str, answers: Sequence[ObjectRef] = ()) -> None:
-    """Return when `done` does. Raises TimeoutError after `timeout_s`, and what one of the `answers` raises meanwhile,
-    because then `done` would never be true."""
-    deadline, unanswered = time.monotonic() + timeout_s, list(answers)
-    looked = time.monotonic()
+def wait_until(done: Callable[[], bool], timeout_s: float, what: str, answers: Mapping[ObjectRef, str]) -> None:
+    """Return when `done` does. Raises TimeoutError after `timeout_s`, and what one of the engines' `answers` raises
+    meanwhile, because then `done` would never be true."""
+    looked, unanswered = time.monotonic(), list(answers)
+    deadline = looked + timeout_s
     while not done():
         now = time.monotonic()
         if now >= deadline:
@@ -160,16 +154,8 @@ def wait_until(done: Callable[[], bool], timeout_s: float, what: str, answers: S
         if unanswered and now - looked > 0.1:
             looked = now
             answered, unanswered = ray.wait(unanswered, num_returns=len(unanswered), timeout=0)
-            _answers(answered)
+            raise_failures({answer: answers[answer] for answer in answered})
         time.sleep(POLL_S)
-
-
-def _answers(refs: Sequence[ObjectRef]) -> None:
-    try:
-        ray.get(list(refs))
-    except DEATHS as error:
-        # Not as itself: to the driver it would look like the death of this rank.
-        raise RuntimeError("an engine died while the policy was about to send it weights") from error
 
 
 OUTBOX, INBOX = NcclOutbox, NcclInbox

@@ -14,7 +14,6 @@ import logging
 import os
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -84,10 +83,9 @@ class SupervisedActor:
         self.actor = await self._create()
         if when is not None:
             await asyncio.shield(when)
-        # No health checks: while an actor loads a model it answers nothing else.
-        started = self.actor.start.remote()
         try:
-            self.start_report = await within(started, self._start_timeout_s, self.name, "start")
+            # No health checks: while an actor loads a model it answers nothing else.
+            self.start_report = await within(self.actor.start.remote(), self._start_timeout_s, self.name, "start")
         except DEATHS as error:
             raise ActorLost(f"{self.name} died when it was to start ({root_cause(error)})", self.actor) from error
         except RayTaskError as error:
@@ -96,24 +94,27 @@ class SupervisedActor:
     async def call(self, method: str, *args: object, timeout_s: float, to: str, **kwargs: object) -> Any:
         """Call the actor; `to` describes the call in messages. Raises ActorLost if it is dead or silent, TimeoutError
         if it lives and takes longer than `timeout_s`, and the errors of a living actor."""
-        actor = self._started()
-        answer = asyncio.ensure_future(getattr(actor, method).remote(*args, **kwargs))
-        return await self._answered(answer, actor, timeout_s, to)
+        assert self.actor is not None, f"{self.name} was not started"
+        answer = asyncio.ensure_future(getattr(self.actor, method).remote(*args, **kwargs))
+        return await self._answered(answer, self.actor, timeout_s, to)
 
     async def call_together(self, method: str, *args: object, timeout_s: float, to: str, **kwargs: object) -> Any:
         """Call the actor through `SharedCalls`, which costs much less for many calls at once."""
-        actor = self._started()
-        if self._shared is None or self._shared.actor is not actor:
-            self._shared = SharedCalls(actor)
-        return await self._answered(self._shared.call(method, *args, **kwargs), actor, timeout_s, to)
-
-    def _started(self) -> ActorHandle:
         assert self.actor is not None, f"{self.name} was not started"
-        return self.actor
+        if self._shared is None or self._shared.actor is not self.actor:
+            self._shared = SharedCalls(self.actor)
+        return await self._answered(self._shared.call(method, *args, **kwargs), self.actor, timeout_s, to)
 
     async def _answered(self, answer: asyncio.Future[Any], actor: ActorHandle, timeout_s: float, to: str) -> Any:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_s
         try:
-            return await self._watch(answer, actor, timeout_s, to)
+            while not (await asyncio.wait({answer}, timeout=min(HEALTH_CHECK_S, deadline - clock())))[0]:
+                if await self._shared_ping(actor) is None:
+                    raise ActorLost(f"{self.name} was silent for {PING_S:g} s when it was to {to}", actor)
+                if clock() >= deadline:
+                    raise TimeoutError(f"the driver waited {timeout_s:g} s for {self.name} to {to}")
+            return answer.result()
         except DEATHS as error:
             raise ActorLost(f"{self.name} died when it was to {to} ({root_cause(error)})", actor) from error
         except RayTaskError as error:
@@ -123,19 +124,6 @@ class SupervisedActor:
             raise unwrap_ray_error(error) from error
         finally:
             answer.cancel()
-
-    async def _watch(self, answer: asyncio.Future[Any], actor: ActorHandle, timeout_s: float, to: str) -> Any:
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + timeout_s
-        while not answer.done():
-            await asyncio.wait({answer}, timeout=min(HEALTH_CHECK_S, deadline - clock()))
-            if answer.done():
-                break
-            if await self._shared_ping(actor) is None:
-                raise ActorLost(f"{self.name} was silent for {PING_S:g} s when it was to {to}", actor)
-            if clock() >= deadline:
-                raise TimeoutError(f"the driver waited {timeout_s:g} s for {self.name} to {to}")
-        return answer.result()
 
     async def _shared_ping(self, actor: ActorHandle) -> Any:
         """Ping the actor once for all calls that wait."""
@@ -246,33 +234,15 @@ def unwrap_ray_error(error: BaseException) -> BaseException:
     cause = error
     while isinstance(cause, RayTaskError):
         cause = cause.cause
-    for kind in SENTENCES:
-        if isinstance(cause, kind):
-            return kind(str(cause))
-    return error
+    return next((kind(str(cause)) for kind in SENTENCES if isinstance(cause, kind)), error)
 
 
 MOST_TOGETHER = 64
 """Most calls in a message, so that the first of many does not wait for the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a method."""
-
-    number: int
-    method: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Result or error of one call."""
-
-    number: int
-    value: Any = None
-    error: RayTaskError | None = None
+Call = tuple[int, str, tuple[Any, ...], dict[str, Any]]
+"""Number, method, positional and keyword arguments of a call."""
+Answer = tuple[int, Any, RayTaskError | None]
+"""Number, result and error of a call."""
 
 
 class TakesSharedCalls:
@@ -299,7 +269,7 @@ class TakesSharedCalls:
         message = self._shared_messages
         self._shared_moved.set()  # the message before this one waits no more
         for call in calls:
-            task = asyncio.create_task(self._answer(call))
+            task = asyncio.create_task(self._answer(*call))
             running.add(task)
             task.add_done_callback(running.discard)
         while not self._shared_finished and running and self._shared_messages == message:
@@ -310,11 +280,11 @@ class TakesSharedCalls:
         finished, self._shared_finished = self._shared_finished, []
         return finished
 
-    async def _answer(self, call: Call) -> None:
+    async def _answer(self, number: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
-            answer = Answer(call.number, await getattr(self, call.method)(*call.args, **call.kwargs))
+            answer: Answer = number, await getattr(self, method)(*args, **kwargs), None
         except Exception as error:
-            answer = Answer(call.number, error=RayTaskError(call.method, traceback.format_exc(), error))
+            answer = number, None, RayTaskError(method, traceback.format_exc(), error)
         self._shared_finished.append(answer)
         self._shared_moved.set()
 
@@ -339,7 +309,7 @@ class SharedCalls:
         loop = asyncio.get_running_loop()
         number, answer = next(self._numbers), loop.create_future()
         self._unanswered[number] = answer
-        self._unsent.append(Call(number, method, args, kwargs))
+        self._unsent.append((number, method, args, kwargs))
         if len(self._unsent) == 1:
             loop.call_soon(self._send_unsent)
         elif len(self._unsent) == MOST_TOGETHER:
@@ -355,10 +325,11 @@ class SharedCalls:
         try:
             answers = self.actor.exchange.remote(calls)
         except Exception as error:  # an argument that cannot be sent, or an actor that takes no shared calls
-            self._fail([call.number for call in calls], error)
+            self._fail([number for number, *_ in calls], error)
             return
         message = asyncio.create_task(self._exchange(answers))
         self._messages.add(message)
+        # After the calls that these answers bring about, which then share a message.
         message.add_done_callback(self._returned)
 
     async def _exchange(self, message: Any) -> None:
@@ -367,13 +338,13 @@ class SharedCalls:
         except Exception as error:  # the actor is dead, or cannot say what it has to say
             self._fail(list(self._unanswered), error)
             return
-        for answer in answers:
-            if answer.number not in self._unanswered or (future := self._unanswered.pop(answer.number)).done():
+        for number, value, failure in answers:
+            if number not in self._unanswered or (future := self._unanswered.pop(number)).done():
                 continue
-            if answer.error is None:
-                future.set_result(answer.value)
+            if failure is None:
+                future.set_result(value)
             else:
-                future.set_exception(answer.error.as_instanceof_cause())
+                future.set_exception(failure.as_instanceof_cause())
 
     def _fail(self, numbers: Sequence[int], error: Exception) -> None:
         for number in numbers:

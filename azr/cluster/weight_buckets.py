@@ -1,18 +1,27 @@
-"""Buckets of a weight sync: weights packed into parts of a memory block.
+"""Buckets of a weight sync: weights packed into parts of a memory block, and the two ends of their way.
 
-The trainer packs named tensors into a block and yields a `WeightBucket`, a small record of the block's address and
-content, each time a half of it is full; meanwhile the engines load the other. The transfer decides the kind of memory
-and how engines reach it (`azr.cluster.weight_transfers`). A running digest shows that everything arrived in order.
+The policy's `Outbox` packs named tensors into a block and yields a `WeightBucket`, a small record of the block's
+address and content, each time a half of it is full; meanwhile the engines load the other. In every worker process an
+`Inbox` finds the bytes. Each transfer (`azr.cluster.weight_transfers`) has its own two ends and kind of memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from blake3 import blake3
+from torch import Tensor
 
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+    from torch.distributed import ProcessGroup
+
+CPU = torch.device("cpu")
 ALIGNMENT = 64
 """Every tensor starts at a multiple of this many bytes: a cache line, and enough for any element type."""
 CHUNK_WORDS = 8192
@@ -21,14 +30,12 @@ CHUNK_WORDS = 8192
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """Position of one tensor in a bucket."""
+    """Position of one tensor in a bucket, in bytes from its start. `dtype`: torch's name, e.g. ``bfloat16``."""
 
     name: str
     dtype: str
-    """Name of the torch type, e.g. ``bfloat16``."""
     shape: tuple[int, ...]
     offset: int
-    """Bytes from the start of the bucket."""
     nbytes: int
 
 
@@ -37,9 +44,7 @@ class WeightBucket:
     """One filled part of a block. Its bytes are valid until the writer makes the next bucket but one."""
 
     version: int
-    """Version of the weights in this bucket."""
     transfer: str
-    """Name of the transfer in `azr.cluster.weight_transfers`."""
     source: dict[str, str]
     """Address of the block, in the transfer's own terms."""
     start: int
@@ -62,11 +67,11 @@ class WeightBucket:
         """Bytes of the bucket up to the end of the last tensor, gaps included."""
         return max((slot.offset + slot.nbytes for slot in self.slots), default=0)
 
-    def region(self, block: torch.Tensor) -> torch.Tensor:
+    def region(self, block: Tensor) -> Tensor:
         """Return a view of the bucket's bytes, gaps included, in a block (N) uint8."""
         return block[self.start : self.start + self.padded_nbytes]
 
-    def tensors(self, region: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    def tensors(self, region: Tensor) -> list[tuple[str, Tensor]]:
         """Return the named tensors of the bucket in the order they were sent, as views of its bytes."""
         return [(slot.name, _view(region, slot)) for slot in self.slots]
 
@@ -84,7 +89,7 @@ class WeightDigest:
     def __init__(self, *, full: bool = False) -> None:
         self._hash, self._full = blake3(max_threads=blake3.AUTO), full
 
-    def add(self, slots: Sequence[TensorSlot], region: torch.Tensor) -> None:
+    def add(self, slots: Sequence[TensorSlot], region: Tensor) -> None:
         """Add a bucket's bytes, (N) uint8 from an address that 8 divides: a few operations, however many tensors."""
         self._hash.update("\0".join(f"{slot.name} {slot.dtype} {slot.shape} {slot.offset}" for slot in slots).encode())
         value = region if self._full else _sums(region)
@@ -95,7 +100,7 @@ class WeightDigest:
         return self._hash.hexdigest()
 
 
-def _sums(flat: torch.Tensor) -> torch.Tensor:
+def _sums(flat: Tensor) -> Tensor:
     """Return int64 sums, modulo 2^64, of the 8-byte words of each chunk of (N) uint8 and of the remaining bytes."""
     words, rest = flat[: len(flat) // 8 * 8].view(torch.int64), flat[len(flat) // 8 * 8 :]
     whole = len(words) // CHUNK_WORDS * CHUNK_WORDS
@@ -105,100 +110,162 @@ def _sums(flat: torch.Tensor) -> torch.Tensor:
 
 
 class Block:
-    """Memory of this process; transfers derive blocks from it that engines can read."""
+    """Memory of this process, writable; transfers derive blocks from it that engines can read."""
 
-    bytes: torch.Tensor
-    """(N) uint8, writable."""
     source: dict[str, str]
     """Address for `WeightBucket.source`."""
 
-    def __init__(self, nbytes: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, nbytes: int, device: torch.device) -> None:
         self.bytes, self.source = torch.empty(nbytes, dtype=torch.uint8, device=device), {}
 
     def close(self) -> None:
+        """Free the block. Its buckets can no longer be opened; views of readers stay valid."""
         self.bytes = self.bytes.new_empty(0)
 
 
-class BucketWriter:
-    """Packs weights of any number of versions into one reused block, whose halves buckets fill in turn."""
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Engine that is ready for buckets."""
 
-    def __init__(self, transfer: str, allocate: Callable[[int], Block], bucket_nbytes: int) -> None:
-        """`bucket_nbytes`: size of a half of the block, at least that of the largest tensor."""
+    name: str
+    actor: ActorHandle
+    node: str
+    """Ray's id of its node."""
+
+
+class Outbox(ABC):
+    """Sender in a rank: packs any number of versions into a block, whose halves buckets fill in turn.
+
+    All ranks make one; those that send use it for every push.
+    """
+
+    transfer: str
+    every_rank = False
+    """Whether every rank sends its own copy of the weights, or only rank 0. Only rank 0 calls engines."""
+    keeps_block = False
+    """Whether the block is kept for the next push."""
+    block: Block | None = None
+    bucket_nbytes = 0
+    """Size of a half of the block."""
+
+    def __init__(self, device: torch.device = CPU, control: ProcessGroup | None = None, engine_gpus: int = 1) -> None:
+        """`device`: the rank's. `control`: process group of all ranks on the host; None for a single rank.
+        `engine_gpus`: worker processes of each engine."""
+        self.device, self.control, self.engine_gpus = device, control, engine_gpus
+        self.leads = control is None or control.rank() == 0
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Block:
+        """Return memory that the receivers can reach; a collective if every rank sends."""
+
+    def open(self, bucket_nbytes: int, receivers: Sequence[Receiver] = (), timeout_s: float = 0.0) -> Self:
+        """Prepare a push, also after one that failed half-way; a collective if every rank sends. `bucket_nbytes`: at
+        least that of the largest tensor. `timeout_s`: for what engines do with a bucket."""
         assert bucket_nbytes > 0, f"a bucket of {bucket_nbytes} bytes"
-        self._transfer, self.bucket_nbytes = transfer, _aligned(bucket_nbytes)
-        self.block = allocate(2 * self.bucket_nbytes)
+        self.receivers, self.timeout_s = receivers, timeout_s
+        if not self.keeps_block or self.bucket_nbytes < bucket_nbytes:
+            self.close()  # after a failed push: its engines might still have been reading; those here now are not
+            self.block = self.allocate(2 * _aligned(bucket_nbytes))
+            self.bucket_nbytes = _aligned(bucket_nbytes)
+        return self
 
     def pack(
-        self,
-        version: int,
-        groups: Iterable[Iterable[tuple[str, torch.Tensor]]],
-        *,
-        full_check: bool = False,
-        with_digest: bool = True,
+        self, version: int, groups: Iterable[Iterable[tuple[str, Tensor]]], *, full_check: bool = False
     ) -> Iterator[WeightBucket]:
         """Yield buckets that together hold all tensors, in order; the last one has ``last`` set and the final digest.
 
         `groups` is consumed lazily. A group's tensors (any device, any strides) are copied before the next group is
         taken, so it may gather sharded parameters a group at a time; no bucket holds tensors of two. Names must be
-        unique within a version. `with_digest`: False on ranks that fill their block but announce no bucket.
+        unique within a version. Only rank 0, which announces the buckets, computes digests.
         """
-        digest = WeightDigest(full=full_check)
-        filled: WeightBucket | None = None
-        for index, named in enumerate(self._that_fit(groups)):
+        assert self.block is not None, "the outbox is not open"
+        digest, filled = WeightDigest(full=full_check), None
+        for index, (slots, tensors) in enumerate(self._that_fit(groups)):
             if filled is not None:
                 yield filled
-            slots = self._fill(index % 2, named)
             start = index % 2 * self.bucket_nbytes
+            _fill(self.block.bytes[start:], slots, tensors)
             filled = WeightBucket(
-                version, self._transfer, self.block.source, start, slots, "", full_check, index, False
+                version, self.transfer, self.block.source, start, tuple(slots), "", full_check, index, last=False
             )
-            if with_digest:
+            if self.leads:
                 digest.add(slots, filled.region(self.block.bytes))
             filled = replace(filled, digest=digest.hexdigest())
         assert filled is not None, "no group of weights"
         yield replace(filled, last=True)
 
     def _that_fit(
-        self, groups: Iterable[Iterable[tuple[str, torch.Tensor]]]
-    ) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Yield each group in parts that fit a half."""
+        self, groups: Iterable[Iterable[tuple[str, Tensor]]]
+    ) -> Iterator[tuple[list[TensorSlot], list[Tensor]]]:
+        """Yield the tensors of each group in parts that fit a half, with their slots."""
         for group in groups:
-            part: list[tuple[str, torch.Tensor]] = []
+            slots: list[TensorSlot] = []
+            tensors: list[Tensor] = []
             end = 0
             for name, tensor in group:
-                if part and end + tensor.nbytes > self.bucket_nbytes:
-                    yield part
-                    part, end = [], 0
-                part.append((name, tensor.detach()))
+                if slots and end + tensor.nbytes > self.bucket_nbytes:
+                    yield slots, tensors
+                    slots, tensors, end = [], [], 0
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                slots.append(TensorSlot(name, dtype, tuple(tensor.shape), end, tensor.nbytes))
+                tensors.append(tensor.detach())
                 end += _aligned(tensor.nbytes)
-            yield part
+                assert end <= self.bucket_nbytes, f"{name} is larger than a bucket"
+            yield slots, tensors
 
-    def _fill(self, half: int, named: Sequence[tuple[str, torch.Tensor]]) -> tuple[TensorSlot, ...]:
-        """Copy the tensors into a half of the block, all at once."""
-        slots, end = [], 0
-        for name, tensor in named:
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            slots.append(TensorSlot(name, dtype, tuple(tensor.shape), end, tensor.nbytes))
-            end += _aligned(tensor.nbytes)
-        assert end <= self.bucket_nbytes, f"{named[-1][0]} is larger than a bucket"
-        region = self.block.bytes[half * self.bucket_nbytes :]
-        # What a block held before is not in the digest, nor is it the same on all ranks.
-        gaps = [region[slot.offset + slot.nbytes : _aligned(slot.offset + slot.nbytes)] for slot in slots]
-        if gaps := [gap for gap in gaps if len(gap)]:
-            torch._foreach_zero_(gaps)
-        if slots:
-            torch._foreach_copy_([_view(region, slot) for slot in slots], [tensor for _, tensor in named])
-        return tuple(slots)
+    def meet(self) -> None:
+        """Wait until every sending rank is here and its writes have reached its block."""
+        return None
+
+    def deliver(self, bucket: WeightBucket) -> dict[ObjectRef, str]:
+        """Rank 0: let every engine load the bucket. Returns their answers, with the engines' names."""
+        return {receiver.actor.load_bucket.remote(bucket): receiver.name for receiver in self.receivers}
 
     def close(self) -> None:
-        """Free the block. Buckets can no longer be opened; views of readers stay valid."""
-        self.block.close()
+        """Free the block, if there is one."""
+        if self.block is not None:
+            self.block.close()
+        self.block, self.bucket_nbytes = None, 0
+
+
+class Inbox(ABC):
+    """Receiver in a worker process."""
+
+    def __init__(self, device: torch.device) -> None:
+        """`device`: the model's."""
+        self.device = device
+
+    def connect(self, info: Mapping[str, Any], parallel: Any) -> None:
+        """Meet the sender before the first bucket. `parallel`: vLLM's ParallelConfig."""
+        raise NotImplementedError(f"{type(self).__name__} needs no connection")
+
+    @abstractmethod
+    def take(self, bucket: WeightBucket, *, keep: bool) -> Tensor:
+        """Return the bucket's bytes, (N) uint8, on the device; to `keep`, or else valid as long as the bucket is.
+
+        The device may still be copying: synchronise it before the bucket counts as loaded. Raises ValueError if the
+        bucket cannot be reached from here.
+        """
+
+    def close(self) -> None:
+        """Release the sender's memory: the last bucket is loaded, or another update begins."""
+        return None
+
+
+def _fill(region: Tensor, slots: Sequence[TensorSlot], tensors: Sequence[Tensor]) -> None:
+    """Copy tensors into their slots, all at once."""
+    # What a block held before is not in the digest, nor is it the same on all ranks.
+    gaps = [region[slot.offset + slot.nbytes : _aligned(slot.offset + slot.nbytes)] for slot in slots]
+    if gaps := [gap for gap in gaps if len(gap)]:
+        torch._foreach_zero_(gaps)
+    if slots:
+        torch._foreach_copy_([_view(region, slot) for slot in slots], list(tensors))
 
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _view(region: torch.Tensor, slot: TensorSlot) -> torch.Tensor:
+def _view(region: Tensor, slot: TensorSlot) -> Tensor:
     dtype: torch.dtype = getattr(torch, slot.dtype)
     return region[slot.offset : slot.offset + slot.nbytes].view(dtype).view(slot.shape)

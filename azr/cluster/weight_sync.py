@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import ray
-import torch
 from ray import ObjectRef
+from torch import Tensor
 
 from azr.cluster.supervisor import DEATHS, ActorLost, SupervisedActor, ping, root_cause
-from azr.cluster.weight_buckets import WeightBucket
-from azr.cluster.weight_transfers import Outbox, Receiver
+from azr.cluster.weight_buckets import Outbox, Receiver, WeightBucket
 from azr.concurrency import task_group, wait_for_all
 
 MAX_ATTEMPTS = 3
@@ -26,27 +25,6 @@ GRACE_S = 10.0
 SETTLE_S = 10.0
 """Seconds in which engines must drop their loads after a failed push."""
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class WeightUpdate:
-    """One version of the weights, as reported by its sender and by every engine; the reports must be equal."""
-
-    version: int
-    digest: str
-    """Digest of names, types, shapes and bytes, see `azr.cluster.weight_buckets.WeightDigest`."""
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class SentWeights:
-    """Weights sent by rank 0, and the seconds of its phases."""
-
-    update: WeightUpdate
-    transfer: str
-    seconds: Mapping[str, float]
-    """``gather``: of sharded parameters, as far as the CPU waits for it. ``pack``: copying into the block, and the
-    digest. ``load``: waiting for slower engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +39,10 @@ class PushReport:
     transfer: str = ""
     """Name in `azr.cluster.weight_transfers`."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by phase of the policy's rank 0, see `SentWeights`."""
+    """Seconds by phase of the policy's rank 0. ``gather``: of sharded parameters, as far as the CPU waits for it.
+    ``pack``: copying into the block, and the digest. ``load``: waiting for slower engines."""
+    digest: str = ""
+    """Digest of names, types, shapes and bytes, see `azr.cluster.weight_buckets.WeightDigest`."""
 
 
 class Role(Protocol):
@@ -84,10 +65,14 @@ class WeightSync:
                                      load_bucket(bucket) ─────────────────► take it, compare the digest, load
                                      … until the last bucket, the next
                                      gathered while one is loaded
-        SentWeights ◄───────────────
-        finish_update(version, digest) ───────────────────────────────────► repack layers, reset the prefix cache,
-                                                                            compare the digest of everything, serve
-        its WeightUpdate ◄─────────────────────────────────────────────────
+        PushReport ◄────────────────
+        finish_update(version, digest) ───────────────────────────────────► repack layers, compare digest and names,
+                                                                            reset the prefix cache, serve
+        its version ◄──────────────────────────────────────────────────────
+
+    Three checks, each for another fault. A worker compares the digest of every bucket before it loads it: bytes were
+    damaged, or a bucket was lost or comes out of turn. At the end it compares the last digest and the names: the last
+    bucket was lost, or the policy lacks a parameter. The driver compares the version that the engine's core serves.
 
     If an engine dies during a push, it is replaced, and the push is repeated for the engines that do not serve this
     version yet, `MAX_ATTEMPTS` times in all. An engine that is replaced later gets the same weights (`resync`), unless
@@ -95,7 +80,7 @@ class WeightSync:
     """
 
     def __init__(self, policy: Role, engines: Sequence[SupervisedActor], timeout_s: float) -> None:
-        """`policy`: its rank 0 answers ``send_weights(version, receivers, timeout_s)`` with `SentWeights`.
+        """`policy`: its rank 0 answers ``send_weights(version, receivers, timeout_s)`` with a `PushReport`.
 
         `timeout_s`: deadline of each call, which may wait for running prompts or for all of the sending."""
         self._policy, self._engines, self._timeout_s = policy, engines, timeout_s
@@ -113,10 +98,14 @@ class WeightSync:
                 report = await self._send(due)
                 break
             except Exception as error:  # the policy's own too: which engine is to blame shows when they are asked
-                if attempt == MAX_ATTEMPTS or not await self._restart_lost(error):
+                lost = [engine for engine, its in await self._served() if its is None]
+                if attempt == MAX_ATTEMPTS or not lost:
                     raise
-            served = await wait_for_all(ping(engine.actor) for engine in self._engines)
-            due = [engine for engine, its in zip(self._engines, served, strict=True) if its != version]
+                async with task_group() as restarting:
+                    for engine in lost:
+                        cause = f"{engine.name} died over weight version {version} ({root_cause(error)})"
+                        restarting.create_task(engine.restart(ActorLost(cause, engine.actor)))
+            due = [engine for engine, its in await self._served() if its != version]
         for engine in self._engines:
             engine.succeeded()
         self._policy_has_it = True
@@ -138,10 +127,8 @@ class WeightSync:
             return
         try:
             await self._send([engine])
-        except ActorLost:
-            raise
         except Exception as error:  # the policy's own too: whether the engine is to blame shows when it is asked
-            if await ping(engine.actor) is not None:
+            if isinstance(error, ActorLost) or await ping(engine.actor) is not None:
                 raise
             raise ActorLost(f"{engine.name} died over its weights ({root_cause(error)})", engine.actor) from error
 
@@ -155,37 +142,31 @@ class WeightSync:
         (sent, *_) = await self._policy.call(
             "send_weights", version, receivers, limit, timeout_s=limit + GRACE_S, to="send their weights"
         )
-        digest = sent.update.digest
-        received = await wait_for_all(
-            engine.call("finish_update", version, digest, timeout_s=limit, to=f"serve weight version {version}")
+        served = await wait_for_all(
+            engine.call("finish_update", version, sent.digest, timeout_s=limit, to=f"serve weight version {version}")
             for engine in engines
         )
-        for engine, update in zip(engines, received, strict=True):
-            if update != sent.update:
-                raise RuntimeError(f"{engine.name} was sent {sent.update} and has {update}")
-        return PushReport(version, sent.update.nbytes, time.perf_counter() - started, sent.transfer, sent.seconds)
+        for engine, its in zip(engines, served, strict=True):
+            if its != version:
+                raise RuntimeError(f"{engine.name} was sent weight version {version} and serves {its}")
+        return replace(sent, seconds=time.perf_counter() - started)
 
-    async def _restart_lost(self, error: Exception) -> bool:
-        """Restart the engines that were lost in a failed push; returns whether there were any."""
-        answers = await wait_for_all(ping(engine.actor) for engine in self._engines)
-        lost = [engine for engine, answer in zip(self._engines, answers, strict=True) if answer is None]
-        async with task_group() as restarting:
-            for engine in lost:
-                cause = f"{engine.name} died over weight version {self._version} ({root_cause(error)})"
-                restarting.create_task(engine.restart(ActorLost(cause, engine.actor)))
-        return bool(lost)
+    async def _served(self) -> list[tuple[SupervisedActor, int | None]]:
+        """Return the version of each engine; None of one that is lost."""
+        versions = await wait_for_all(ping(engine.actor) for engine in self._engines)
+        return list(zip(self._engines, versions, strict=True))
 
 
 def send_weights(
     outbox: Outbox,
     version: int,
-    weights: Iterator[list[tuple[str, torch.Tensor]]],
+    weights: Iterator[list[tuple[str, Tensor]]],
     bucket_nbytes: int,
     receivers: Sequence[Receiver],
     timeout_s: float,
     *,
     full_check: bool = False,
-) -> SentWeights | None:
+) -> PushReport | None:
     """Send all weights to every receiver. Collective: all ranks pass equal arguments, except for the receivers.
 
     While the engines load a bucket, the ranks gather and pack the next one into the other half of their block. They
@@ -196,88 +177,86 @@ def send_weights(
     bucket takes longer than `timeout_s`; RuntimeError, which names the dead one, if an engine dies; and the errors of
     engines.
     """
-    leads, nbytes = outbox.rank.index == 0, 0
-    load, gathered = _Loading(outbox, receivers, timeout_s), _Timed(weights)
+    seconds, nbytes, started = dict.fromkeys(("gather", "pack", "load"), 0.0), 0, time.perf_counter()
+    load = _Loading(outbox, seconds)
     try:
-        if not (leads or outbox.every_rank):
+        if not (outbox.leads or outbox.every_rank):
             return None
-        writer = outbox.open(bucket_nbytes, receivers, timeout_s)
-        packed = _Timed(writer.pack(version, gathered, full_check=full_check, with_digest=leads))
-        for bucket in packed:
+        outbox.open(bucket_nbytes, receivers, timeout_s)
+        packed = outbox.pack(version, _timed(weights, "gather", seconds), full_check=full_check)
+        for bucket in _timed(packed, "pack", seconds):
             outbox.meet()
-            if leads:
-                load.next(bucket)
+            load.next(bucket)
             outbox.meet()
             nbytes += bucket.nbytes
-        if leads:
-            load.finish()
+        load.finish()
         outbox.meet()
-        if leads and load.failure is not None:
+        if load.failure is not None:
             raise load.failure
-        outbox.close()
+        if not outbox.keeps_block:
+            outbox.close()
     finally:
         for _ in weights:
             pass
-    if not leads:
+    if not outbox.leads:
         return None
-    seconds = {"gather": gathered.seconds, "pack": packed.seconds - gathered.seconds, "load": load.waited_s}
-    return SentWeights(WeightUpdate(version, bucket.digest, nbytes), bucket.transfer, seconds)
+    seconds["pack"] -= seconds["gather"]
+    return PushReport(version, nbytes, time.perf_counter() - started, bucket.transfer, seconds, bucket.digest)
+
+
+def _timed(items: Iterator[T], name: str, seconds: dict[str, float]) -> Iterator[T]:
+    """Yield the items, and add up the seconds that it takes to make them."""
+    started = time.perf_counter()
+    for item in items:
+        seconds[name] += time.perf_counter() - started
+        yield item
+        started = time.perf_counter()
+    seconds[name] += time.perf_counter() - started
 
 
 class _Loading:
-    """Buckets that engines are loading, at most two at a time."""
+    """Buckets that engines are loading, at most two at a time. Only rank 0 loads any."""
 
-    def __init__(self, outbox: Outbox, receivers: Sequence[Receiver], timeout_s: float) -> None:
-        self._outbox, self._receivers, self._timeout_s = outbox, receivers, timeout_s
-        self._loading: list[ObjectRef] = []
+    def __init__(self, outbox: Outbox, seconds: dict[str, float]) -> None:
+        self._outbox, self._seconds = outbox, seconds
+        self._answers: dict[ObjectRef, str] = {}
+        """Of the engines that load the newest bucket, with their names."""
         self.failure: Exception | None = None
         """First failure; engines are not called after it, but the ranks go on gathering together."""
-        self.waited_s = 0.0
 
     def next(self, bucket: WeightBucket | None) -> None:
         """Start loading this bucket, if it is one; returns when the previous one is loaded."""
-        if self.failure is not None:
+        if self.failure is not None or not self._outbox.leads:
             return
-        before, started = self._loading, time.perf_counter()
+        before, started = self._answers, time.perf_counter()
         try:
             if bucket is not None:
-                self._loading = self._outbox.deliver(bucket, self._receivers, self._timeout_s)
-            self._wait(before)
+                self._answers = self._outbox.deliver(bucket)
+            if late := self._late(before, self._outbox.timeout_s):
+                limit = f"{self._outbox.timeout_s:g} s"
+                raise TimeoutError(f"the policy waited {limit} for {', '.join(late)} to load a weight bucket")
+            raise_failures(before)
         except Exception as error:
             self.failure = error
-        self.waited_s += time.perf_counter() - started
+        self._seconds["load"] += time.perf_counter() - started
 
     def finish(self) -> None:
         """Wait until the last bucket is loaded or, after a failure, until no engine loads any more."""
         self.next(None)
-        if self.failure is not None and self._loading:
-            ray.wait(self._loading, num_returns=len(self._loading), timeout=min(self._timeout_s, SETTLE_S))
+        if self.failure is not None:
+            self._late(self._answers, min(self._outbox.timeout_s, SETTLE_S))
 
-    def _wait(self, loading: Sequence[ObjectRef]) -> None:
-        if not loading:
-            return
-        _, late = ray.wait(loading, num_returns=len(loading), timeout=self._timeout_s)
-        if late:
-            pairs = zip(self._receivers, loading, strict=True)
-            names = ", ".join(receiver.name for receiver, ref in pairs if ref in late)
-            raise TimeoutError(f"the policy waited {self._timeout_s:g} s for {names} to load a weight bucket")
-        for receiver, ref in zip(self._receivers, loading, strict=True):
-            try:
-                ray.get(ref)
-            except DEATHS as error:
-                # Not as itself: to the driver it would look like the death of this rank.
-                raise RuntimeError(f"{receiver.name} died while the policy waited for it to load weights") from error
+    def _late(self, answers: Mapping[ObjectRef, str], timeout_s: float) -> list[str]:
+        """Wait for the answers; return the names of the engines that are late."""
+        late = ray.wait(list(answers), num_returns=len(answers), timeout=timeout_s)[1] if answers else []
+        return [name for answer, name in answers.items() if answer in late]
 
 
-class _Timed(Iterator[T]):
-    """The items of an iterator, and the seconds that it took to make them."""
-
-    def __init__(self, items: Iterator[T]) -> None:
-        self._items, self.seconds = items, 0.0
-
-    def __next__(self) -> T:
-        started = time.perf_counter()
+def raise_failures(answered: Mapping[ObjectRef, str]) -> None:
+    """Raise the error of the first engine that failed; `answered`: its answer and its name."""
+    for answer, name in answered.items():
         try:
-            return next(self._items)
-        finally:
-            self.seconds += time.perf_counter() - started
+            ray.get(answer)
+        except DEATHS as error:
+            # Not as itself: to the driver it would look like the death of this rank.
+            raise RuntimeError(f"{name} died while the policy waited for it to take weights") from error

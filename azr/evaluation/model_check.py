@@ -20,8 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from azr.algorithms.attention import choose_attention
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import pack
-from azr.cluster.push_host import host_writer
-from azr.cluster.weight_buckets import BucketWriter
+from azr.cluster.push_host import HostOutbox
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES, RolloutConfig
 from azr.errors import UserError
 from azr.hardware import ComputeType, Device
@@ -132,7 +131,7 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
         max_prompt_tokens=most, max_response_tokens=RESPONSE_TOKENS, max_concurrent=8, gpu_memory_utilization=GPU_SHARE
     )
     engine = RolloutEngine(path, rollout, generate_timeout_s=TIMEOUT_S, dtype=dtype)
-    writer = host_writer(max(WEIGHT_BUCKET_BYTES, *(weight.nbytes for _, weight in policy.named_weights())))
+    outbox = HostOutbox().open(max(WEIGHT_BUCKET_BYTES, *(weight.nbytes for _, weight in policy.named_weights())))
     try:
         try:
             await engine.start()
@@ -141,15 +140,15 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
         rows = [await _row("as loaded", engine, eager, policy, device, prompts, fixed)]
         _perturb(policy, eager)
         moved = Gap.of(texts_R, _eager_logprobs(eager, device, fixed)).mean
-        await _push(engine, writer, policy, 1)
+        await _push(engine, outbox, policy, 1)
         rows.append(await _row(PERTURBED, engine, eager, policy, device, prompts, fixed))
         del eager, policy
         eager, policy = _load(path, dtype, device)
-        await _push(engine, writer, policy, 2)
+        await _push(engine, outbox, policy, 2)
         rows.append(await _row("as loaded, pushed", engine, eager, policy, device, prompts, fixed))
         return ModelCheck(tuple(rows), moved, MOVED_SHARES[dtype])
     finally:
-        writer.close()
+        outbox.close()
         await engine.shutdown()
 
 
@@ -304,11 +303,11 @@ def _perturb(policy: PolicyModel, eager: PreTrainedModel) -> None:
         its.copy_(parameter)
 
 
-async def _push(engine: RolloutEngine, writer: BucketWriter, policy: PolicyModel, version: int) -> None:
+async def _push(engine: RolloutEngine, outbox: HostOutbox, policy: PolicyModel, version: int) -> None:
     """Push the weights as in a run. Raises UserError when vLLM does not take a weight."""
     try:
         await engine.begin_update(version)
-        for bucket in writer.pack(version, [policy.named_weights()]):
+        for bucket in outbox.pack(version, [policy.named_weights()]):
             await engine.load_bucket(bucket)
         await engine.finish_update(version, bucket.digest)
     except Exception as error:  # vLLM reports what its worker process raised as a bare Exception

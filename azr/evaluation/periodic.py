@@ -159,7 +159,9 @@ class AnswerExecutor(AbstractAsyncContextManager["AnswerExecutor"]):
                 config = self._config
                 seed = config.run.seed if config.run.deterministic else None
                 limits, options = answer_config(config.executor), {"repeats": ANSWER_REPEATS, "answers": True}
-                self.actor = await RemoteExecutor.start(limits, config.timeout.generate_s, seed=seed, **options)
+                actor = RemoteExecutor(limits, config.timeout.generate_s, seed=seed, **options)
+                await actor.start()
+                self.actor = actor
         return await self.actor.execute(request)
 
 

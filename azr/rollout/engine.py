@@ -24,7 +24,6 @@ from azr.cluster.placement import take_gpus
 from azr.cluster.push_host import on_this_node
 from azr.cluster.supervisor import TakesSharedCalls
 from azr.cluster.weight_buckets import WeightBucket
-from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType, network_environment
 from azr.prompts.token_text import table_decoder
@@ -347,27 +346,27 @@ class RolloutEngine(TakesSharedCalls):
             self._changed.notify_all()
 
     @raise_if_dead
-    async def finish_update(self, version: int, digest: str) -> WeightUpdate:
-        """Serve the new weights and return their report. `digest`: that of the last bucket.
+    async def finish_update(self, version: int, digest: str) -> int:
+        """Serve the new weights; returns their version, read back from the core process. `digest`: that of the last
+        bucket.
 
         Raises ValueError if the workers received other bytes, or not every parameter of the model.
         """
         self._check_version(version)
         await self._on_workers("finish_weight_update")
-        await self._llm.update_weight_version(str(version))
         self._workers_updating = False
+        problems = await self._llm.collective_rpc("weight_problem", args=(digest,))
+        if problem := next(filter(None, problems), None):
+            await self._end_update()
+            raise ValueError(f"weight version {version} was not taken: {problem}")
+        await self._llm.update_weight_version(str(version))
         # Paused responses compute their tokens' keys and values again: log-probabilities are those of the new weights.
         was_reset = await self._llm.reset_prefix_cache(reset_running_requests=True)
         assert was_reset, "a prefix cache without running prompts can be reset"
-        reports = await self._llm.collective_rpc("report_weight_update")
-        problem = _find_problem(digest, reports)
-        if problem is None:
-            self._unusable = None
-            self._weight_version = int(await self._llm.get_weight_version())  # read back from the core process
+        self._unusable = None
+        self._weight_version = int(await self._llm.get_weight_version())
         await self._end_update()
-        if problem is not None:
-            raise ValueError(f"weight version {version} was not taken: {problem}")
-        return WeightUpdate(self._weight_version, reports[0]["digest"], reports[0]["nbytes"])
+        return self._weight_version
 
     def _check_version(self, version: int) -> None:
         if version != self._updating:
@@ -413,12 +412,3 @@ class RolloutEngine(TakesSharedCalls):
         """Stop the engine's processes."""
         engine, self._engine = self._engine, None
         stop_vllm(engine)
-
-
-def _find_problem(digest: str, reports: list[dict]) -> str | None:
-    for report in reports:
-        if report["digest"] != digest:
-            return f"its digest is {report['digest'][:16]}, not {digest[:16]}: parts are missing or damaged"
-        if report["missing"]:
-            return f"these parameters were not sent: {', '.join(report['missing'])}"
-    return None

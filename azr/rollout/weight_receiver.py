@@ -8,48 +8,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
+from vllm.distributed.weight_transfer.base import WeightTransferEngine
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from azr.cluster.weight_buckets import TensorSlot, WeightBucket, WeightDigest
-from azr.cluster.weight_transfers import Inbox, make_inbox
+from azr.cluster.weight_buckets import Inbox, TensorSlot, WeightBucket, WeightDigest
+from azr.cluster.weight_transfers import make_inbox
 
 log = logging.getLogger(__name__)
 BACKEND = "azr"
 """Name of the engine in vLLM's registry."""
 PLAIN = {NoneType, UnquantizedLinearMethod, UnquantizedEmbeddingMethod}
 """Methods of layers that compute with their parameters as loaded, unless vLLM packs them for a CPU."""
-
-
-@dataclass
-class BucketInitInfo(WeightTransferInitInfo):
-    """Connection data of a transfer whose ends meet before the first bucket."""
-
-    transfer: str
-    info: dict[str, Any]
-    """Message of the outbox to its inboxes."""
-
-
-@dataclass
-class BucketUpdateInfo(WeightTransferUpdateInfo):
-    bucket: bytes
-    """`WeightBucket` in msgpack."""
 
 
 class CopyPlan(TorchDispatchMode):
@@ -60,15 +40,17 @@ class CopyPlan(TorchDispatchMode):
     """
 
     def __init__(self, model: Any, sent: Mapping[str, TensorSlot], names: Mapping[str, Sequence[str]]) -> None:
-        """`sent`: by name. `names`: see `all_names`. Raises ValueError, or what the loader raises, if loading this
-        model is more than copying slices."""
+        """`sent`: by name. `names`: all names of a parameter, by each. Raises ValueError, or what the loader raises, if
+        loading this model is more than copying slices."""
         super().__init__()
         for layer in model.modules():
             if type(getattr(layer, "quant_method", None)) not in PLAIN or hasattr(layer, "cpu_linear"):
                 raise ValueError(f"{type(layer).__name__} computes with other tensors than it has loaded")
         self._model, self._addresses = model, [parameter.data_ptr() for parameter in model.parameters()]
-        types = {name: getattr(torch, slot.dtype) for name, slot in sent.items()}
-        self.blanks = {name: torch.empty(sent[name].shape, dtype=types[name], device="meta") for name in sent}
+        self.blanks = {
+            name: torch.empty(slot.shape, dtype=getattr(torch, slot.dtype), device="meta")
+            for name, slot in sent.items()
+        }
         self._senders = {_memory(blank): name for name, blank in self.blanks.items()}
         self._parameters = {_memory(parameter) for parameter in model.parameters()}
         self._copies: dict[str, list[tuple[Tensor, tuple[int, ...], int]]] = {name: [] for name in sent}
@@ -109,21 +91,23 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpdateInfo]):
+class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
     """Loads weights in checkpoint format (Hugging Face names).
 
     vLLM repacks linear weights after loading, and the remaining parameters cannot be loaded into. Its layerwise reload
     restores each layer, loads it, and repacks it. If it repacks none, all but the first update go by a plan.
     """
 
-    init_info_cls = BucketInitInfo
-    update_info_cls = BucketUpdateInfo
+    init_info_cls = update_info_cls = dict
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._names = all_names(self.model)
+        by_parameter: dict[int, list[str]] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            by_parameter.setdefault(id(parameter), []).append(name)
+        self._names = {name: its for its in by_parameter.values() for name in its}
+        """All names of a parameter, in the model's order, by each of them."""
         self._inboxes: dict[str, Inbox] = {}
-        self._expected = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         self._open = False
         self._plan: CopyPlan | None = None
         self._reset()
@@ -134,37 +118,35 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
         self._tied_done: set[str] = set()
         self._sent: dict[str, TensorSlot] = {}
         self._missing: list[str] = []
-        self._nbytes = 0
 
     def _inbox(self, transfer: str) -> Inbox:
-        if transfer not in self._inboxes:
-            self._inboxes[transfer] = make_inbox(transfer, self.device)
-        return self._inboxes[transfer]
+        return self._inboxes.get(transfer) or self._inboxes.setdefault(transfer, make_inbox(transfer, self.device))
 
-    def init_transfer_engine(self, init_info: BucketInitInfo) -> None:
-        """Meet the sender."""
-        self._inbox(init_info.transfer).connect(init_info.info, self.parallel_config)
+    def init_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
+        """Meet the sender. `init_info`: ``transfer``, and the ``info`` that its outbox has for its inboxes."""
+        self._inbox(init_info["transfer"]).connect(init_info["info"], self.parallel_config)
 
     def start_weight_update(self) -> None:
         """Start an update, also after one that failed half-way."""
         if self._open:
             self.finish_weight_update()
-        self._let_go()
+        self.shutdown()
         self._reset()
         if self._plan is None or not self._plan.stands():
             self._plan = None
             initialize_layerwise_reload(self.model)
         self._open = True
 
-    def update_weights(self, update_info: dict[str, Any]) -> None:
+    def update_weights(self, update_info: Mapping[str, Any]) -> None:
         """Load one bucket. The base class would also synchronise an accelerator, which a CPU build lacks."""
-        self.receive_weights(self.parse_update_info(update_info))
+        self.receive_weights(update_info)
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
-    def receive_weights(self, update_info: BucketUpdateInfo) -> None:
-        """Load the bucket. Raises ValueError, before anything is loaded, if its bytes differ from the sent ones."""
-        bucket = msgspec.msgpack.decode(update_info.bucket, type=WeightBucket)
+    def receive_weights(self, update_info: Mapping[str, Any]) -> None:
+        """Load the ``bucket``, a `WeightBucket` in msgpack. Raises ValueError, before anything is loaded, if its bytes
+        differ from the sent ones."""
+        bucket = msgspec.msgpack.decode(update_info["bucket"], type=WeightBucket)
         inbox = self._inbox(bucket.transfer)
         # A layer whose parts come in two buckets keeps the first part until the loader has the second.
         region = inbox.take(bucket, keep=self._plan is None)
@@ -172,7 +154,6 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
         self._digest.add(bucket.slots, region)
         if self._digest.hexdigest() != bucket.digest:
             raise ValueError(f"weight bucket {bucket.index} of version {bucket.version} arrived damaged or out of turn")
-        self._nbytes += bucket.nbytes
         received = bucket.tensors(region)
         self._sent |= {slot.name: slot for slot in bucket.slots}
         if self._plan is not None:
@@ -197,11 +178,11 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
             for layer in filter(is_deferred_attention_layer, self.model.modules()):
                 layer.process_weights_after_loading(self.model_config.dtype)
         else:
-            self._missing = sorted(self._expected - self._loaded)
+            self._missing = sorted(self._names.keys() - self._loaded)
             finalize_layerwise_reload(self.model, self.model_config)
             self._plan = None if self._missing else self._make_plan()
         self._open = False
-        self._let_go()
+        self.shutdown()
 
     def _make_plan(self) -> CopyPlan | None:
         try:
@@ -210,21 +191,20 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
             log.debug("weights go through vLLM's loader: %s", error)
             return None
 
-    def _let_go(self) -> None:
+    def shutdown(self) -> None:
+        """Release the senders' memory."""
         for inbox in self._inboxes.values():
             inbox.close()
         if self.device.type == "cuda":
             # What loading took goes back to the GPU, where the KV cache may be waiting for it.
             torch.cuda.empty_cache()
 
-    def report(self) -> dict[str, Any]:
-        """Return digest and bytes of the last update, and the weights that it omitted."""
-        digest = self._digest or WeightDigest()
-        return {"digest": digest.hexdigest(), "nbytes": self._nbytes, "missing": self._missing}
-
-    def shutdown(self) -> None:
-        """Release the senders' memory."""
-        self._let_go()
+    def problem(self, digest: str) -> str | None:
+        """Return why the last update must not be served, or None. `digest`: of the last bucket that was sent."""
+        its = (self._digest or WeightDigest()).hexdigest()
+        if its != digest:
+            return f"its digest is {its[:16]}, not {digest[:16]}: parts are missing or damaged"
+        return f"these parameters were not sent: {', '.join(self._missing)}" if self._missing else None
 
 
 class WeightReportExtension:
@@ -243,16 +223,8 @@ class WeightReportExtension:
             return f"{type(error).__name__}: {error}"
         return None
 
-    def report_weight_update(self) -> dict[str, Any]:
-        return self.weight_transfer_engine.report()
-
-
-def all_names(model: nn.Module) -> dict[str, list[str]]:
-    """Map each name of a parameter that has several names to all of them, in the model's order."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
-    return {name: its for its in names.values() if len(its) > 1 for name in its}
+    def weight_problem(self, digest: str) -> str | None:
+        return self.weight_transfer_engine.problem(digest)
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, BucketWeightTransferEngine)

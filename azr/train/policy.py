@@ -21,8 +21,9 @@ from azr.algorithms.lora import adapters_of, four_bit_layers, iter_adapter_weigh
 from azr.algorithms.losses import Sums, policy_loss, value_loss
 from azr.algorithms.models import CriticModel, PolicyModel
 from azr.algorithms.packing import PackedBatch
-from azr.cluster.weight_sync import SentWeights, send_weights
-from azr.cluster.weight_transfers import Rank, Receiver, make_outbox
+from azr.cluster.weight_buckets import Receiver
+from azr.cluster.weight_sync import PushReport, send_weights
+from azr.cluster.weight_transfers import make_outbox
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
@@ -50,14 +51,8 @@ class PolicyWorker(ModelWorker):
         self.engine = self._make_engine(load, self.config.model.path, lr, mini_batches)
         if not is_trained:
             return
-        rank = Rank(
-            index=self.rank,
-            size=self.world_size,
-            device=self.device,
-            control=self.control if self.world_size > 1 else None,
-            engine_gpus=self.config.rollout.tensor_parallel,
-        )
-        self._outbox = make_outbox(self.config.cluster.push, rank)
+        control = self.control if self.world_size > 1 else None
+        self._outbox = make_outbox(self.config.cluster.push, self.device, control, self.config.rollout.tensor_parallel)
 
     def logprobs(self, batch: RankBatch) -> Tensor:
         """Float32 (R_k): log-probability of each response token at the rollout temperature, natural log. Collective."""
@@ -103,11 +98,11 @@ class PolicyWorker(ModelWorker):
             logprobs_R = torch.cat(before).cpu()
         return steps, logprobs_R, phases
 
-    def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> SentWeights | None:
+    def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> PushReport | None:
         """Send the current weights to engines that are ready for them, see `azr.cluster.weight_sync`. Collective.
 
         Adapters are merged into the weights, in float32, before these are rounded to the compute type.
-        Rank 0 returns what it sent. Tensors have Hugging Face names; one that has several comes once. Raises as
+        Rank 0 returns a report. Tensors have Hugging Face names; one that has several comes once. Raises as
         `azr.cluster.weight_sync.send_weights`; the policy stays usable then.
         """
         every = self.config.cluster.push_check_every

@@ -18,12 +18,11 @@ from ray.actor import ActorHandle
 from torch import Tensor
 
 from azr.cluster.push_host import HostBlock, on_this_node
-from azr.cluster.push_ipc import IPC, IpcInbox, IpcOutbox
-from azr.cluster.push_nccl import NCCL, Group, NcclInbox
+from azr.cluster.push_ipc import IpcInbox, IpcOutbox
+from azr.cluster.push_nccl import Group, NcclInbox, NcclOutbox
 from azr.cluster.supervisor import SupervisedActor
-from azr.cluster.weight_buckets import WeightBucket, WeightDigest
-from azr.cluster.weight_sync import WeightUpdate
-from azr.cluster.weight_transfers import Inbox, Rank, make_inbox
+from azr.cluster.weight_buckets import Inbox, WeightBucket, WeightDigest
+from azr.cluster.weight_transfers import make_inbox
 
 
 def on_gpu(name: str) -> type[HostBlock]:
@@ -53,9 +52,9 @@ def on_gpu(name: str) -> type[HostBlock]:
     return SharedBlock
 
 
-def ipc_outbox(rank: Rank, gpu: str) -> IpcOutbox:
-    outbox = IpcOutbox(rank)
-    outbox.block = on_gpu(gpu)
+def ipc_outbox(gpu: str, *arguments: Any) -> IpcOutbox:
+    outbox = IpcOutbox(*arguments)
+    outbox.block_type = on_gpu(gpu)
     return outbox
 
 
@@ -85,6 +84,14 @@ class GlooGroup(Group):
         self.communicator.broadcast(tensor, src=0)
         work = self.communicator.work
         return lambda: work.is_completed() and work.wait()
+
+
+class GlooOutbox(GlooGroup, NcclOutbox):
+    pass
+
+
+class GlooInbox(GlooGroup, NcclInbox):
+    pass
 
 
 class ReceivingEngine:
@@ -128,10 +135,9 @@ class ReceivingEngine:
 
     def make_inbox(self, transfer: str) -> Inbox:
         cpu = torch.device("cpu")
-        inbox = NcclInbox(cpu, GlooGroup()) if transfer == NCCL else make_inbox(transfer, cpu)
-        if transfer == IPC:
-            assert isinstance(inbox, IpcInbox)
-            inbox.block = on_gpu(self.gpu)
+        inbox = GlooInbox(cpu) if transfer == "nccl" else make_inbox(transfer, cpu)
+        if isinstance(inbox, IpcInbox):
+            inbox.block_type = on_gpu(self.gpu)
         return inbox
 
     async def load_bucket(self, bucket: WeightBucket, region: np.ndarray | None = None) -> None:
@@ -159,11 +165,11 @@ class ReceivingEngine:
         if bucket.last:
             inbox.close()
 
-    def finish_update(self, version: int, digest: str) -> WeightUpdate:
+    def finish_update(self, version: int, digest: str) -> int:
         assert self.buckets[-1].last and self.buckets[-1].version == version
+        assert digest == self.digest.hexdigest()
         self.served = version
-        nbytes = sum(bucket.nbytes for bucket in self.buckets)
-        return WeightUpdate(version, "0" * 64 if self.mischief == "lie" else self.buckets[-1].digest, nbytes)
+        return 0 if self.mischief == "lie" else version
 
     def updating(self) -> int:
         return self.version

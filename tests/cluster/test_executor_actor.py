@@ -25,14 +25,15 @@ REQUESTS = 1000
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def executor(ray_cluster: None) -> AsyncIterator[RemoteExecutor]:
-    executor = await RemoteExecutor.start(CONFIG, timeout_s=120.0)
+    executor = RemoteExecutor(CONFIG, timeout_s=120.0)
+    await executor.start()
     yield executor
     executor.kill()
 
 
 async def process(executor: RemoteExecutor) -> int:
     """Of the actor."""
-    return await executor._pool.actor.__ray_call__.remote(lambda _: os.getpid())
+    return await executor.actor.__ray_call__.remote(lambda _: os.getpid())
 
 
 async def gone(processes: set[int], within_s: float = 20.0) -> bool:

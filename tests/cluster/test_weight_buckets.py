@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from azr.cluster.push_host import HostInbox, host_writer
-from azr.cluster.weight_buckets import BucketWriter, TensorSlot, WeightBucket, WeightDigest
+from azr.cluster.push_host import HostInbox, HostOutbox
+from azr.cluster.weight_buckets import TensorSlot, WeightBucket, WeightDigest
 
 MIB_OF_FLOATS = (1 << 20) // 4
 
 
-def open_writer(mib: int = 1) -> closing[BucketWriter]:
-    return closing(host_writer(mib << 20))
+def open_writer(mib: int = 1) -> closing[HostOutbox]:
+    return closing(HostOutbox().open(mib << 20))
 
 
 def map_bucket(bucket: WeightBucket) -> torch.Tensor:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from azr.cluster import push_ipc, push_nccl
-from azr.cluster.weight_transfers import TRANSFERS, Inbox, Outbox, Rank, decide_push, make_inbox, make_outbox
+from azr.cluster.weight_buckets import Inbox, Outbox
+from azr.cluster.weight_transfers import TRANSFERS, decide_push, make_inbox, make_outbox
 from azr.config import ClusterConfig, Config, RolloutConfig, TrainConfig
 from azr.errors import UserError
 
@@ -39,7 +40,7 @@ def test_a_closed_way_is_refused_when_the_device_is_known() -> None:
     config = replace(config, train=TrainConfig(data_parallel=8))
     assert decide_push(config, config.train.device).cluster.push == "ipc"
     assert decide_push(config, "cuda").cluster.push == "ipc"
-    with pytest.raises(UserError, match=r"^cluster.push=ipc is for memory of GPUs, and this run is on CPUs: [^.]*auto"):
+    with pytest.raises(UserError, match=r"^cluster.push=ipc is for GPUs, and this run is on CPUs: [^.]*auto"):
         decide_push(config, "cpu")
 
 
@@ -47,8 +48,9 @@ def test_every_way_that_a_config_may_name_has_both_ends() -> None:
     assert set(get_args(get_type_hints(ClusterConfig)["push"])) == {"auto", *TRANSFERS}
     cpu = torch.device("cpu")
     for transfer in TRANSFERS:
-        rank = Rank(index=0, size=1, device=cpu, control=None, engine_gpus=1)
-        assert isinstance(make_inbox(transfer, cpu), Inbox) and isinstance(make_outbox(transfer, rank), Outbox)
+        outbox = make_outbox(transfer, cpu, None, 1)
+        assert isinstance(make_inbox(transfer, cpu), Inbox) and isinstance(outbox, Outbox)
+        assert outbox.transfer == transfer
 
 
 def test_vllm_is_asked_for_a_group_with_the_right_members(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,7 @@ import ray
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from azr.cluster.push_host import host_writer
-from azr.cluster.weight_buckets import BucketWriter
-from azr.cluster.weight_sync import WeightUpdate
+from azr.cluster.push_host import HostOutbox
 from azr.config import RolloutConfig
 from azr.records import Completion, Stops
 from azr.rollout.engine import RolloutEngine
@@ -31,7 +29,7 @@ class Served:
     engine: Any
     model: PreTrainedModel
     version: int = 0
-    writer: BucketWriter = field(default_factory=lambda: host_writer(1 << 20))
+    writer: HostOutbox = field(default_factory=lambda: HostOutbox().open(1 << 20))
 
     def perturbed(self, seed: int) -> NamedTensors:
         """New values for every parameter, far enough from the old ones to change every logprob."""
@@ -41,15 +39,14 @@ class Served:
             for name, parameter in self.model.named_parameters()
         }
 
-    async def push(self, weights: NamedTensors) -> WeightUpdate:
+    async def push(self, weights: NamedTensors) -> None:
         version = self.version + 1
         await self.engine.begin_update.remote(version)
         for bucket in self.writer.pack(version, [weights.items()]):
             await self.engine.load_bucket.remote(bucket)
-        update = await self.engine.finish_update.remote(version, bucket.digest)
+        assert await self.engine.finish_update.remote(version, bucket.digest) == version
         self.model.load_state_dict(weights, strict=False)
         self.version = version
-        return update
 
     def logprob_error(self, completion: Completion, temperature: float) -> float:
         """Mean absolute difference between the engine's logprobs and the model's, in float32."""

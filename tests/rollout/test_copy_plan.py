@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from azr.cluster.push_host import host_writer
+from azr.cluster.push_host import HostOutbox
 from tests.cluster.test_weight_buckets import Operations
 
 
@@ -63,12 +63,13 @@ class Worker:
         """Send the weights, or the first `buckets` of them; returns whether they went by a plan."""
         self.receiver.start_weight_update()
         by_plan = self.receiver._plan is not None
-        with closing(host_writer(mib << 20)) as writer:
+        with closing(HostOutbox().open(mib << 20)) as writer:
             for bucket in writer.pack(1, [weights[:9], weights[9:]]):
                 if bucket.index == buckets:
                     return by_plan
                 self.receiver.update_weights({"bucket": msgspec.msgpack.encode(bucket)})
         self.receiver.finish_weight_update()
+        self.problem = self.receiver.problem(bucket.digest)
         return by_plan
 
     def parameters(self) -> dict[str, Tensor]:
@@ -95,16 +96,16 @@ def _take_weights(rank: int, folder: str, ranks: int, port: int) -> None:
     expected = worker.parameters()
     for mib, given in ((64, third), (1, first), (1, third)):  # buckets of another size need no other plan
         assert worker.push(given, mib=mib)
-        assert not receiver.report()["missing"]
+        assert worker.problem is None
         assert same(worker.parameters(), expected) == (given is third)
     assert worker.push(second, buckets=1) and worker.push(third) and same(worker.parameters(), expected)
     counted = Operations()
     with counted:
         worker.push(third)
     assert counted.count <= 2 * 14, f"{counted.count} operations for two buckets of {len(third)} tensors"
-    assert worker.push(second[1:]) and receiver.report()["missing"]
+    assert worker.push(second[1:]) and worker.problem == f"these parameters were not sent: {second[0][0]}"
     _refuses(worker, [(first[0][0], first[0][1].double()), *first[1:]], "no weight")
-    with closing(host_writer(1 << 26)) as writer:
+    with closing(HostOutbox().open(1 << 26)) as writer:
         (bucket,) = writer.pack(1, [first])
         writer.block.bytes[bucket.start + 1000] ^= 1
         worker.push(third)

@@ -202,7 +202,7 @@ class SharingWorker(SmallBucketWorker):
 
     def build(self) -> None:
         super().build()
-        self._outbox = ipc_outbox(self._outbox.rank, f"GPU-{self.rank}")
+        self._outbox = ipc_outbox(f"GPU-{self.rank}", self.device, self.control)
 
 
 @pytest.mark.long
