@@ -85,7 +85,6 @@ def changed(config: Config, words: str) -> Config:
         ("--data.prefix random", "data.prefix is random, but data.traces is 0"),
         ("--rollout.partial", "set rollout.staleness to 1 or more, or leave partial out"),
         ("--train.lora.rank 4 --train.lora.dropout 0.1", "differ from 1 at random: take 0, or learn from traces"),
-        ("--train.shard none --train.offload-optimizer", "shard is none, but train.offload_optimizer needs DeepSpeed"),
         ("--train.lora.four-bit", "which cannot be trained themselves: set train.lora.rank"),
         ("--rollout.staleness 1", "give engines their own with --cluster.no-colocate, or set rollout.partial"),
         (
@@ -107,7 +106,7 @@ def changed(config: Config, words: str) -> Config:
         ("--reward.intrinsic.bonuses halstead", "'halstead'; it must be a name and a number above 0"),
         ("--reward.intrinsic.bonuses halstead:nan", "'halstead:nan'; it must be a name and a number above 0"),
         ("--reward.intrinsic.bonuses halstead:0.5,halstead:1", "names 'halstead' twice"),
-        ("--reward.overlong soft --reward.overlong-buffer 192", "reward.overlong_buffer=192 .* lower it"),
+        ("--reward.overlong 192", "reward.overlong=192 .* lower it"),
         ("--train.device cpu --train.kernels liger", "train.kernels is liger, but they need a GPU: take"),
         ("--train.device cpu --train.attention flash_attn", "train.attention is flash_attn, which needs a GPU"),
         ("--train.dtype float32 --train.attention flash_attn", "needs a GPU and train.dtype=bfloat16: take auto"),

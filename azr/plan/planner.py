@@ -185,7 +185,7 @@ def _fewer_gpus(plan: Plan) -> Candidates:
 
 def _offload(plan: Plan) -> Candidates:
     if not plan.config.train.offload_optimizer:
-        yield "--train.offload-optimizer", _with_train(plan.config, offload_optimizer=True), plan.nodes
+        yield "--train.shard offload", _with_train(plan.config, shard="offload"), plan.nodes
 
 
 def _checkpoint(plan: Plan, first: Literal["none", "more"] = "more") -> Candidates:
@@ -310,16 +310,16 @@ def _what_helps(config: Config) -> str:
     if config.rollout.gpu_memory_utilization < _GPU_SHARE and config.cluster.colocate:
         knobs.append(f"--rollout.gpu-memory-utilization {_GPU_SHARE}")
     if not config.train.offload_optimizer:
-        knobs.append("--train.offload-optimizer")
+        knobs.append("--train.shard offload")
     knobs.append("more GPUs by --train.data-parallel and --rollout.engines or --rollout.tensor-parallel")
     return f"Set {', '.join(knobs)}; or take a smaller model."
 
 
 def cpu_text(config: Config, memory_bytes: int) -> str:
     """Return what a step amounts to, and what a run on the CPUs of a machine with this memory takes of it."""
-    train = replace(config.train, dtype=compute_type(config.train.dtype, "cpu"), offload_optimizer=False)
-    config = replace(config, train=train)
-    load, shape = Workload.of(config, Assumptions()), shape_of(config.model.path)
+    shard = "zero3" if config.train.offload_optimizer else config.train.shard
+    config = _with_train(config, dtype=compute_type(config.train.dtype, "cpu"), shard=shard)
+    train, load, shape = config.train, Workload.of(config, Assumptions()), shape_of(config.model.path)
     roles, ranks, engines = model_roles(config, shape), train.data_parallel, config.rollout.engines
     tokens = min(train.tokens_per_micro_batch, load.max_tokens)
     sizes = {role.name: ranks * sum(states(role, train).values()) for role in roles} | {

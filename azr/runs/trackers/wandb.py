@@ -69,7 +69,7 @@ class WandbTracker(Tracker):
         self._mark = Bookmark(run, "wandb")
         self._mark.save(self._mark.id or secrets.token_hex(4), self._mark.step)
         self._run = wandb.init(
-            project=config.tracking.project,
+            project=config.tracking.setting("wandb", "azr"),
             id=self._mark.id,
             name=run.name,
             dir=str(run.absolute()),
