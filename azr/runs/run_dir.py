@@ -26,6 +26,7 @@ import yaml
 from azr.config import Config, RunConfig
 from azr.config_tree import to_tree
 from azr.errors import UserError
+from azr.isolated import process_stat
 from azr.own_data import code_version
 from azr.records import Stops
 from azr.runs.sample_file import LogOffsets
@@ -99,10 +100,8 @@ class RunDirectory:
         offsets.tasks.check(self.tasks)
 
     def set_aside_after(self, step: int, offsets: LogOffsets, checkpoints: Sequence[Path]) -> Path | None:
-        """Move what later steps wrote, with their ``checkpoints``, into a folder of their own and return it.
-
-        None if there is nothing. Drafts go, and TensorBoard's files, which are made again from the metrics.
-        """
+        """Move what later steps wrote, with their ``checkpoints``, into a folder of their own and return it. None if
+        there is nothing. Drafts go, and TensorBoard's files, which are made again from the metrics."""
         aside = self.path / "passed_over" / time.strftime("%Y%m%d-%H%M%S")
         while aside.exists():
             aside = aside.with_name(f"{aside.name}+")
@@ -344,8 +343,5 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int | None:
-    try:
-        # The name, in brackets, may hold blanks.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return None
+    stat = process_stat(pid)
+    return int(stat[19]) if stat else None

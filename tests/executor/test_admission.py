@@ -111,48 +111,39 @@ async def _admitted(timed: SandboxPool, kind: str, program: str, given: str) -> 
 async def test_an_admitted_task_that_times_out_under_load_is_run_again_alone(timed: SandboxPool, monkeypatch):
     """The first verification meets a machine without time to give; the second has its sandbox to itself."""
     task = await _admitted(timed, "abduction", "def f(x): return x * 3", "1")
-    run, alone = Unchecked(timed), []
-    submit, submit_alone = timed._scheduler.submit, timed._scheduler.submit_alone
+    run, ran_alone = Unchecked(timed), []
+    submit = timed._scheduler.submit
 
-    def starve(job):
+    def starve(job, *, alone: bool):
         """In place of the program: one that hangs. What comes back is an honest timeout."""
         code = compile("def f(x):\n    while True: pass", "program", "exec")
         hangs = protocol.request_frames(protocol.Kind.CODE, marshal.dumps(code), ["1"])
-        submit(replace(job, request=hangs))
-
-    def note(job):
-        alone.append(job)
-        submit_alone(job)
+        ran_alone.extend([job] * alone)
+        submit(job if alone else replace(job, request=hangs), alone=alone)
 
     monkeypatch.setattr(timed._scheduler, "submit", starve)
-    monkeypatch.setattr(timed._scheduler, "submit_alone", note)
     assert await KINDS["abduction"].grade(task, (Section("input", "1.0"),), run) is Verdict.RIGHT
-    assert len(alone) == 1
+    assert len(ran_alone) == 1
 
 
 async def test_a_proposal_that_runs_out_of_time_once_is_run_again_alone(timed: SandboxPool, monkeypatch):
     """Be it in the first run or in a repeat."""
     program, code = "def f(x): return x * 3 + {}", marshal.dumps(compile(HANGS, "program", "exec"))
     hangs = protocol.request_frames(protocol.Kind.CODE, code, ["1"])
-    submit, submit_alone = timed._scheduler.submit, timed._scheduler.submit_alone
-    submitted, alone = [], []
+    submit = timed._scheduler.submit
+    submitted, ran_alone = [], []
 
-    def starve(job):
-        submitted.append(job)
-        submit(replace(job, request=hangs) if len(submitted) == starved else job)
-
-    def note(job):
-        alone.append(job)
-        submit_alone(job)
+    def starve(job, *, alone: bool):
+        (ran_alone if alone else submitted).append(job)
+        submit(replace(job, request=hangs) if not alone and len(submitted) == starved else job, alone=alone)
 
     monkeypatch.setattr(timed._scheduler, "submit", starve)
-    monkeypatch.setattr(timed._scheduler, "submit_alone", note)
     for starved in (1, 3):
         submitted.clear()
-        alone.clear()
+        ran_alone.clear()
         request = ExecutionRequest(program=program.format(starved), inputs=("1",), repeats=4)
         result = await timed.execute(request)
-        assert result.ok and result.deterministic and len(alone) == 1, result
+        assert result.ok and result.deterministic and len(ran_alone) == 1, result
 
 
 @pytest.mark.in_turns

@@ -338,6 +338,6 @@ async def test_docker_streams_are_split_at_any_point():
     pieces = [(1, b"ab"), (2, b"warning"), (1, b""), (1, b"cde")]
     stream = b"".join(struct.pack("!B3xI", kind, len(text)) + text for kind, text in pieces)
     for size in (1, 3, 100):
-        splitter = protocol.StreamSplitter()
+        splitter = protocol.FrameBuffer(1000, protocol.DOCKER_HEADER)
         cuts = [stream[start : start + size] for start in range(0, len(stream), size)]
-        assert b"".join(map(splitter.output, cuts)) == b"abcde"
+        assert b"".join(piece for cut in cuts for piece in splitter.feed(cut)) == b"abcde"
