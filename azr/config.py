@@ -134,11 +134,9 @@ class DataConfig:
     `algorithm.off_policy` says what is learned from them."""
     long_traces: Literal["drop", "cut"] = "drop"
     """A trace of over `rollout.max_response_tokens` is omitted, or cut off there and so malformed."""
-    prefix: Literal["none", "random", "linear"] = "none"
-    """Part of a trace that the policy continues. `none`: whole traces; `random`: a share between 0 and 1; `linear`: a
-    share that falls from 0.8 to 0 over `prefix_steps`."""
-    prefix_steps: Count = 500
-    """Training steps over which a `linear` prefix falls to 0."""
+    prefix: Count | Literal["none", "random"] = "none"
+    """Part of a trace that the policy continues. `none`: whole traces; `random`: a share between 0 and 1; a number: a
+    share that falls linearly from 0.8 to 0 over so many training steps."""
 
     @property
     def group_size(self) -> int:
@@ -193,12 +191,10 @@ class RewardConfig:
     thinking, and after it whatever an evaluation would read as an answer (LUFFY). In the completion format blocks are
     all that is asked for."""
     intrinsic: IntrinsicRewardConfig = field(default_factory=IntrinsicRewardConfig)
-    overlong: Literal["keep", "mask", "soft"] = "keep"
+    overlong: Count | Literal["keep", "mask"] = "keep"
     """Responses near and at the length limit. `keep`: a response that is cut off is malformed. `mask`: it is not
-    trained on. `soft`: besides, up to -1 is added near the limit."""
-    overlong_buffer: Count = 1024
-    """With `soft`: number of tokens before `rollout.max_response_tokens` over which the added reward falls linearly
-    from 0 to -1."""
+    trained on. A number: as `keep`, and over so many tokens before `rollout.max_response_tokens` an added reward falls
+    linearly from 0 to -1."""
     proposer: str = "learnability"
     """What a task's solve rate s pays its proposer, by a name in azr/selfplay/rewards.py: `learnability`, the
     paper's 1-s; `inverse`, 1-s at s=0 too; `variance`, 4s(1-s); `band`, 1 for medium s. All but `inverse` pay
@@ -322,18 +318,23 @@ class TrackingConfig:
     """Where a run's numbers and a few samples go besides its directory."""
 
     to: tuple[str, ...] = ("tensorboard",)
-    """Trackers: `tensorboard`, `wandb`, `mlflow`, `prometheus`; docs/observability.md says what each gets. One that
-    fails is said once and never ends the run."""
-    project: str = "azr"
-    """Project of Weights & Biases, experiment of MLflow."""
-    address: str = "127.0.0.1:9464"
-    """Address of `prometheus` for the last step's numbers; `0.0.0.0:9464` is every interface of the driver's
-    machine."""
+    """Trackers: `tensorboard`, `wandb`, `wandb:PROJECT`, `mlflow`, `mlflow:EXPERIMENT`, `prometheus` for the last
+    step's numbers at 127.0.0.1:9464, `prometheus:HOST:PORT`, where host 0.0.0.0 is every interface of the driver's
+    machine. docs/observability.md says what each gets. One that fails is said once and never ends the run."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of trackers; words of `to` may join several by commas."""
-        return tuple(name for word in self.to for name in word.split(","))
+        """Names of trackers; words of `to` may join several by commas."""
+        return tuple(name for name, _ in self._entries)
+
+    def setting(self, name: str, default: str) -> str:
+        """Return the text after ``name:`` in `to`, or else the default."""
+        return next((setting for each, setting in self._entries if each == name and setting), default)
+
+    @property
+    def _entries(self) -> list[tuple[str, str]]:
+        entries = (entry.partition(":") for word in self.to for entry in word.split(","))
+        return [(name, setting) for name, _, setting in entries]
 
 
 @dataclass(frozen=True, kw_only=True)

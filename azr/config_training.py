@@ -309,12 +309,10 @@ class TrainConfig:
     """Attention of trainers on GPUs in 16 bits, over the packed stream: `flash_attn` is FlashAttention 4, `torch` the
     flash kernel of PyTorch, and `auto` the first of them that is installed and made for the GPU. Elsewhere it is
     PyTorch's over padded samples."""
-    shard: Literal["auto", "zero3", "none"] = "auto"
-    """`zero3` splits weights, gradients and optimiser state over the ranks by DeepSpeed; `none` keeps all of it on each
-    rank, without DeepSpeed's work around each layer, and not with `offload_optimizer`. `auto` is `none` for a single
-    rank without that option, else `zero3`."""
-    offload_optimizer: bool = False
-    """Keep optimiser state in host memory."""
+    shard: Literal["auto", "zero3", "offload", "none"] = "auto"
+    """`zero3` splits weights, gradients and optimiser state over the ranks by DeepSpeed; `offload` does so too, and
+    keeps optimiser state in host memory; `none` keeps all of it on each rank, without DeepSpeed's work around each
+    layer. `auto` is `none` for a single rank, else `zero3`."""
     profile_step: CountOrZero = 0
     """Step of whose policy update the run's folder gets a trace (`profile_N.json.gz`, for ui.perfetto.dev) and the log
     a table of matrix products, memory-bound work and idle time; 0 for none."""
@@ -323,5 +321,8 @@ class TrainConfig:
     @property
     def is_sharded(self) -> bool:
         """Whether DeepSpeed's ZeRO-3 splits the models over their ranks, be it a single one."""
-        auto = self.data_parallel > 1 or self.offload_optimizer
-        return auto if self.shard == "auto" else self.shard == "zero3"
+        return self.data_parallel > 1 if self.shard == "auto" else self.shard != "none"
+
+    @property
+    def offload_optimizer(self) -> bool:
+        return self.shard == "offload"

@@ -24,6 +24,11 @@ from azr.registry import find_entry
 ESTIMATOR = "algorithm.estimator"
 """The union whose choices a plug-in may add to."""
 _PLUGINS = "run.plugins"
+_COUNTS = (
+    ("data.prefix_steps", "data.prefix", "linear", 500),
+    ("reward.overlong_buffer", "reward.overlong", "soft", 1024),
+)
+"""Former knobs that counted something if another was set to a word: now that one is set to the number."""
 _CONFIG = TypeAdapter(Config)
 _TYPES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
 _TYPES |= {"array": "a list of names", "null": "none"}
@@ -159,7 +164,27 @@ class _Loader(yaml.SafeLoader):
 
 def from_tree(tree: Mapping[str, Any], base: Config) -> Config:
     """``base`` with the knobs that a tree of plain data holds. Raises UserError as `override` does."""
-    return override(base, dict(_flat(tree)))
+    return override(base, _of_today(dict(_flat(tree)), leaves(base)))
+
+
+def _of_today(stated: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return knobs by path, those of former versions in today's words: the configs of runs and checkpoints have them.
+
+    `base`: values of what is not stated.
+    """
+    for former, knob, word, default in _COUNTS:
+        count = stated.pop(former, None)
+        if stated.get(knob) == word or (count is not None and isinstance(base[knob], int)):
+            stated[knob] = count or default
+    if stated.pop("train.offload_optimizer", False):
+        stated["train.shard"] = "offload"
+    project, address = stated.pop("tracking.project", "azr"), stated.pop("tracking.address", "127.0.0.1:9464")
+    settings = {"wandb": project, "mlflow": project, "prometheus": address}
+    to = stated.get("tracking.to", base["tracking.to"])
+    if (project, address) != ("azr", "127.0.0.1:9464") and isinstance(to, list | tuple):
+        names = [name for word in to for name in str(word).split(",")]
+        stated["tracking.to"] = [f"{name}:{settings[name]}" if name in settings else name for name in names]
+    return stated
 
 
 def override(config: Config, values: Mapping[str, Any]) -> Config:
@@ -182,6 +207,8 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
     except ValidationError as error:
         names = {name for knob in knobs().values() for name in knob.choices}  # pydantic puts these into the path
         path = ".".join(each for each in error.errors()[0]["loc"] if isinstance(each, str) and each not in names)
+        # What may be of several types has the type after it.
+        path = max((knob for knob in knobs() if f"{path}.".startswith(f"{knob}.")), key=len)
         raise _refusal(path, tree) from error
 
 

@@ -281,8 +281,6 @@ def _prompt_rules(config: Config) -> Iterator[str]:
             "train.lora.dropout makes the ratio of new to old probabilities differ from 1 at random: take 0, or learn "
             "from traces alone (data.samples 0, data.play alone)."
         )
-    if config.train.shard == "none" and config.train.offload_optimizer:
-        yield "train.shard is none, but train.offload_optimizer needs DeepSpeed: take auto, or switch it off."
     if config.train.lora.four_bit and not config.train.lora.rank:
         yield (
             "train.lora.four_bit holds weights in 4 bits, which cannot be trained themselves: set train.lora.rank, or "
@@ -315,9 +313,9 @@ def _data_rules(config: Config) -> Iterator[str]:
 
 def _length_and_container_rules(config: Config) -> Iterator[str]:
     reward, longest = config.reward, config.rollout.max_response_tokens
-    if reward.overlong == "soft" and reward.overlong_buffer >= longest:
+    if isinstance(reward.overlong, int) and reward.overlong >= longest:
         yield (
-            f"reward.overlong_buffer={reward.overlong_buffer} would make every response of up to "
+            f"reward.overlong={reward.overlong} would make every response of up to "
             f"rollout.max_response_tokens={longest} tokens too long: lower it."
         )
     if config.max_trajectory_tokens > config.train.tokens_per_micro_batch:

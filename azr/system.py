@@ -82,14 +82,7 @@ class System:
 
     @classmethod
     async def _start_actors(
-        cls,
-        config: Config,
-        stops: Stops,
-        placement: Placement,
-        phase: Phase,
-        from_step: int,
-        *,
-        with_trainers: bool = True,
+        cls, config: Config, stops: Stops, placement: Placement, phase: Phase, from_step: int, *, with_trainers: bool
     ) -> Self:
         shared = take_turns(config, placement.device)
         workers: dict[str, type[ModelWorker]] = {}

@@ -157,7 +157,7 @@ def cases(sizes: Sizes, out: Path, real_model: Path | None = None) -> list[Case]
     of_small = "small model" if small != large else "large model"
     trrpp = ["--algorithm.estimator=trrpp", "--algorithm.kl.coef=0"]
     # Only the large model's steps are timed; the others start sooner without compiling.
-    eager, offload = ["--rollout.engine-options", "enforce_eager:true"], "--train.offload-optimizer"
+    eager, offload = ["--rollout.engine-options", "enforce_eager:true"], "--train.shard=offload"
     no_checkpoint, compiled = "--checkpoint.every=0", [] if sizes is FULL else eager
 
     def steps(name: str, model: Path, count: int, *more: str, limit_s: float, **rest: Any) -> Case:

@@ -16,7 +16,7 @@ config = replace(
     run=replace(ppo.run, name="azr_coder7b_rloo"),
     # Groups of answers are sampled anyway, to estimate solve rates; there are no others.
     selfplay=replace(ppo.selfplay, train_on_estimates=True, solver_prompts=0),
-    reward=replace(ppo.reward, overlong="soft"),
+    reward=replace(ppo.reward, overlong=min(1024, ppo.rollout.max_response_tokens // 2)),
     # Proposals are few beside solutions, and a group without any difference has nothing to teach.
     algorithm=AlgorithmConfig(estimator=RLOO(), loss_weighting="kind_role", drop_zero_advantage=True),
 )

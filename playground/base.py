@@ -42,7 +42,7 @@ def tiny(config: Config) -> Config:
         config,
         run=replace(config.run, steps=4),
         selfplay=replace(play, seed_tasks=8),
-        reward=replace(config.reward, overlong_buffer=64),
+        reward=replace(config.reward, overlong=64) if config.reward.overlong == 1024 else config.reward,
         rollout=replace(config.rollout, max_prompt_tokens=3072, max_response_tokens=512, max_concurrent=64),
         eval=replace(config.eval, every=2, limit=8),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import sys
 import time
@@ -34,7 +35,8 @@ def main(argv: Sequence[str]) -> int:
     from azr.cli.conversation import AnswerOptions, Conversation, talk
     from azr.config import RolloutConfig
     from azr.hardware import compute_type
-    from azr.rollout.streaming import StreamingEngine
+    from azr.rollout.engine import RolloutEngine
+    from azr.rollout.quiet_start import quiet_start
     from azr.runs.asked_model import open_model
 
     model = open_model(options.model, options.step, options.template)
@@ -45,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         )
     context = _context(model, options.context)
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
-    engine = StreamingEngine(
+    engine = RolloutEngine(
         str(model.folder),
         RolloutConfig(
             max_concurrent=1,
@@ -53,6 +55,7 @@ def main(argv: Sequence[str]) -> int:
             gpu_memory_utilization=options.gpu_memory_utilization,
         ),
         stops=model.codec.stops,
+        generate_timeout_s=math.inf,
         dtype=compute_type(options.dtype, "cuda" if torch.cuda.is_available() else "cpu"),
         seed=seed,
         max_model_len=context,
@@ -76,7 +79,8 @@ def main(argv: Sequence[str]) -> int:
         try:
             started = time.monotonic()
             print(f"loading {model.label} ...", file=sys.stderr, flush=True)
-            runner.run(engine.start())
+            with quiet_start(str(model.folder)):
+                runner.run(engine.start())
             print(f"ready after {time.monotonic() - started:.0f} s; /help says more", file=sys.stderr, flush=True)
             talk(Conversation(model.codec, engine, how), runner.run)
         finally:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import Any, TextIO
 
+from azr.answering import Problem, answer
 from azr.errors import UserError
 from azr.prompts.chat_template import Turn
 from azr.prompts.codec import PromptCodec
 from azr.prompts.token_text import stream_text
-from azr.records import FinishReason
-from azr.rollout.streaming import StreamingEngine
+from azr.records import Completion, FinishReason, Judgement, PromptIds
+from azr.rollout.engine import RolloutEngine
+from azr.tasks.base import Verdict
 from azr.tasks.prompts import THINK, THOUGHT
 
 _BLOCK = '"""'
@@ -89,12 +91,27 @@ class AnswerOptions:
     """With the same one, the same messages get the same answers."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamingSampler:
+    """An engine that says at once which tokens it has sampled so far."""
+
+    engine: RolloutEngine
+    on_tokens: Callable[[Sequence[int]], None]
+
+    async def generate(self, prompt_ids: PromptIds, **how: Any) -> list[Completion]:
+        return await self.engine.generate(prompt_ids, on_tokens=self.on_tokens, **how)
+
+
+async def unjudged(completion: Completion) -> Judgement:
+    return Judgement(verdict=Verdict.UNGRADED)
+
+
 @dataclass(slots=True)
 class Conversation:
     """Turns so far, and how the next answer is sampled."""
 
     codec: PromptCodec
-    engine: StreamingEngine
+    engine: RolloutEngine
     options: AnswerOptions
     turns: list[Turn] = field(default_factory=list)
     num_answers: int = 0
@@ -116,24 +133,25 @@ class Conversation:
         """Print the response as it comes, and return why it ended."""
         options = self.options
         self.num_answers += 1
-        reason: FinishReason = "stop"
-        pieces = self.engine.stream(
-            ids,
+        text, shown = stream_text(self.codec.decode), 0
+        next(text)
+
+        def show(tokens: Sequence[int]) -> None:
+            nonlocal shown
+            ended = bool(tokens) and tokens[-1] in self.codec.stops.token_ids
+            printer.write(text.send(tokens[shown : len(tokens) - ended]))
+            shown = len(tokens)
+
+        (sample,) = await answer(
+            Problem(id="", kind="chat", group="", prompt_ids=ids, judge=unjudged),
+            1,
+            sampler=StreamingSampler(self.engine, show),
             max_tokens=min(options.context - len(ids), options.max_response_tokens),
             temperature=options.temperature,
             seed=options.seed + self.num_answers - 1,
         )
-
-        async def token_ids() -> AsyncIterator[Sequence[int]]:
-            nonlocal reason
-            async for piece in pieces:
-                reason = piece.finish_reason or reason
-                ended = bool(piece.token_ids) and piece.token_ids[-1] in self.codec.stops.token_ids
-                yield piece.token_ids[:-1] if ended else piece.token_ids
-
-        async for text in stream_text(token_ids(), self.codec.decode):
-            printer.write(text)
-        return reason
+        printer.write(text.send(None))
+        return sample.completion.finish_reason
 
     def keep(self, message: str, response: str) -> None:
         """Later prompts hold both; nothing is kept of a message that got no answer at all."""
@@ -141,7 +159,7 @@ class Conversation:
             self.turns += ({"role": "user", "content": message}, {"role": "assistant", "content": response})
 
 
-def talk(conversation: Conversation, run: Callable[..., FinishReason]) -> None:
+def talk(conversation: Conversation, run: Callable[..., Any]) -> None:
     """Answers messages until there are none; `run` runs a coroutine, and Ctrl-C ends that with KeyboardInterrupt.
     Raises KeyboardInterrupt for Ctrl-C when standard input is no terminal."""
     terminal = sys.stdin.isatty()
@@ -167,6 +185,7 @@ def talk(conversation: Conversation, run: Callable[..., FinishReason]) -> None:
             printer.end()
             if not terminal:
                 raise KeyboardInterrupt from None
+            run(asyncio.sleep(0.1))  # in which the engine hears of it
             _say("stopped")
             reason = None
         conversation.keep(message, opened + printer.text if printer.text else "")

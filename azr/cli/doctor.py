@@ -14,6 +14,7 @@ from azr.config import Config
 from azr.config_tree import knobs, override
 from azr.doctor import FindingGroup, machine, ray_cluster, recipe
 from azr.errors import UserError
+from azr.plan.memory import checkpoint_bytes
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,7 +45,7 @@ def sections(config: Config | None, name: str, address: str | None) -> Iterator[
     yield "limits", machine.limits_section(machine.ResourceLimits.here(), len(here.all))
     yield "network", ray_cluster.network_section()
     yield "ports", ray_cluster.ports_section(ray_cluster.ray_heads())
-    size = recipe.checkpoint_bytes(config) if config is not None else 0
+    size = checkpoint_bytes(recipe.known_roles(config), config.train) if config is not None else 0
     yield "disk", machine.disk_section(Path(of_run.run.root), size, of_run.checkpoint.keep)
     yield "executor", machine.executor_section(config=of_run.executor)
     if config is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from azr.cli.options import RECIPE_HELP, Parser, above, load_recipe, whole, wholes
 from azr.config_tree import override
 from azr.errors import UserError
-from azr.plan.inputs import Assumptions, ClusterSpec, shape_of
+from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.nodes import nodes_text, over_nodes
 from azr.plan.planner import plan_run, text
 from azr.prepare import check
@@ -32,8 +32,7 @@ def main(argv: Sequence[str]) -> int:
     plan, suggestions = plan_run(config, nodes, assumed, options.model_config)
     print(text(plan, suggestions))
     if len(options.nodes) > 1:
-        shape = shape_of(config.model.path, options.model_config)
-        print("\n" + nodes_text(over_nodes(config, shape, nodes, options.nodes, assumed)))
+        print("\n" + nodes_text(over_nodes(config, plan.roles[0].shape, nodes, options.nodes, assumed)))
     return 1 if plan.problems else 0
 
 

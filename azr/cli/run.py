@@ -16,7 +16,7 @@ from typing import Any, get_args
 import yaml
 
 from azr.cli.main import exit_code
-from azr.cli.options import RECIPE_HELP, Parser, is_run, load_recipe, read_config, value_text
+from azr.cli.options import RECIPE_HELP, RUN_CONFIG, Parser, is_run, load_recipe, read_config, value_text
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor.machine import check_fit, check_machine, memory_bytes, query_gpus
@@ -58,19 +58,23 @@ def launch(default: Config, argv: Sequence[str] | None = None) -> None:
 
 
 def _start(options: argparse.Namespace) -> int:
-    check(options.config)
-    if options.resume is None or options.dry_run:
-        return _run(options, None)
-    owner = RunOwner(run_path(resolve_run(options.config.run, options.resume)[0]))
+    config, owner = options.config, None
+    check(config)
+    if options.resume is None:
+        return _run(options, config, None, None)
+    run, step = resolve_run(config.run, options.resume)
+    config = dataclasses.replace(config, run=run)
+    if not options.dry_run:
+        owner = RunOwner(run_path(run))
     try:
-        return _run(options, owner)
+        return _run(options, config, resumed(config, step, options.verify), owner)
     finally:
-        owner.release()
+        if owner is not None:
+            owner.release()
 
 
-def _run(options: argparse.Namespace, owner: RunOwner | None) -> int:
+def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None, owner: RunOwner | None) -> int:
     """Run, or print what would run. Raises UserError if the run would be refused or does not fit."""
-    config, resume = resumed(options.config, options.resume, options.verify)
     here = query_gpus()
     check_machine(config, here)
     notes = check_fit(config, here, suppose=options.dry_run)
@@ -86,7 +90,7 @@ def _run(options: argparse.Namespace, owner: RunOwner | None) -> int:
     try:
         asyncio.run(Driver(prepared, owner).run())
     except StopRequested as stopped:
-        begun = (run_path(config.run) / "config.yaml").exists()
+        begun = is_run(str(run_path(config.run)))
         left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
         print(f"{stopped}: {left}", file=sys.stderr)
         return stopped.exit_code
@@ -114,20 +118,12 @@ def _dry_run(config: Config, resume: ResumeState | None, notes: Sequence[str], *
     return 0
 
 
-def resumed(config: Config, where: str | None, level: Verify = "headers") -> tuple[Config, ResumeState | None]:
-    """Return the config with root and name of the run that ``--resume`` names, and the checkpoint it goes on from.
-
-    Raises:
-        UserError: there is no such run or checkpoint, or the run cannot go on with this config.
-    """
-    if where is None:
-        return config, None
-    run, step = resolve_run(config.run, where)
-    config = dataclasses.replace(config, run=run)
-    changes = config_changes(read_config(str(run_path(run) / "config.yaml")), config)
+def resumed(config: Config, step: int | None, level: Verify = "headers") -> ResumeState:
+    """Return the checkpoint that the config's run goes on from, with notes on what has changed since. Raises UserError
+    if there is no such checkpoint, or the run cannot go on with this config."""
+    changes = config_changes(read_config(str(run_path(config.run) / RUN_CONFIG)), config)
     state = find_checkpoint(config, step, level)
-    notes = tuple(f"changed: {change}" for change in changes) + state.notes
-    return config, dataclasses.replace(state, notes=notes)
+    return dataclasses.replace(state, notes=(*(f"changed: {change}" for change in changes), *state.notes))
 
 
 def parse(default: Config, argv: Sequence[str]) -> argparse.Namespace:

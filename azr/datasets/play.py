@@ -147,8 +147,8 @@ def prefix_share(data: DataConfig, step: int, *names: object) -> float:
     match data.prefix:
         case "random":
             return random.Random(stable_seed("prefix", *names)).random()
-        case "linear":
-            return PREFIX_START * max(0.0, 1.0 - (step - 1) / data.prefix_steps)
+        case int(steps):
+            return PREFIX_START * max(0.0, 1.0 - (step - 1) / steps)
     return 1.0
 
 

@@ -20,10 +20,9 @@ from azr.doctor import Finding, FindingGroup, Mark, info, missing, ok, warning
 from azr.errors import UserError
 from azr.executor import backends
 from azr.hardware import cpu_engine_problem
-from azr.plan.inputs import ClusterSpec
+from azr.plan.inputs import GIB, ClusterSpec
 from azr.plan.planner import check_memory
 
-GIB = 2**30
 PACKAGES = ("torch", "ray", "deepspeed", "transformers")
 SHM_BASE_GIB, SHM_GPU_GIB = 8, 1
 """Sizes of /dev/shm for Ray's objects, and for NCCL and vLLM per GPU. Generous; weight sync uses other memory."""

@@ -12,16 +12,10 @@ from azr.doctor import Finding, FindingGroup, missing, ok, warning
 from azr.doctor.machine import Gpus, existing, free_bytes
 from azr.errors import UserError
 from azr.hardware import compute_type
-from azr.plan.inputs import Assumptions, ClusterSpec, ModelShape, shape_of
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec, shape_of
 from azr.plan.memory import ModelRole, element_bytes, model_roles
-from azr.plan.planner import plan_run
+from azr.plan.planner import plan_run, states_on_cpu
 from azr.runs.model_folder import must_be_local
-
-GIB = 2**30
-_STATE = 12
-"""Bytes per trained parameter in a checkpoint: a float32 copy and two moments."""
-_CPU_STATE = 20
-"""Bytes per trained parameter of a CPU run: those, float32 gradients and the weights, at least."""
 
 
 def recipe_section(config: Config, name: str, gpus: Gpus | None, memory: int) -> FindingGroup:
@@ -32,16 +26,9 @@ def recipe_section(config: Config, name: str, gpus: Gpus | None, memory: int) ->
         device = config.train.device
         takes_gpus = device == "cuda" or (device == "auto" and bool(gpus.all))
         findings = [_on_gpus(config, name, gpus, memory) if takes_gpus else _on_cpu(config, memory)]
-    shape = _shape(config.model.path)
-    expected = element_bytes(config.train) * shape.parameters if shape is not None else None
+    weights = [element_bytes(config.train) * role.shape.parameters for role in known_roles(config)]
+    expected = weights[0] if weights else None
     return FindingGroup(title=f"Recipe {name}", findings=[*findings, model_finding(config.model.path, expected)])
-
-
-def checkpoint_bytes(config: Config) -> float:
-    """Return the bytes of one checkpoint of the run; 0 if the shape of the model is not known."""
-    roles = _roles(config)
-    trained = sum(_STATE * role.parameters for role in roles if role.trains)
-    return trained + (element_bytes(config.train) * roles[0].parameters if roles else 0)
 
 
 def _on_gpus(config: Config, name: str, gpus: Gpus, memory: int) -> Finding:
@@ -65,7 +52,7 @@ def _on_gpus(config: Config, name: str, gpus: Gpus, memory: int) -> Finding:
 
 
 def _on_cpu(config: Config, memory: int) -> Finding:
-    needed = sum(_CPU_STATE * role.parameters for role in _roles(config) if role.trains)
+    needed = sum(states_on_cpu(config, known_roles(config)).values())
     if needed > memory:
         return missing(
             "GPUs",
@@ -75,17 +62,12 @@ def _on_cpu(config: Config, memory: int) -> Finding:
     return ok("GPUs", f"none; it runs on the CPU, in {compute_type(config.train.dtype, 'cpu')}")
 
 
-def _roles(config: Config) -> list[ModelRole]:
-    """Those of known shape: all or none."""
-    policy = _shape(config.model.path)
-    return model_roles(config, policy) if policy is not None else []
-
-
-def _shape(path: str) -> ModelShape | None:
+def known_roles(config: Config) -> list[ModelRole]:
+    """Return the networks of the run; none if the shape of the model is not known."""
     try:
-        return shape_of(path)
+        return model_roles(config, shape_of(config.model.path))
     except UserError:
-        return None
+        return []
 
 
 def model_finding(path: str, expected: float | None, free: Callable[[Path], int] = free_bytes) -> Finding:

@@ -35,7 +35,7 @@ from azr.hashed_files import hash_file
 from azr.own_data import code_version
 from azr.records import PromptIds, Sample
 from azr.rollout.engine import RolloutEngine
-from azr.rollout.streaming import sigint_blocked
+from azr.rollout.quiet_start import sigint_blocked
 from azr.runs.asked_model import AskedModel
 from azr.runs.progress import duration
 from azr.tasks.base import Verdict

@@ -130,6 +130,11 @@ def offloaded_optimizer(role: ModelRole, train: TrainConfig) -> float:
     return 20 * role.trained / train.data_parallel if train.offload_optimizer else 0.0
 
 
+def checkpoint_bytes(roles: Sequence[ModelRole], train: TrainConfig) -> float:
+    """Bytes of a checkpoint: a float32 copy and two moments of what is trained, and the policy's weights."""
+    return 12 * sum(role.trained for role in roles) + element_bytes(train) * sum(role.trained for role in roles[:1])
+
+
 def taken_along(role: ModelRole, train: TrainConfig) -> float:
     """Bytes of one rank that wait in host memory while engines play; gradients are dropped."""
     sizes = states(role, train)
@@ -139,7 +144,7 @@ def taken_along(role: ModelRole, train: TrainConfig) -> float:
 def node_copies(role: ModelRole, train: TrainConfig, nodes: ClusterSpec) -> float:
     """Bytes of one rank's share of the parameters that a node keeps for itself; none where there is one node."""
     ranks = nodes.ranks_per_node(train.data_parallel)
-    if train.data_parallel == ranks or ranks == 1 or train.data_parallel % ranks:
+    if not train.is_sharded or train.data_parallel == ranks or ranks == 1 or train.data_parallel % ranks:
         return 0.0
     return element_bytes(train) * role.parameters / ranks
 

@@ -25,8 +25,9 @@ from dataclasses import dataclass, replace
 from azr.config import Config
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec, ModelShape
+from azr.plan.memory import checkpoint_bytes
 from azr.plan.planner import Plan, make_plan
-from azr.plan.seconds import Seconds, StepTimes, seconds_of
+from azr.plan.seconds import GIGA, Seconds, seconds_of
 
 PLAYING = "play and push"
 """Phase that overlaps the trainers'."""
@@ -95,7 +96,7 @@ def _step(config: Config, shape: ModelShape, node: ClusterSpec, count: int, assu
     plan = make_plan(config, shape, replace(node, nodes=count), assumed)
     phases = dict(plan.bounds)
     play, every = phases["play"], config.checkpoint.every
-    writing = StepTimes(config=config, load=plan.load, nodes=plan.nodes, assumed=assumed).checkpoint(plan.roles)
+    writing = checkpoint_bytes(plan.roles, config.train) / (assumed.disk_gb_s * GIGA)
     beside: dict[str, float] = {}
     if config.steps_ahead:
         beside["driver"] = play["driver"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from azr.config import TRRPP, Config
+from azr.config import Config
+from azr.config_tree import ESTIMATOR, knobs, override
 from azr.errors import UserError
 from azr.hardware import CPU_KV_CACHE_BYTES, compute_type
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, ModelShape, Workload, as_configured, shape_of
@@ -93,8 +94,7 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
     """The plan for networks of this shape."""
     load, roles = Workload.of(config, assumed), model_roles(config, shape)
     engine = EngineMemory.of(config, shape, nodes, assumed)
-    direct_push, rates = config.cluster.push != "host", as_configured(assumed, config)
-    times = StepTimes(config=config, load=load, nodes=nodes, assumed=rates, direct_push=direct_push)
+    times = StepTimes(config=config, load=load, nodes=nodes, assumed=as_configured(assumed, config))
     return Plan(
         config=config,
         nodes=nodes,
@@ -127,8 +127,8 @@ def plan_run(
     return plan, suggest(plan, assumed)
 
 
-Candidates = Iterator[tuple[str, Config, ClusterSpec]]
-"""Values of one knob that are worth trying: option, config and nodes after it."""
+Candidates = Iterator[tuple[dict[str, Any], ClusterSpec]]
+"""Changes that are worth trying: values of knobs by path, and the nodes after them."""
 
 
 def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
@@ -138,7 +138,7 @@ def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
     does not fit. For a run that fits: the least recomputation with which it still does, if that is less.
     """
     if not plan.problems:
-        faster = (_tried(plan, assumed, option, config, nodes) for option, config, nodes in _checkpoint(plan, "none"))
+        faster = (_tried(plan, assumed, *candidate) for candidate in _checkpoint(plan, "none"))
         return [each for each in faster if not each.plan.problems][:1]
     alike = (_fewer_gpus, _offload, _checkpoint, _micro_batch, _engine_share, _more_gpus)
     other = (_fewer_gpus, _no_critic, _adapters, _four_bits, _checkpoint, _micro_batch, _engine_share, _shorter)
@@ -150,14 +150,17 @@ def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
     return taken
 
 
-def _tried(plan: Plan, assumed: Assumptions, option: str, config: Config, nodes: ClusterSpec) -> Suggestion:
-    return Suggestion(option, make_plan(config, plan.roles[0].shape, nodes, assumed))
+def _tried(plan: Plan, assumed: Assumptions, values: Mapping[str, Any], nodes: ClusterSpec) -> Suggestion:
+    words = [knobs()[path].option + (f" {value}" if value is not True else "") for path, value in values.items()]
+    words += [f"on {nodes.nodes} nodes"] if nodes.nodes > plan.nodes.nodes else []
+    return Suggestion(" ".join(words), make_plan(override(plan.config, values), plan.roles[0].shape, nodes, assumed))
 
 
-def _turn(plan: Plan, assumed: Assumptions, knobs: Sequence[Callable[[Plan], Candidates]]) -> list[Suggestion]:
-    """Take of each knob the first value with which the run fits, or else the best if it helps, until the run fits."""
+def _turn(plan: Plan, assumed: Assumptions, changes: Sequence[Callable[[Plan], Candidates]]) -> list[Suggestion]:
+    """Take of each change the first candidate with which the run fits, or else the best if it helps, until the run
+    fits."""
     taken: list[Suggestion] = []
-    for candidates in knobs:
+    for candidates in changes:
         if not plan.problems:
             break
         tried = [_tried(plan, assumed, *candidate) for candidate in candidates(plan)]
@@ -180,12 +183,12 @@ def _fewer_gpus(plan: Plan) -> Candidates:
     if plan.config.num_gpus > present:
         batch, most = math.gcd(*plan.config.trajectories_by_step), _trainers(plan, present)
         ranks = max(count for count in range(1, most + 1) if batch % count == 0)
-        yield _spread(plan, ranks, math.gcd(plan.config.rollout.tensor_parallel, plan.nodes.gpus), plan.nodes)
+        yield _spread(ranks, math.gcd(plan.config.rollout.tensor_parallel, plan.nodes.gpus)), plan.nodes
 
 
 def _offload(plan: Plan) -> Candidates:
     if not plan.config.train.offload_optimizer:
-        yield "--train.offload-optimizer", _with_train(plan.config, offload_optimizer=True), plan.nodes
+        yield {"train.shard": "offload"}, plan.nodes
 
 
 def _checkpoint(plan: Plan, first: Literal["none", "more"] = "more") -> Candidates:
@@ -193,54 +196,43 @@ def _checkpoint(plan: Plan, first: Literal["none", "more"] = "more") -> Candidat
     modes = ("none", "selective", "full")
     now = modes.index(plan.config.train.gradient_checkpointing)
     for mode in modes[:now] if first == "none" else modes[now + 1 :]:
-        option = f"--train.gradient-checkpointing {mode}"
-        yield option, _with_train(plan.config, gradient_checkpointing=mode), plan.nodes
+        yield {"train.gradient_checkpointing": mode}, plan.nodes
 
 
 def _no_critic(plan: Plan) -> Candidates:
-    algorithm = plan.config.algorithm
-    if algorithm.needs_critic or plan.config.has_reference:
-        without = replace(algorithm, estimator=TRRPP(), kl=replace(algorithm.kl, coef=0.0))
-        option = "--algorithm.estimator trrpp --algorithm.kl.coef 0"
-        yield option, replace(plan.config, algorithm=without), plan.nodes
+    if plan.config.algorithm.needs_critic or plan.config.has_reference:
+        yield {ESTIMATOR: "trrpp", "algorithm.kl.coef": 0}, plan.nodes
 
 
 def _adapters(plan: Plan) -> Candidates:
     if not plan.config.train.lora.rank:
-        lora = replace(plan.config.train.lora, rank=_LORA_RANK)
-        yield f"--train.lora.rank {_LORA_RANK}", _with_train(plan.config, lora=lora), plan.nodes
+        yield {"train.lora.rank": _LORA_RANK}, plan.nodes
 
 
 def _four_bits(plan: Plan) -> Candidates:
     if plan.config.train.lora.rank and not plan.config.train.lora.four_bit:
-        lora = replace(plan.config.train.lora, four_bit=True)
-        yield "--train.lora.four-bit", _with_train(plan.config, lora=lora), plan.nodes
+        yield {"train.lora.four_bit": True}, plan.nodes
 
 
 def _shorter(plan: Plan) -> Candidates:
     """Yield halves of the longest response."""
-    rollout = plan.config.rollout
-    for share in (2, 4, 8):
-        short = replace(rollout, max_response_tokens=rollout.max_response_tokens // share)
-        tokens = min(plan.config.train.tokens_per_micro_batch, short.max_prompt_tokens + short.max_response_tokens)
-        config = replace(_with_train(plan.config, tokens_per_micro_batch=tokens), rollout=short)
-        limits = f"--rollout.max-response-tokens {short.max_response_tokens} --train.tokens-per-micro-batch {tokens}"
-        yield limits, config, plan.nodes
+    rollout, most = plan.config.rollout, plan.config.train.tokens_per_micro_batch
+    for response in (rollout.max_response_tokens // share for share in (2, 4, 8)):
+        tokens = min(most, rollout.max_prompt_tokens + response)
+        yield {"rollout.max_response_tokens": response, "train.tokens_per_micro_batch": tokens}, plan.nodes
 
 
 def _micro_batch(plan: Plan) -> Candidates:
     least = plan.config.max_trajectory_tokens
     if plan.config.train.tokens_per_micro_batch > least:
-        option = f"--train.tokens-per-micro-batch {least}"
-        yield option, _with_train(plan.config, tokens_per_micro_batch=least), plan.nodes
+        yield {"train.tokens_per_micro_batch": least}, plan.nodes
 
 
 def _engine_share(plan: Plan) -> Candidates:
     """The nearest share first."""
     now = plan.config.rollout.gpu_memory_utilization
     for share in sorted(_SHARES, key=lambda share: abs(share - now)):
-        rollout = replace(plan.config.rollout, gpu_memory_utilization=share)
-        yield f"--rollout.gpu-memory-utilization {share:g}", replace(plan.config, rollout=rollout), plan.nodes
+        yield {"rollout.gpu_memory_utilization": share}, plan.nodes
 
 
 def _more_gpus(plan: Plan) -> Candidates:
@@ -248,7 +240,7 @@ def _more_gpus(plan: Plan) -> Candidates:
     gpus = max(plan.config.num_gpus, plan.nodes.total_gpus)
     while (gpus := 2 * gpus) <= _MAX_GPUS and math.gcd(*plan.config.trajectories_by_step) % _trainers(plan, gpus) == 0:
         nodes = replace(plan.nodes, nodes=-(-gpus // plan.nodes.gpus))
-        yield _spread(plan, _trainers(plan, gpus), plan.config.rollout.tensor_parallel, nodes)
+        yield _spread(_trainers(plan, gpus), plan.config.rollout.tensor_parallel), nodes
 
 
 def _trainers(plan: Plan, gpus: int) -> int:
@@ -256,18 +248,10 @@ def _trainers(plan: Plan, gpus: int) -> int:
     return gpus if plan.config.cluster.colocate else max(1, gpus // 2)
 
 
-def _spread(plan: Plan, ranks: int, width: int, nodes: ClusterSpec) -> tuple[str, Config, ClusterSpec]:
-    """The same run with so many ranks, and engines of `width` GPUs on as many GPUs."""
+def _spread(ranks: int, width: int) -> dict[str, Any]:
+    """So many ranks, and engines of `width` GPUs on as many GPUs."""
     engines = max(1, ranks // width)
-    config = _with_train(plan.config, data_parallel=ranks)
-    config = replace(config, rollout=replace(config.rollout, engines=engines, tensor_parallel=width))
-    where = f" on {nodes.nodes} nodes" if nodes.nodes > plan.nodes.nodes else ""
-    option = f"--train.data-parallel {ranks} --rollout.engines {engines} --rollout.tensor-parallel {width}{where}"
-    return option, config, nodes
-
-
-def _with_train(config: Config, **changes: object) -> Config:
-    return replace(config, train=replace(config.train, **changes))  # type: ignore[arg-type]
+    return {"train.data_parallel": ranks, "rollout.engines": engines, "rollout.tensor_parallel": width}
 
 
 def check_memory(config: Config, gpu_memory_gib: float) -> list[str]:
@@ -310,19 +294,25 @@ def _what_helps(config: Config) -> str:
     if config.rollout.gpu_memory_utilization < _GPU_SHARE and config.cluster.colocate:
         knobs.append(f"--rollout.gpu-memory-utilization {_GPU_SHARE}")
     if not config.train.offload_optimizer:
-        knobs.append("--train.offload-optimizer")
+        knobs.append("--train.shard offload")
     knobs.append("more GPUs by --train.data-parallel and --rollout.engines or --rollout.tensor-parallel")
     return f"Set {', '.join(knobs)}; or take a smaller model."
 
 
+def states_on_cpu(config: Config, roles: Sequence[ModelRole]) -> dict[str, float]:
+    """Return the bytes of all ranks of each role between phases; on a CPU nothing is offloaded."""
+    shard = "zero3" if config.train.offload_optimizer else config.train.shard
+    train = replace(config.train, dtype=compute_type(config.train.dtype, "cpu"), shard=shard)
+    return {role.name: train.data_parallel * sum(states(role, train).values()) for role in roles}
+
+
 def cpu_text(config: Config, memory_bytes: int) -> str:
     """Return what a step amounts to, and what a run on the CPUs of a machine with this memory takes of it."""
-    train = replace(config.train, dtype=compute_type(config.train.dtype, "cpu"), offload_optimizer=False)
-    config = replace(config, train=train)
+    config = override(config, {"train.dtype": compute_type(config.train.dtype, "cpu")})
     load, shape = Workload.of(config, Assumptions()), shape_of(config.model.path)
-    roles, ranks, engines = model_roles(config, shape), train.data_parallel, config.rollout.engines
-    tokens = min(train.tokens_per_micro_batch, load.max_tokens)
-    sizes = {role.name: ranks * sum(states(role, train).values()) for role in roles} | {
+    roles, ranks, engines = model_roles(config, shape), config.train.data_parallel, config.rollout.engines
+    train, tokens = config.train, min(config.train.tokens_per_micro_batch, load.max_tokens)
+    sizes = states_on_cpu(config, roles) | {
         "activations": ranks * max(sum(training(role, train, tokens).values()) for role in roles),
         "engines' weights": engines * element_bytes(train) * shape.parameters,
         "their KV cache": engines * CPU_KV_CACHE_BYTES,

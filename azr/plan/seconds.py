@@ -19,6 +19,7 @@ from azr.plan.memory import (
     element_bytes,
     node_copies,
     scorers,
+    shares,
     states,
     taken_along,
 )
@@ -28,8 +29,6 @@ STEP_TRAFFIC = 28
 """Bytes per parameter that Adam moves: reads master copy, two moments and gradient, writes all but the last."""
 VALIDATION_RUNS = 4
 """Runs of a proposed program; see docs/executor.md."""
-CHECKPOINTED = 12
-"""Bytes per trained parameter in a checkpoint, beside the policy's weights."""
 
 Seconds = Mapping[str, float]
 """Bounds of a phase: seconds by what it waits for."""
@@ -73,8 +72,6 @@ class StepTimes:
     load: Workload
     nodes: ClusterSpec
     assumed: Assumptions
-    direct_push: bool = False
-    """Weights go from GPU to GPU, not through host memory."""
 
     def by_phase(self, roles: Sequence[ModelRole], engine: EngineMemory) -> dict[str, Seconds]:
         """In the order of a step; `roles` has the policy first."""
@@ -150,7 +147,7 @@ class StepTimes:
         inside = nbytes / (assumed.push_gb_s * GIGA)
         if nodes == 1:
             return {"push inside a node": inside}
-        if self.direct_push:
+        if self.config.cluster.push != "host":
             return {"push inside a node": inside, "network": nbytes / (assumed.network_gb_s * GIGA)}
         return {"object store": inside + (nodes - 1) * nbytes / (assumed.object_store_gb_s * GIGA)}
 
@@ -161,18 +158,13 @@ class StepTimes:
         moved += 2 * sum(taken_along(role, train) for role in roles if role.trains)
         return {"sleep, wake, offload": self.assumed.turns_s + moved / (self.assumed.pcie_gb_s * GIGA)}
 
-    def checkpoint(self, roles: Sequence[ModelRole]) -> float:
-        """Seconds of writing one, by all ranks into one folder."""
-        nbytes = sum(CHECKPOINTED * role.trained for role in roles)
-        nbytes += element_bytes(self.config.train) * roles[0].trained
-        return nbytes / (self.assumed.disk_gb_s * GIGA)
-
     def _passing(
         self, role: ModelRole, passes: float, gathers: int, updates: int = 1, *, reduces: bool = False
     ) -> Seconds:
         """Arithmetic, and for each micro-batch ZeRO-3's `gathers` of the parameters and a reduction of the gradients.
 
         With hpZ, parameters cross between nodes once an update, and are gathered from the node's copy from then on.
+        Ranks that hold a whole model gather nothing, and add up its gradients in each update, both ways.
         """
         train, assumed = self.config.train, self.assumed
         ranks = train.data_parallel
@@ -181,19 +173,20 @@ class StepTimes:
         beside = self._micro_batches * passes / 4 * assumed.micro_batch_s
         times = {"arithmetic": passes * forward_flops(role, self.load) / rate + beside}
         inside, nodes = self.nodes.ranks_per_node(ranks), self.nodes.nodes_of(ranks)
-        gathered, reduced = element_bytes(train) * role.parameters, 4.0 * role.trained * reduces
+        gathered, fetched = element_bytes(train) * role.parameters * train.is_sharded, self._micro_batches * gathers
+        reduced = 4.0 * role.trained * reduces * (self._micro_batches if train.is_sharded else 2 * updates)
         if inside > 1:
-            moved = self._micro_batches * (gathers * gathered + reduced) * (inside - 1) / inside
+            moved = (fetched * gathered + reduced) * (inside - 1) / inside
             times["links in a node"] = moved / (assumed.link_gb_s * GIGA)
         if nodes > 1:
-            fetched = updates if node_copies(role, train, self.nodes) else self._micro_batches * gathers
-            moved = (fetched * gathered + self._micro_batches * reduced) * (nodes - 1) / nodes
+            fetched = updates if node_copies(role, train, self.nodes) else fetched
+            moved = (fetched * gathered + reduced) * (nodes - 1) / nodes
             times["network"] = moved / (assumed.network_gb_s * GIGA)
         return times
 
     def _optimizer(self, role: ModelRole, updates: int) -> float:
         train, assumed = self.config.train, self.assumed
-        share = role.trained / train.data_parallel
+        share = role.trained / shares(train)
         if not train.offload_optimizer:
             return updates * STEP_TRAFFIC * share / (assumed.memory_gb_s * GIGA)
         # Each micro-batch's gradients go to the host, where they are kept, and back and forth to be added up.

@@ -6,7 +6,7 @@ The first two give exactly what the tokenizer gives, and leave a tokenizer to it
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
@@ -148,10 +148,9 @@ def _byte_chars() -> Iterator[tuple[str, int]]:
 _BYTE_OF = dict(_byte_chars())
 
 
-async def stream_text(
-    token_ids: AsyncIterable[Sequence[int]], decode: Callable[[Sequence[int]], str]
-) -> AsyncIterator[str]:
-    """Yield the new text after each of the next tokens, and at the end what was held back of incomplete characters.
+def stream_text(decode: Callable[[Sequence[int]], str]) -> Generator[str, Sequence[int] | None, None]:
+    """Yield an empty text; then, for the next tokens that are sent, their text, and for None what was held back of
+    incomplete characters.
 
     In vocabularies like SentencePiece's an invalid byte changes the text of its neighbours; text that was yielded
     before stays.
@@ -159,7 +158,8 @@ async def stream_text(
     window: list[int] = []
     num_told = 0  # characters of the window's text that were yielded
     num_waiting = 0  # latest tokens in a row without a whole character
-    async for latest in token_ids:
+    told = ""
+    while (latest := (yield told)) is not None:
         told = ""
         for token_id in latest:
             window.append(token_id)
@@ -171,5 +171,4 @@ async def stream_text(
             if len(window) >= _WINDOW and num_told == len(text):
                 window = window[-_KEPT:]
                 num_told = len(decode(window))
-        yield told
     yield decode(window)[num_told:]

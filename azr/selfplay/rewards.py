@@ -198,8 +198,8 @@ def can_teach(answers: Sequence[Sample]) -> bool:
 
 def _set_reward(sample: Sample, reward: float, parts: dict[str, float], config: RewardConfig, max_tokens: int) -> None:
     sample.reward, sample.reward_parts, sample.used = reward, parts, "trained"
-    if config.overlong == "soft":
-        penalty = length_penalty(len(sample.completion.response_ids), max_tokens, config.overlong_buffer)
+    if isinstance(config.overlong, int):
+        penalty = length_penalty(len(sample.completion.response_ids), max_tokens, config.overlong)
         sample.reward, sample.reward_parts = reward + penalty, parts | {OVERLONG: penalty}
 
 

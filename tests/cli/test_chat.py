@@ -9,7 +9,7 @@ import re
 import select
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ import pytest
 
 from azr.cli.conversation import AnswerOptions, AnswerPrinter, Conversation
 from azr.cli.main import dispatch
-from azr.rollout.streaming import Piece
+from azr.records import Completion
 from azr.runs.asked_model import open_model
 from tests import chat_tokenizers
+from tests.runs.factory import completion
 from tests.tiny_models import save_tiny
 
 ROOT = Path(__file__).parents[2]
@@ -69,12 +70,12 @@ async def test_an_answer_is_printed_as_it_comes_without_the_token_that_ends_it(m
     codec, asked = open_model(str(model)).codec, []
 
     class Engine:
-        async def stream(self, ids: list[int], **how: object) -> AsyncIterator[Piece]:
+        async def generate(self, ids: list[int], *, on_tokens: Callable, **how: object) -> list[Completion]:
             asked.append((ids, how))
-            *most, last = codec.encode("four ü")
-            for token in most:
-                yield Piece((token,), None)
-            yield Piece((last, codec.stops.token_ids[0]), "stop")
+            response = [*codec.encode("four ü"), codec.stops.token_ids[0]]
+            for end in [*range(1, len(response) - 1), len(response)]:
+                on_tokens(response[:end])
+            return [completion(response, ids)]
 
     options = AnswerOptions(raw=False, max_response_tokens=20, context=512, temperature=0.5, seed=7)
     conversation: Any = Conversation(codec, Engine(), options)  # type: ignore[arg-type]
@@ -83,7 +84,8 @@ async def test_an_answer_is_printed_as_it_comes_without_the_token_that_ends_it(m
         printer = AnswerPrinter(out := io.StringIO(), terminal=False, thinking=bool(opened))
         assert await conversation.answer(ids, printer) == "stop"
         assert printer.text == out.getvalue() == "four ü"
-        assert asked.pop() == (ids, {"max_tokens": 20, "temperature": 0.5, "seed": seed})
+        how = {"n": 1, "max_tokens": 20, "temperature": 0.5, "seed": seed, "stop_strings": ()}
+        assert asked.pop() == (ids, how)
     await conversation.answer([1] * 500, printer)
     assert asked.pop()[1]["max_tokens"] == 12
 

@@ -74,7 +74,7 @@ def test_small_gpus_do_not_fit_and_a_knob_is_named(capsys):
     small = ["plan", "azr_coder7b_ppo", "--gpus", "8", "--gpu-memory", "36"]
     assert dispatch(small) == 1
     text = capsys.readouterr().out
-    assert "what to change, in this order:\n  --train.offload-optimizer" in text
+    assert "what to change, in this order:\n  --train.shard offload" in text
 
 
 def test_a_saved_config_and_a_model_of_unknown_shape(tmp_path, capsys):

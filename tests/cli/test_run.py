@@ -49,10 +49,6 @@ def test_resume_takes_a_place_or_none(argv, wanted):
     assert run.parse(Config(), [*argv, "--verify", "full"]).verify == "full"
 
 
-def test_a_new_run_has_nothing_to_go_on_from():
-    assert run.resumed(Config(), None) == (Config(), None)
-
-
 def test_help_lists_every_knob_with_its_value_and_bounds(capsys):
     with pytest.raises(SystemExit) as ended:
         run.launch(mini, ["--help"])

@@ -181,7 +181,7 @@ async def test_long_traces_are_dropped_or_cut_and_counted(config, codec, tmp_pat
 
 async def test_a_prefix_is_gone_on_from_and_only_what_was_sampled_has_logprobs(config, codec, tmp_path) -> None:
     row = {**SUM, "traces": [RIGHT]}
-    shown = {"samples": 1, "traces": 1, "prefix": "linear", "prefix_steps": 4}
+    shown = {"samples": 1, "traces": 1, "prefix": 4}
     played, sampler = await play(config, codec, tmp_path, row, step=3, **shown)
     (mixed,), (sampled,) = by_origin(played, "prefix"), by_origin(played, "sampled")
     prompt = sampled.completion.prompt_ids.tolist()
@@ -196,7 +196,7 @@ async def test_a_prefix_is_gone_on_from_and_only_what_was_sampled_has_logprobs(c
 
 
 def test_schedules_of_prefixes() -> None:
-    linear = DataConfig(prefix="linear", prefix_steps=10)
+    linear = DataConfig(prefix=10)
     assert [round(prefix_share(linear, step), 2) for step in (1, 6, 11, 99)] == [0.8, 0.4, 0.0, 0.0]
     drawn = [prefix_share(DataConfig(prefix="random"), 1, index) for index in range(500)]
     assert 0.45 < sum(drawn) / 500 < 0.55 and drawn[0] == prefix_share(DataConfig(prefix="random"), 7, 0)

@@ -8,9 +8,11 @@ import pytest
 from huggingface_hub import constants
 
 from azr.config import TRRPP, Config, KLConfig
+from azr.config_tree import override
 from azr.doctor import Finding, Mark, recipe
 from azr.doctor.machine import Gpu, Gpus
-from azr.doctor.recipe import GIB
+from azr.plan.inputs import GIB
+from azr.plan.memory import checkpoint_bytes
 from tests.recipes import recipes
 
 FLAGSHIP = recipes()["azr_coder7b_ppo"]
@@ -68,14 +70,16 @@ def test_a_model_of_unknown_shape():
     config = replace(FLAGSHIP, model=replace(FLAGSHIP.model, path="someone/new-model"))
     assert on(config, gpus(8), 1024).mark is Mark.WARNING
     assert on(config, gpus(4), 1024).mark is Mark.MISSING
-    assert recipe.checkpoint_bytes(config) == 0
+    assert checkpoint_bytes(recipe.known_roles(config), config.train) == 0
 
 
 def test_a_checkpoint_is_the_state_of_what_is_trained_and_the_policy():
     policy, critic = 7_615_616_512, 7_615_616_512 - 152_064 * 3584 + 3585
-    assert recipe.checkpoint_bytes(FLAGSHIP) == 14 * policy + 12 * critic
+    assert checkpoint_bytes(recipe.known_roles(FLAGSHIP), FLAGSHIP.train) == 14 * policy + 12 * critic
     free = replace(FLAGSHIP, algorithm=replace(FLAGSHIP.algorithm, estimator=TRRPP(), kl=KLConfig(coef=0.0)))
-    assert recipe.checkpoint_bytes(free) == 14 * policy
+    assert checkpoint_bytes(recipe.known_roles(free), free.train) == 14 * policy
+    adapters = override(free, {"train.lora.rank": 8, "train.lora.targets": ["q_proj"]})
+    assert checkpoint_bytes(recipe.known_roles(adapters), free.train) == 14 * 8 * 28 * (3584 + 3584)
 
 
 def test_on_a_cluster_only_the_model_is_looked_for():

@@ -23,14 +23,14 @@ def test_a_gpu_that_is_certainly_too_small_is_refused_and_one_that_may_be_is_war
     values = {"model.path": "Qwen/Qwen2.5-1.5B", "algorithm.estimator": "trrpp", "algorithm.kl.coef": 0}
     large = override(mini, {**values, "rollout.max_prompt_tokens": 3000})
     # Parameters, float32 gradients, master copy and moments: 18 bytes for each of 1.54 billion parameters.
-    with pytest.raises(UserError, match=r"take 25\.9 of a GPU's 24\.0 GiB .* Set .*--train\.offload"):
+    with pytest.raises(UserError, match=r"take 25\.9 of a GPU's 24\.0 GiB .* Set .*--train\.shard offload"):
         check_fit(large, cards(24))
     (said,) = check_fit(large, cards(32))
     assert "by the plan's estimate the run does not fit on 1 node(s) of 1 GPU(s) with 32 GiB" in said
     assert check_fit(large, cards(80)) == []
     with pytest.raises(UserError, match=r"take 3\.0 GiB of the 2\.4 .* Set --rollout.gpu-memory-utilization 0.85"):
         check_fit(override(large, {"rollout.gpu_memory_utilization": 0.03}), cards(80))
-    offloaded = override(large, {"train.offload_optimizer": True})
+    offloaded = override(large, {"train.shard": "offload"})
     assert len(check_fit(offloaded, cards(24))) == 1, "no certain part is too large, but the estimate is"
     assert check_fit(offloaded, cards(80)) == []
 

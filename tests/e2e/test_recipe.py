@@ -140,7 +140,8 @@ def test_every_other_recipe_takes_a_step(name: str, model: Path, root: Path, add
     """With its own kinds of play, estimator, losses and adapters, and with as many ranks and parts, up to two."""
     config = recipes()[name]
     parts = ["--train.data-parallel", min(2, config.train.data_parallel)]
-    parts += ["--rollout.tensor-parallel", min(2, config.rollout.tensor_parallel), "--reward.overlong-buffer", 8]
+    parts += ["--rollout.tensor-parallel", min(2, config.rollout.tensor_parallel)]
+    parts += ["--reward.overlong", 8] if config.reward.overlong != "keep" else []
     data = []
     if config.data.path is not None:
         data = ["--data.path", write(tmp_path / "rows.jsonl", *digits(8)), "--data.prompts", 8, "--data.samples", 4]

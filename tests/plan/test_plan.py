@@ -48,7 +48,7 @@ TINY = ModelShape(
 
 
 def seven(**train) -> Config:
-    given = {"data_parallel": 8, "offload_optimizer": True} | train
+    given = {"data_parallel": 8, "shard": "offload"} | train
     return Config(
         algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.001)),
         rollout=RolloutConfig(engines=given["data_parallel"], gpu_memory_utilization=0.85),
@@ -142,11 +142,11 @@ def test_activations_of_the_mini_are_what_autograd_keeps():
 def test_seven_billion_on_eight_by_hand():
     share = 7_615_616_512 / 8
     policy, critic, reference = model_roles(seven(), SEVEN)
-    on_gpu = states(policy, seven(offload_optimizer=False).train)
+    on_gpu = states(policy, seven(shard="zero3").train)
     assert on_gpu == {
         "parameters": 2 * share, "gradients": 4 * share, "optimiser": 12 * share, "reduce bucket": 4.0 * REDUCE_BUCKET
     }  # fmt: skip
-    whole = states(policy, replace(seven(offload_optimizer=False).train, shard="none"))
+    whole = states(policy, seven(shard="none").train)
     assert whole == {name: 8 * size for name, size in on_gpu.items()} | {"reduce bucket": 0}
     offloaded = states(policy, seven().train)
     assert offloaded["gradients"] == offloaded["optimiser"] == 0
@@ -195,11 +195,11 @@ def test_batch_in_prompts_trajectories_and_tokens():
 
 
 def test_suggestions_turns_the_knobs_in_order_until_it_fits():
-    plan = planned(seven(offload_optimizer=False, gradient_checkpointing="none"))
+    plan = planned(seven(shard="zero3", gradient_checkpointing="none"))
     assert plan.problems
     suggestions = suggest(plan, ASSUMED)
     assert [change.option for change in suggestions] == [
-        "--train.offload-optimizer",
+        "--train.shard offload",
         "--train.gradient-checkpointing selective",
     ]
     assert not suggestions[-1].plan.problems
@@ -238,11 +238,11 @@ def test_where_only_less_training_fits_that_is_proposed():
 
 
 def test_the_least_recomputation_that_fits_is_proposed():
-    (faster,) = suggest(planned(seven(offload_optimizer=False), KNOWN["Qwen/Qwen2.5-0.5B"]), ASSUMED)
+    (faster,) = suggest(planned(seven(shard="zero3"), KNOWN["Qwen/Qwen2.5-0.5B"]), ASSUMED)
     assert faster.option == "--train.gradient-checkpointing none"
-    plan = planned(seven(offload_optimizer=False))
+    plan = planned(seven(shard="zero3"))
     assert "faster with" not in text(plan, suggest(plan, ASSUMED)), "no other mode fits"
-    small = planned(seven(offload_optimizer=False), KNOWN["Qwen/Qwen2.5-0.5B"])
+    small = planned(seven(shard="zero3"), KNOWN["Qwen/Qwen2.5-0.5B"])
     assert "faster with --train.gradient-checkpointing none  (" in text(small, suggest(small, ASSUMED))
 
 
@@ -279,14 +279,14 @@ def test_adapters_of_seven_billion_by_hand():
     assert SEVEN.adapters(16, lora.targets) == adapters
     each = 2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944)
     assert SEVEN.adapters(8, ("all-linear",)) == 28 * 8 * each
-    config = seven(offload_optimizer=False, lora=lora)
+    config = seven(shard="zero3", lora=lora)
     policy, critic = model_roles(config, SEVEN)
     assert (policy.trained, critic.trained) == (adapters, adapters + 3584 + 1)
     sizes = states(policy, config.train)
     assert sizes["parameters"] == 2 * (7_615_616_512 + adapters) / 8
     assert (sizes["gradients"], sizes["optimiser"]) == (4 * adapters / 8, 12 * adapters / 8)
     assert training(policy, config.train, 16384)["vocabulary gradient"] == 0
-    plan, whole = planned(config), planned(seven(offload_optimizer=False))
+    plan, whole = planned(config), planned(seven(shard="zero3"))
     assert "score policy" in plan.memory and "score reference" in whole.memory
     assert plan.total("train policy") < whole.total("train policy") / 2
     assert plan.seconds["train policy"] < whole.seconds["train policy"]

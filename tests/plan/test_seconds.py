@@ -45,7 +45,11 @@ def test_seconds_by_hand():
     # Seven micro-batches gather 2 bytes twice and reduce 4, seven eighths of them from others.
     assert step["links in a node"] == pytest.approx(7 * 8 * 7_615_616_512 * 7 / 8 / 225e9 + stepping)
     assert "network" not in step
-    assert seconds_of(times(seven(offload_optimizer=True)).train(policy, 1)) > step["arithmetic"]
+    whole = times(seven(shard="none")).train(policy, 2)
+    # Each rank steps over all parameters, whose gradients the ranks add up once an update.
+    assert whole["links in a node"] == pytest.approx(2 * 2 * 4 * 7_615_616_512 * 7 / 8 / 225e9 + 2 * 8 * stepping)
+    assert "links in a node" not in times(seven(data_parallel=1)).train(policy, 1)
+    assert seconds_of(times(seven(shard="offload")).train(policy, 1)) > step["arithmetic"]
     assert seconds_of(times(seven()).train(policy, 2)) > step["arithmetic"]
     none = times(seven(gradient_checkpointing="none")).train(policy, 1)
     assert none["arithmetic"] - stepping == pytest.approx(0.75 * (step["arithmetic"] - stepping))
@@ -66,7 +70,8 @@ def test_between_nodes():
     assert step["network"] == pytest.approx((4 * 4 + 2) * 7_615_616_512 / 2 / 200e9 + stepping)
     uneven = seven(data_parallel=12)
     assert times(uneven, two).train(policy, 1)["network"] > step["network"], "no copies, so all gathers cross"
-    through_host, direct = times(config, two).push(policy), times(config, two, direct_push=True).push(policy)
+    by_host = replace(config, cluster=replace(config.cluster, push="host"))
+    through_host, direct = times(by_host, two).push(policy), times(config, two).push(policy)
     assert through_host == {"object store": pytest.approx(15.231233024 * (1 / 11.8 + 1 / 3))}
     assert direct["network"] == pytest.approx(15.231233024 / 200)
 

@@ -28,7 +28,7 @@ def test_while_engines_play_only_the_trainers_processes_stay():
 
 
 def test_policy_critic_and_reference_visit_the_gpu_one_after_the_other():
-    plan = planned(seven(offload_optimizer=False))
+    plan = planned(seven(shard="zero3"))
     roles = ("policy", "critic", "reference")
     for phase in LEARNING:
         assert sum(any(what.startswith(role) for what in plan.memory[phase]) for role in roles) == 1
@@ -38,7 +38,7 @@ def test_policy_critic_and_reference_visit_the_gpu_one_after_the_other():
     assert training_of["policy gradients"] + training_of["policy optimiser"] == pytest.approx(16 * share)
     assert not {"critic gradients", "critic optimiser"} & plan.memory["score critic"].keys()
     alone = AlgorithmConfig(estimator=TRRPP(), policy_mini_batches=2)
-    stays = planned(replace(seven(offload_optimizer=False), algorithm=alone))
+    stays = planned(replace(seven(shard="zero3"), algorithm=alone))
     # What one process once used it keeps until the turn ends.
     assert stays.total("score policy") == pytest.approx(stays.total("train policy"))
     assert "critic parameters" not in plan.memory["train policy"]
@@ -52,7 +52,7 @@ def test_what_leaves_the_gpu_is_in_host_memory():
     assert plan.host["optimizers"] == 8 * (20 / 8) * (policy.parameters + critic.parameters)
     away = 2 * (policy.parameters + critic.parameters + reference.parameters)
     assert plan.host["trainers while engines play"] == pytest.approx(away * ASSUMED.pinned_rounding)
-    on_gpu = planned(seven(offload_optimizer=False))
+    on_gpu = planned(seven(shard="zero3"))
     assert on_gpu.host["optimizers"] == 0
     with_states = away + 12 * (policy.parameters + critic.parameters)
     assert on_gpu.host["trainers while engines play"] == pytest.approx(with_states * ASSUMED.pinned_rounding)
@@ -91,7 +91,7 @@ def learning(config: Config, nodes: ClusterSpec = NODE) -> float:
 
 def test_knobs_move_bytes_the_way_they_should():
     now = learning(seven())
-    assert learning(seven(offload_optimizer=False)) > now
+    assert learning(seven(shard="zero3")) > now
     none, selective = (learning(seven(gradient_checkpointing=mode)) for mode in ("none", "selective"))
     assert none > selective > now
     assert learning(seven(tokens_per_micro_batch=32768)) > now > learning(seven(tokens_per_micro_batch=14240))

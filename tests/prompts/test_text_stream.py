@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -35,14 +33,9 @@ CODECS = [PromptCodec(byte_tokenizer(), CompactFormat()), PromptCodec(byte_fallb
 
 
 def told(codec: PromptCodec, ids: list[int], at_once: int) -> list[str]:
-    async def latest() -> AsyncIterator[list[int]]:
-        for at in range(0, len(ids), at_once):
-            yield ids[at : at + at_once]
-
-    async def texts() -> list[str]:
-        return [text async for text in stream_text(latest(), codec.decode)]
-
-    return asyncio.run(texts())
+    stream = stream_text(codec.decode)
+    next(stream)
+    return [*(stream.send(ids[at : at + at_once]) for at in range(0, len(ids), at_once)), stream.send(None)]
 
 
 @given(ids=st.lists(st.integers(0, 255), max_size=300), at_once=st.integers(1, 5))

@@ -221,7 +221,7 @@ async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after(play):
 
 
 async def test_length_may_cost_proposer_and_solver_and_leaves_the_solve_rate(play):
-    reward = replace(CONFIG.reward, overlong="soft", overlong_buffer=199)
+    reward = replace(CONFIG.reward, overlong=199)
     config = replace_play(replace(CONFIG, reward=reward), proposer_prompts=1, solver_prompts=0)
     result, _ = await play(config, Script([proposal("a + 1")], half_right))
     assert funnel(result, "deduction").solve_rates == [0.5]

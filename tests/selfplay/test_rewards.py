@@ -108,10 +108,10 @@ def test_length_costs_linearly_before_the_limit(length, penalty):
     assert length_penalty(length, max_tokens=100, buffer=40) == pytest.approx(penalty)
 
 
-@pytest.mark.parametrize("overlong, reward", [("keep", 1.0), ("mask", 1.0), ("soft", 0.25)])
+@pytest.mark.parametrize("overlong, reward", [("keep", 1.0), ("mask", 1.0), (4, 0.25)])
 def test_length_costs_a_right_answer_only_where_asked(overlong, reward):
     right = sample("solver", length=9)
     right.judgement, right.accuracy = Judgement(verdict=Verdict.RIGHT), 1.0
-    reward_answer(right, RewardConfig(overlong=overlong, overlong_buffer=4), max_tokens=10)
+    reward_answer(right, RewardConfig(overlong=overlong), max_tokens=10)
     assert right.reward == reward == sum(right.reward_parts.values()) and right.used == "trained"
-    assert list(right.reward_parts) == ["right", "overlong"][: 1 + (overlong == "soft")]
+    assert list(right.reward_parts) == ["right", "overlong"][: 1 + (overlong == 4)]

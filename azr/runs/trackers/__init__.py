@@ -41,6 +41,8 @@ def check_names(tracking: TrackingConfig) -> None:
         TRACKERS.find(name)
     if len(set(tracking.names)) < len(tracking.names):
         raise UserError(f"A tracker is named twice in {', '.join(tracking.names)}: name each once.")
+    if tracking.setting("tensorboard", ""):
+        raise UserError("tensorboard writes into the run directory: name it in tracking.to without more.")
 
 
 def check_ready(config: Config) -> None:

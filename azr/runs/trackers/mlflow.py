@@ -109,7 +109,7 @@ class MlflowTracker(Tracker):
 
     def _experiment(self, config: Config) -> str:
         """Its id; it is made if there is none. Files of a local one lie beside its database."""
-        name = config.tracking.project
+        name = config.tracking.setting("mlflow", "azr")
         if (known := self._client.get_experiment_by_name(name)) is not None:
             return str(known.experiment_id)
         local = self._uri == _local_uri(config)

@@ -20,6 +20,7 @@ from azr.tasks.registry import KINDS
 
 Sample = tuple[str, dict[str, str], float]
 """Name, labels and value of a gauge."""
+ADDRESS = "127.0.0.1:9464"
 ROLES = ("proposer", "solver")
 PHASES = {"seconds": "phase_seconds", "start": "start_seconds", "tokens_per_s": "phase_tokens_per_second"}
 """Parts whose numbers are one gauge each, labelled by phase."""
@@ -48,8 +49,8 @@ class PrometheusTracker(Tracker):
             socket.create_server((host, port), reuse_port=False).close()
         except OSError as error:
             raise UserError(
-                f"Nothing can listen on tracking.address={config.tracking.address} ({first_line(error)}): choose "
-                "another, or port 0 for any that is free."
+                f"Nothing can listen on {host}:{port} ({first_line(error)}): choose another address by tracking.to "
+                "prometheus:HOST:PORT, or port 0 for any that is free."
             ) from error
 
     def open(self, run: Path, config: Config) -> int:
@@ -148,7 +149,8 @@ def _word(name: str) -> str:
 
 
 def _address(config: Config) -> tuple[str, int]:
-    host, _, port = config.tracking.address.rpartition(":")
+    address = config.tracking.setting("prometheus", ADDRESS)
+    host, _, port = address.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"tracking.address is {config.tracking.address!r}; write HOST:PORT, as 127.0.0.1:9464.")
+        raise UserError(f"tracking.to has prometheus:{address}; write prometheus:HOST:PORT, as prometheus:{ADDRESS}.")
     return host, int(port)

@@ -66,7 +66,8 @@ class WandbTracker(Tracker):
         wandb = _library()
         self._mark = Bookmark(run, "wandb")
         self._mark.save(self._mark.id or secrets.token_hex(4), self._mark.step)
-        named = {"project": config.tracking.project, "id": self._mark.id, "name": run.name, "dir": str(run.absolute())}
+        project = config.tracking.setting("wandb", "azr")
+        named = {"project": project, "id": self._mark.id, "name": run.name, "dir": str(run.absolute())}
         settings = wandb.Settings(**{key: value for key, value in SETTINGS.items() if _variable(key) not in os.environ})
         self._run = wandb.init(resume="allow", reinit="create_new", settings=settings, **named)
         self._run.config.update(to_tree(config) | {"azr_version": code_version()}, allow_val_change=True)

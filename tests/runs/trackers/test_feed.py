@@ -164,6 +164,7 @@ def test_a_bookmark_is_kept(tmp_path: Path) -> None:
     [
         (("tensorbord",), "There is no tracker 'tensorbord'; did you mean tensorboard?"),
         (("tensorboard,wandbb",), "There is no tracker 'wandbb'; did you mean wandb?"),
+        (("tensorboard:here",), "tensorboard writes into the run directory"),
         (("wandb,tensorboard", "wandb"), "A tracker is named twice in wandb, tensorboard, wandb"),
     ],
 )
@@ -173,8 +174,9 @@ def test_a_wrong_name_is_answered_with_a_sentence(to: tuple[str, ...], sentence:
 
 
 def test_names_may_be_joined_by_commas(tmp_path: Path) -> None:
-    tracking = config(tmp_path, "tensorboard,wandb", "mlflow").tracking
+    tracking = config(tmp_path, "tensorboard,wandb", "mlflow:mine").tracking
     check_names(tracking)
+    assert tracking.setting("mlflow", "azr") == "mine" and tracking.setting("wandb", "azr") == "azr"
     assert tracking.names == ("tensorboard", "wandb", "mlflow")
 
 

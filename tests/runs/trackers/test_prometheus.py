@@ -17,7 +17,7 @@ from azr.config import Config, TrackingConfig
 from azr.errors import UserError
 from azr.own_data import code_version
 from azr.runs.metrics import Metrics
-from azr.runs.trackers.prometheus import PrometheusTracker, samples
+from azr.runs.trackers.prometheus import ADDRESS, PrometheusTracker, samples
 from tests.runs.trackers.factory import Play, config
 
 HERE = Path(__file__).parent
@@ -27,7 +27,7 @@ STEP: Metrics = json.loads((HERE / "step_of_the_mini.json").read_text())
 
 
 def at(root: Path, address: str = "127.0.0.1:0") -> Config:
-    return replace(config(root), tracking=TrackingConfig(to=("prometheus",), address=address))
+    return replace(config(root), tracking=TrackingConfig(to=(f"prometheus:{address}",)))
 
 
 def scrape(address: str) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -124,7 +124,7 @@ def test_the_board_finds_its_source_and_prometheus_the_run() -> None:
     board = json.loads((GRAFANA / "dashboards" / "azr.json").read_text())
     assert {panel["datasource"]["uid"] for panel in board["panels"]} == {source["uid"]}
     (job,) = yaml.safe_load((GRAFANA / "prometheus.yaml").read_text())["scrape_configs"]
-    assert job["static_configs"] == [{"targets": [Config().tracking.address]}]
+    assert job["static_configs"] == [{"targets": [ADDRESS]}]
     services = yaml.safe_load((GRAFANA / "compose.yaml").read_text())["services"]
     for volume in (volume for service in services.values() for volume in service["volumes"]):
         assert not volume.startswith("./") or (GRAFANA / volume.split(":")[0]).exists()
@@ -133,11 +133,11 @@ def test_the_board_finds_its_source_and_prometheus_the_run() -> None:
 def test_a_taken_port_and_a_wrong_address_are_named_before_the_run(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(UserError, match=f"Nothing can listen on tracking.address={address}"):
+        with pytest.raises(UserError, match=f"Nothing can listen on {address}"):
             PrometheusTracker.check(at(tmp_path, address))
     PrometheusTracker.check(at(tmp_path, address))
     for wrong in ("9464", "localhost:", "localhost:x", "localhost:70000"):
-        with pytest.raises(UserError, match=r"write HOST:PORT, as 127.0.0.1:9464"):
+        with pytest.raises(UserError, match=r"write prometheus:HOST:PORT, as prometheus:127.0.0.1:9464"):
             PrometheusTracker.check(at(tmp_path, wrong))
 
 

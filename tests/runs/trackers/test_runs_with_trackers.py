@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,8 +35,7 @@ async def test_a_run_that_goes_back_to_an_earlier_step_has_each_step_once_everyw
     # A tracker that comes later gets what the run has behind it.
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    all_four = config(tmp_path, "tensorboard", "wandb", "mlflow", "prometheus")
-    all_four = replace(all_four, tracking=replace(all_four.tracking, address=address))
+    all_four = config(tmp_path, "tensorboard", "wandb", "mlflow", f"prometheus:{address}")
     second = Play(all_four, saved)
     await second.step(2, 20.0)
     saved = await second.step(3, 30.0)
