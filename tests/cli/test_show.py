@@ -42,13 +42,6 @@ def test_the_id_of_a_refused_proposal_shows_it(run, capsys):
     assert "was not stored" in shown(capsys, str(run.path), "--task", "000001-deduction-0002")
 
 
-def test_a_response_cannot_steer_the_terminal(tmp_path, capsys):
-    run = MadeRun(tmp_path / "run")
-    run.step(1, [proposal("x", "failed", "a\x1b[2Jb", text="\x1b]0;owned\x07 line\nnext\r\u202e")])
-    text = shown(capsys, str(run.path), "-n", "1")
-    assert "a\\x1b[2Jb" in text and "    \\x1b]0;owned\\x07 line\n    next\\r\\u202e\n" in text and "\x1b" not in text
-
-
 def test_no_field_of_a_strangers_run_can_steer_the_terminal(tmp_path, capsys):
     evil = "\x1b[2J\u202e\x9b\u2066x"
     run = MadeRun(tmp_path / "run")

@@ -39,12 +39,6 @@ def test_differences_are_paired_question_by_question(tmp_path: Path):
     assert "| math500 | greedy  |        39 | 25.6 | 48.7 | +23.1 [" in differences_table(differences)
 
 
-def test_an_evaluation_is_equal_to_itself(tmp_path: Path):
-    folder = evaluation(tmp_path / "a", [R, W, R])
-    differences, others = compare(folder, folder)
-    assert others == [] and all(each.gain.low == each.gain.high == 0 and not each.won for each in differences)
-
-
 def test_what_else_differs_is_named(tmp_path: Path):
     before = evaluation(tmp_path / "a", [R, W], template="train")
     after = evaluation(tmp_path / "b", [R, W], template="tokenizer", temperature=0.6)

@@ -28,7 +28,7 @@ PIECES = (
     "def f(x):\n", "#", "# ", "@", "@a\n", ">", "> ```", "1/", "1 / ", "= ", "x = ", "\r\n", "\u0000", "\ud800",
     "not ", "lambda: ", "[PYTHON]", "[ANSWER]", "</code>", "\\text{ or", "\\frac{", "\\%", "\\ ", "{,}", "(A)", "A) ",
     "option ", "ANSWER: ", "```input ", "if x:\n ", "1;", "True ", "assert ", "* ", "10. ", "`` `", "```x", "<code>",
-    "\"\"\"", "b'", "rb\"", "float('", "set(", "nan,", "{1:", "0.", "((",
+    "\"\"\"", "b'", "rb\"", "float('", "set(", "nan,", "{1:", "0.", "((", "'''\\", "f'{", "a.", "λ", "\n'",
 )  # fmt: skip
 ENDS = ("", "x", "1", "```", "'", "}", "</answer>", "\n", ")")
 STARTS = ("", "<think></think><answer>", "```python\n", "\\boxed{", "[", "'", "</think>\n<answer>\n```input\n")

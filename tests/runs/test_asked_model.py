@@ -43,10 +43,6 @@ def test_each_template_asks_in_its_own_way(tmp_path: Path):
     assert sorted(map(ends.decode, ([end] for end in stops["tokenizer"].token_ids))) == ["<|endoftext|>", "<|im_end|>"]
 
 
-def test_what_is_trained_on_its_template_keeps_it_in_training(tmp_path: Path):
-    assert asked(model(tmp_path / "instruct", instruct=True)).endswith("<|im_start|>assistant\n")
-
-
 def test_a_run_in_the_completion_format_asks_tasks_by_examples_and_all_else_by_its_template(tmp_path: Path):
     form = PromptForm(BRACKETS, Stops(("\nExercise ",), (256,)))
     run = save_run(tmp_path, 2, form=form, prompt_format="completion")
@@ -71,16 +67,6 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path: Path):
 def test_tags_have_no_template(tiny_model_path: Path):
     opened = open_model(str(tiny_model_path))
     assert opened.codec.template is None and opened.step is None and opened.config is None
-
-
-@pytest.mark.parametrize(
-    "text, said", [("{{ messages[0] ", "does not parse: line 1"), ("hello", "does not write the user.s message once")]
-)
-def test_a_bad_template_is_not_blamed_on_the_tokenizer(tmp_path: Path, text: str, said: str):
-    (tmp_path / "bad.jinja").write_text(text)
-    with pytest.raises(UserError, match=said) as refused:
-        open_model(str(model(tmp_path / "base")), template=str(tmp_path / "bad.jinja"))
-    assert "tokenizer" not in str(refused.value)
 
 
 def test_a_compact_model_may_work_its_answer_out():

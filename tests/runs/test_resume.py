@@ -15,7 +15,6 @@ from azr.errors import UserError
 from azr.hashed_files import hash_file
 from azr.runs.checkpoint_store import (
     INITIAL,
-    LATEST,
     CheckpointStore,
     RunState,
     config_changes,
@@ -158,12 +157,6 @@ async def test_logs_that_were_altered_are_refused(config, run):
     run.metrics.unlink()
     with pytest.raises(UserError, match=r"metrics.jsonl cannot be read"):
         find_checkpoint(config, None)
-
-
-def test_there_must_be_a_run_to_go_on_with(config, tmp_path):
-    for where in (LATEST, str(tmp_path), str(tmp_path / "step_000003")):
-        with pytest.raises(UserError, match=r"There is no run in .* to go on with"):
-            resolve_run(config.run, where)
 
 
 def test_changes_are_told_and_those_that_cannot_be_followed_refused():

@@ -33,19 +33,6 @@ def test_the_saved_config_reads_back_as_the_same_config(tmp_path: Path, monkeypa
     assert run.rollouts(12).parent.is_dir()
 
 
-def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
-    RunDirectory.create(config(tmp_path))
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(
-        UserError,
-        match=r"first already holds a run: it has no checkpoint, so --resume begins it again; --restart",
-    ):
-        RunDirectory.create(config(tmp_path))
-    with pytest.raises(UserError, match="already holds a run"):
-        check_free(config(tmp_path).run)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_an_empty_folder_is_free(tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     check_free(config(tmp_path).run)

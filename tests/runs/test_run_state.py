@@ -27,17 +27,6 @@ def read(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_every_record_is_one_line_that_is_on_disk_at_once(tmp_path: Path) -> None:
-    log = JsonLines(tmp_path / "metrics.jsonl")
-    log.write([{"step": 1, "policy/loss": 0.5, "x/hist": [1, 0]}])
-    assert read(tmp_path / "metrics.jsonl") == [{"step": 1, "policy/loss": 0.5, "x/hist": [1, 0]}]
-    log.close()
-    again = JsonLines(tmp_path / "metrics.jsonl", log.offset())
-    again.write([{"step": 2}])
-    again.close()
-    assert [line["step"] for line in read(tmp_path / "metrics.jsonl")] == [1, 2]
-
-
 def test_the_digest_grows_with_the_file_and_goes_on_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = JsonLines(path)

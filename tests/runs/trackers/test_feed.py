@@ -27,7 +27,7 @@ from azr.runs.trackers import (
     is_due,
     sample_tables,
 )
-from azr.runs.trackers.base import NOTHING, Bookmark, Table, Tracker
+from azr.runs.trackers.base import Bookmark, Table, Tracker
 from tests.runs.factory import sample, until
 from tests.runs.trackers.factory import TASK, config
 
@@ -151,12 +151,6 @@ def test_samples_that_are_not_taken_hold_no_numbers_back(
     assert held(folder) == {"1": "1.0\n", "2": "2.0\n"}, said
     (told,) = said
     assert told.startswith("Folder did not take the samples of step 1") and "no place for files" in told
-
-
-def test_a_bookmark_is_kept(tmp_path: Path) -> None:
-    assert (Bookmark(tmp_path, "x").id, Bookmark(tmp_path, "x").step) == (None, NOTHING)
-    Bookmark(tmp_path, "x").save("abc", 7)
-    assert (Bookmark(tmp_path, "x").id, Bookmark(tmp_path, "x").step) == ("abc", 7)
 
 
 @pytest.mark.parametrize(

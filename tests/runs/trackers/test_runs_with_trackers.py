@@ -60,6 +60,8 @@ async def test_a_run_that_goes_back_to_an_earlier_step_has_each_step_once_everyw
     assert {event.step: event.value for event in events.Scalars("policy/loss")} == losses
     rows = [row for file in files(run.path) for row in history(file) if "policy/loss" in row]
     assert {row["step"]: row["policy/loss"] for row in rows} == losses | {4: 40.0, 5: 50.0}
+    places = [row["_step"] for file in files(run.path) for row in history(file)]
+    assert places == sorted(set(places)), "W&B drops a row that is not behind those before it"
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     (found,) = client.search_runs(["1"])
     points = client.get_metric_history(found.info.run_id, "policy/loss")

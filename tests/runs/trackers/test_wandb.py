@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -52,22 +51,6 @@ def test_an_offline_run_holds_numbers_histograms_tables_and_config(
     for record in records(file):
         assert not record.HasField("environment") and not record.HasField("output_raw")
     assert not list(file.parent.glob("files/*.txt"))
-
-
-def test_a_resumed_run_goes_on_under_the_same_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    for held, step in ((NOTHING, 1), (1, 2)):
-        tracker = WandbTracker()
-        assert tracker.open(tmp_path, config(tmp_path, "wandb")) == held
-        tracker.write_tables(step, TABLES)
-        tracker.write(step, {"policy/loss": float(step)})
-        tracker.write_tables(step, TABLES)
-        tracker.close(complete=False)
-        time.sleep(1.1)  # W&B names folders by the second
-    first, second = files(tmp_path)
-    assert first.name == second.name
-    places = [(row["step"], row["_step"]) for row in history(first) + history(second)]
-    assert places == [(1, 4), (1, 5), (1, 6), (2, 8), (2, 9), (2, 10)]
 
 
 CHECK = """

@@ -13,12 +13,6 @@ from tools.pretrain.tokenizer import save_tokenizer, train_tokenizer
 PROMPT = "<|solve|><|deduction|><|program|>def f(x):\n    return x[::-1] + 'abc'<|input|>'rever', 123<|answer|>"
 
 
-def test_documents_round_trip(compact_tokenizer, documents):
-    for document in documents[:300]:
-        text = document.prompt + document.answer
-        assert compact_tokenizer.decode(compact_tokenizer(text).input_ids) == text
-
-
 @settings(max_examples=40, deadline=None)
 @given(text=st.text(max_size=60))
 def test_any_text_round_trips(compact_tokenizer, text):
