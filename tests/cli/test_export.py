@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import resource
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from azr.cli.main import dispatch
 from azr.cluster.weight_sync import WeightSync
 from azr.config import Config, LoraConfig, ModelConfig, RolloutConfig
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 from azr.rollout.engine import RolloutEngine
 from azr.runs.model_export import last_evaluation
 from azr.runs.run_dir import PromptForm, RunDirectory
@@ -33,6 +32,7 @@ from tests import chat_tokenizers
 from tests.cli.test_main import assert_light
 from tests.cluster.receiving_engine import start_receiver
 from tests.hub_server import azr, open_hub
+from tests.runs.factory import completion, largest_file
 from tests.tiny_models import save_run
 from tests.train.conftest import STEP_S, make_config, one_step, rollout_logprobs, update_policy
 
@@ -311,13 +311,8 @@ def test_a_damaged_policy_is_refused(run: Path, step: int, name: str, harm, said
 
 
 def test_a_write_that_fails_leaves_nothing(run: Path, capsys):
-    """A limit on the size of files stands in for a full disk: both end a write midway with an OSError."""
-    free = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, free[1]))
-    try:
+    with largest_file(100_000):
         assert export(run, "--step", 3, run.parent / "out") == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, free)
     assert "out was not written: " in capsys.readouterr().err
     assert sorted(path.name for path in run.parent.iterdir()) == ["run"]
 
@@ -329,16 +324,7 @@ async def trained(request, ray_cluster: None, tiny_model_path: Path) -> AsyncIte
     group = await WorkerGroup.start("policy", PolicyWorker, [{"num_cpus": 0.2}], config, "cpu")
     dice = random.Random(1)
     ids = [tuple(dice.randrange(256) for _ in range(20)) for _ in range(8)]
-    samples = [
-        Completion(
-            prompt_ids=some,
-            response_ids=some,
-            logprobs=(-5.0,) * 20,
-            finish_reason=FinishReason.STOP,
-            weight_versions=0,
-        )
-        for some in ids
-    ]
+    samples = [completion(some, some, logprobs=-5.0) for some in ids]
     generator = torch.Generator().manual_seed(1)
     names = ("advantages", "old_logprobs", "reference_logprobs")
     columns = {name: torch.randn(160, generator=generator) for name in names}

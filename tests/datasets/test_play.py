@@ -28,7 +28,7 @@ from azr.selfplay.play import StepResult
 from azr.selfplay.rewards import can_teach
 from tests import chat_tokenizers
 from tests.datasets.test_rows import write
-from tests.runs.factory import sample
+from tests.runs.factory import completion, sample
 
 PROGRAM = "def f(a):\n    return a + 1"
 ROWS = [
@@ -73,9 +73,7 @@ class Sampler:
     def _completion(self, prompt_ids: list[int], text: str, ends: bool) -> Completion:
         ids = self.codec.encode(text) + [self.codec.stops.token_ids[0]] * ends
         reason = FinishReason.STOP if ends else FinishReason.LENGTH
-        return Completion(
-            prompt_ids=prompt_ids, response_ids=ids, logprobs=-1.0, finish_reason=reason, weight_versions=0
-        )
+        return completion(ids, prompt_ids, logprobs=-1.0, finish=reason)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from azr.errors import UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import AnswerExecutor
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Sample
+from azr.records import Completion, Sample
 from azr.runs.metrics import sampled_tokens
 from azr.selfplay.play import StepResult
 from tests import chat_tokenizers
@@ -31,6 +31,7 @@ from tests.datasets.test_play import codec as codec
 from tests.datasets.test_play import config as config
 from tests.datasets.test_play import order_of
 from tests.datasets.test_rows import write
+from tests.runs.factory import completion
 
 SUM = {"id": "sum", "prompt": "2 + 2?", "grader": "math", "answer": "4", "source": "sums"}
 RIGHT, WRONG = "<think>\nTwo and two.</think>\\boxed{4}", "<think>\nOne.</think>\\boxed{3}"
@@ -45,11 +46,7 @@ class Sampler:
     async def generate(self, prompt_ids, *, n: int, max_tokens: int, **options: Any) -> list[Completion]:
         self.asked.append((list(map(int, prompt_ids)), n, max_tokens))
         ids = [*self.codec.encode("5"), self.codec.stops.token_ids[0]]
-        stop = FinishReason.STOP
-        return [
-            Completion(prompt_ids=prompt_ids, response_ids=ids, logprobs=-1.5, finish_reason=stop, weight_versions=3)
-            for _ in range(n)
-        ]
+        return [completion(ids, prompt_ids, logprobs=-1.5, versions=3) for _ in range(n)]
 
 
 async def play(

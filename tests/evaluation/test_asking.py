@@ -27,6 +27,7 @@ from azr.tasks.prompts import CompactFormat
 from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer
 from tests.evaluation.grading import needs
+from tests.runs import factory
 
 TAGS = PromptCodec(byte_tokenizer(), CompactFormat())
 EXECUTOR = ExecutorConfig(workers=1, wall_s=5.0)
@@ -72,10 +73,7 @@ class Model:
 
     def _completion(self, prompt_ids, text: str) -> Completion:
         reason = FinishReason.LENGTH if text == self._cut_off else FinishReason.STOP
-        ids = self._codec.encode(text)
-        return Completion(
-            prompt_ids=prompt_ids, response_ids=ids, logprobs=0.0, finish_reason=reason, weight_versions=0
-        )
+        return factory.completion(self._codec.encode(text), prompt_ids, finish=reason)
 
 
 async def ask(

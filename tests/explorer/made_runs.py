@@ -8,9 +8,10 @@ from pathlib import Path
 
 from azr.evaluation.answer_file import ANSWERS, AnswerFile
 from azr.evaluation.periodic import Evaluated
-from azr.records import Completion, FinishReason, Judgement, Role, Sample, Task
+from azr.records import FinishReason, Judgement, Role, Sample, Task
 from azr.runs.sample_file import JsonLines, write_samples
 from azr.tasks.base import Verdict
+from tests.runs.factory import completion
 
 HOSTILE = "</pre><script>document.title='owned'</script>\"'&"
 """What must stay text on every page."""
@@ -40,10 +41,8 @@ def answer(id: str, verdict: str = "right", detail: str = "", text: str = "an an
 
 
 def _sample(role: Role, id: str, group: str, verdict: str, detail: str, text: str, **change: object) -> Sample:
-    completion = Completion(
-        prompt_ids=[*map(ord, str(change.pop("prompt", f"the prompt of {id}")))], response_ids=[*map(ord, text)],
-        logprobs=-0.5, finish_reason=FinishReason(str(change.pop("finish", "stop"))), weight_versions=3,
-    )  # fmt: skip
+    prompt, finish = str(change.pop("prompt", f"the prompt of {id}")), FinishReason(str(change.pop("finish", "stop")))
+    made = completion([*map(ord, text)], [*map(ord, prompt)], logprobs=-0.5, finish=finish, versions=3)
     reward = float(str(change.pop("reward", 1.0 if verdict in ("valid", "right") else -1.0)))
     is_trained = change.get("used", "trained") == "trained"
     settings: dict[str, object] = {
@@ -52,7 +51,7 @@ def _sample(role: Role, id: str, group: str, verdict: str, detail: str, text: st
         "judgement": Judgement(verdict=verdict, detail=detail, answer=(("output", text),)),
         "advantage": 0.5 if is_trained else None, "mismatch": 0.01 if is_trained else None, **change,
     }  # fmt: skip
-    return Sample(completion=completion, role=role, problem_id=id, group=group, reward=reward, **settings)  # type: ignore[arg-type]
+    return Sample(completion=made, role=role, problem_id=id, group=group, reward=reward, **settings)  # type: ignore[arg-type]
 
 
 class MadeRun:

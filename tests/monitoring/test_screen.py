@@ -16,7 +16,8 @@ from azr.monitoring.monitor import Monitor, SafetyStop, flag_metrics
 from azr.monitoring.reader import Findings, Text, TextReader
 from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Measures, Rule, Screen, patterns_of
 from azr.prepare import prepare
-from azr.records import Completion, FinishReason, Role, Sample
+from azr.records import Role
+from tests.runs.factory import sample
 
 SCREEN = Screen.read(DEFAULT)
 FLAGGED = {
@@ -106,18 +107,8 @@ async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkey
     assert found[3]["flags"] == [["slow", 1_000_000, 1_000_006]]  # type: ignore[index, comparison-overlap]
 
 
-def response(trace_tokens: int = 0, finish: str = "stop", length: int = 2) -> Sample:
-    completion = Completion(
-        prompt_ids=[1], response_ids=[2] * length, logprobs=0.0, finish_reason=FinishReason(finish), weight_versions=0
-    )
-    return Sample(
-        completion=completion, role=Role.SOLVER, kind="data", problem_id="1", group="g", reward=0.0,
-        trace_tokens=trace_tokens,
-    )  # fmt: skip
-
-
 def test_another_models_traces_are_flagged_and_stop_nothing() -> None:
-    samples = [response(2), response(1), response()]
+    samples = [sample(Role.SOLVER, trace_tokens=tokens) for tokens in (2, 1, 0)]
     for each in samples:
         each.flags = [("harm", 0, 1)]
     metrics = flag_metrics(["harm"], samples, [Findings(flags=[], mixed=False, comment_heavy=None)] * 3)
@@ -135,7 +126,7 @@ class Looks:
         self.texts = iter(texts)
 
     def decode(self, ids: np.ndarray) -> str:
-        return "prompt" if len(ids) == 1 else next(self.texts)
+        return "prompt" if len(ids) == 3 else next(self.texts)
 
     async def look_at(self, texts: Sequence[Text]) -> list[Findings | None]:
         return [
@@ -152,7 +143,8 @@ SCREEN_OF_NEEDLES = Screen((Rule(name="needle", patterns=("needle",)),), (re.com
 
 
 async def test_flags_are_written_into_the_samples_and_what_was_given_up_is_not_looked_at() -> None:
-    samples = [response(), response(length=0, finish="given_up"), response(), response(length=4)]
+    lengths = {"length": 2}, {"length": 0, "finish": "given_up"}, {"length": 2}, {"length": 4}
+    samples = [sample(Role.SOLVER, "data", **each) for each in lengths]
     looks: Any = Looks("a needle", "aaa", "nothing")
     metrics = await Monitor(looks, looks, ["needle"]).watch(samples, {})
     assert [each.flags for each in samples] == [[("needle", 2, 8)], [], [], []]

@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import resource
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import FileOffset, JsonLines, LogOffsets, read_metrics, read_tasks
+from tests.runs.factory import largest_file
 
 TASK = Task(
     id="a", kind="deduction", program="def f(x): return '\u2028\x85\n'", inputs=("'\ud800ü'",), outputs=("'\\ud800'",),
@@ -45,15 +45,10 @@ def test_the_digest_grows_with_the_file_and_goes_on_after_a_restart(tmp_path: Pa
 
 
 def test_a_line_that_does_not_fit_on_the_disk_is_an_error(tmp_path: Path) -> None:
-    free = resource.getrlimit(resource.RLIMIT_FSIZE)
     log = JsonLines(tmp_path / "log")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, free[1]))
-    try:
-        with pytest.raises(OSError, match="could not be written"):
-            log.write([{"text": "x" * 5000}])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, free)
-        log.close()
+    with largest_file(1000), pytest.raises(OSError, match="could not be written"):
+        log.write([{"text": "x" * 5000}])
+    log.close()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

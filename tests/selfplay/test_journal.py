@@ -1,18 +1,23 @@
-"""Work that outlives its step: the next one begins it again with its answers, in this process or in another."""
+"""Work that outlives its step, in this process or in another, and `rollout.refill`: a step proposes until enough tasks
+are learnable, the same ones whatever finishes first."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from azr.config import ClusterConfig, Config, RolloutConfig, RunConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.records import Completion, Role
+from azr.prepare import contradictions
+from azr.records import Completion, Role, Sample
 from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem, write_journal
@@ -255,32 +260,33 @@ class RandomExecutor:
         return ExecutionResult(outputs=(call,) * len(request.inputs), deterministic=True if is_ok else None)
 
 
-class RandomEngine:
-    """Answers every kind, often badly, after random times; now and then it gives a response up.
+class Dice:
+    """Stands where the engine stands: the request's seed decides the texts, and other dice how long they take."""
 
-    The request's seed decides the answers. ``spread``: how many different proposals there are.
-    """
-
-    def __init__(self, spread: int) -> None:
-        self._spread = spread
+    def __init__(self, say: Callable[[random.Random, str], str], times: Any = random, gives_up: float = 0.0) -> None:
+        """``say`` writes one response to a prompt; ``gives_up``: chance that some of a request's are lacking."""
+        self._say, self._times, self._gives_up, self.asked = say, times, gives_up, Counter[int]()
 
     async def generate(self, prompt_ids: list[int], *, n: int, seed: int, **_: object) -> list[Completion]:
-        await asyncio.sleep(random.random() ** 6 * 0.05)
+        self.asked[seed] += 1
+        await asyncio.sleep(self._times.random() ** 6 * 0.05)
         rng, prompt = random.Random(seed), CODEC.decode(prompt_ids)
-        count = n if rng.random() < 0.97 else rng.randint(0, n)
-        return [completion(prompt_ids, self._text(rng, prompt)) for _ in range(count)]
+        count = rng.randint(0, n) if rng.random() < self._gives_up else n
+        return [completion(prompt_ids, self._say(rng, prompt)) for _ in range(count)]
 
-    def _text(self, rng: random.Random, prompt: str) -> str:
-        if prompt.startswith("<|propose|><|induction|>"):
-            inputs = "".join(f"<|input|>{rng.randint(0, self._spread) * 10 + i}" for i in range(rng.randint(1, 7)))
-            return f"{inputs}<|message|>hint<|end|>"
-        if prompt.startswith("<|propose|>"):
-            return proposal(f"a + {rng.randint(0, self._spread)}") if rng.random() < 0.8 else "<|program|>never"
-        if "<|induction|>" in prompt:
-            return rng.choice(["<|program|>def f(a):\n    return 3<|end|>", "no<|end|>"])
-        if "<|abduction|>" in prompt:
-            return rng.choice(["<|input|>1<|end|>", "x<|end|>"])
-        return rng.choice(["<|output|>3<|end|>", "<|output|>4<|end|>", "<|output|>4"])
+
+def anything(spread: int, rng: random.Random, prompt: str) -> str:
+    """Answers every kind, often badly. ``spread``: how many different proposals there are."""
+    if prompt.startswith("<|propose|><|induction|>"):
+        inputs = "".join(f"<|input|>{rng.randint(0, spread) * 10 + i}" for i in range(rng.randint(1, 7)))
+        return f"{inputs}<|message|>hint<|end|>"
+    if prompt.startswith("<|propose|>"):
+        return proposal(f"a + {rng.randint(0, spread)}") if rng.random() < 0.8 else "<|program|>never"
+    if "<|induction|>" in prompt:
+        return rng.choice(["<|program|>def f(a):\n    return 3<|end|>", "no<|end|>"])
+    if "<|abduction|>" in prompt:
+        return rng.choice(["<|input|>1<|end|>", "x<|end|>"])
+    return rng.choice(["<|output|>3<|end|>", "<|output|>4<|end|>", "<|output|>4"])
 
 
 def random_config(rng: random.Random) -> Config:
@@ -311,7 +317,8 @@ def random_config(rng: random.Random) -> Config:
 async def played_run(config: Config, folder: Path, kill_rate: float, steps: int = 5) -> list[StepResult]:
     """Play some steps. A run that is killed, in any moment, goes on after the last step that it recorded."""
     # Of equal proposals, who comes first is stored, so without an order there are none to compare runs by.
-    engine = RandomEngine(30 if config.run.deterministic or config.rollout.partial else 10**9)
+    spread = 30 if config.run.deterministic or config.rollout.partial else 10**9
+    engine = Dice(partial(anything, spread), gives_up=0.03)
     done, proposals, state = list[StepResult](), Counter[str](), list[dict[str, object]]()
     while len(done) < steps:
         buffer, journal = TaskBuffer(config.selfplay.kinds), Journal(engine)
@@ -381,3 +388,110 @@ def test_random_runs_with_kills_lose_and_double_nothing_and_equal_undisturbed_on
         killed = asyncio.run(played_run(config, tmp_path, 0.7))
         if not config.rollout.partial:
             assert killed == asyncio.run(played_run(config, tmp_path, 0.0)), seed
+
+
+WANTED, ASKS = 5, 3
+REFILL = replace_play(
+    replace(CONFIG, rollout=replace(CONFIG.rollout, refill=ASKS)), proposer_prompts=WANTED, solver_prompts=6
+)
+
+
+def taught(rng: random.Random, prompt: str, valid: float = 0.8) -> str:
+    """Well-formed proposals at that rate; a task is solved always, never or sometimes."""
+    if prompt.startswith("<|propose|>"):
+        return proposal(f"a + {rng.randrange(10**9)}") if rng.random() < valid else "<|program|>no form"
+    return f"<|output|>{3 if rng.random() < random.Random(prompt).choice([0.0, 0.5, 0.5, 1.0]) else 4}<|end|>"
+
+
+def played(config: Config, engine: Dice, number: int = 1, journal: Journal | None = None) -> StepResult:
+    journal = journal or Journal(engine)
+    return asyncio.run(self_play(config, engine, Executor(), seeded(config), number, journal=journal).play())
+
+
+def learnable(result: StepResult) -> list[bool]:
+    """Whether each proposal became a learnable task, in the order of their indices."""
+    proposed = sorted((each for each in result.samples if each.role is Role.PROPOSER), key=lambda each: each.problem_id)
+    return [each.solve_rate is not None and 0 < each.solve_rate < 1 for each in proposed]
+
+
+def groups(samples: list[Sample]) -> list[list[Sample]]:
+    found = defaultdict[str, list[Sample]](list)
+    for sample in samples:
+        if sample.phase == "estimate":
+            found[sample.group].append(sample)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+@pytest.mark.parametrize("number", range(1, 7))
+def test_as_few_are_proposed_as_hold_enough_learnable_tasks_and_the_same_ones_in_any_order(
+    number, is_deterministic
+) -> None:
+    config = replace(REFILL, run=replace(REFILL.run, deterministic=is_deterministic))
+    first, *others = (played(config, Dice(taught, random.Random(times)), number) for times in range(3))
+    assert all(other == first for other in others)
+    useful = learnable(first)
+    assert len(useful) == WANTED * ASKS or (sum(useful) == WANTED and useful[-1])
+    assert sum(each.phase == "solve" and each.used == "trained" for each in first.samples) == 6
+    assert all(each.used == "trained" for each in first.samples if each.role is Role.PROPOSER)
+    for group in groups(first.samples):
+        differ = len({each.accuracy for each in group}) > 1
+        assert {each.used for each in group} == {"trained" if differ else "unlearnable"}
+        assert all(each.reward is not None for each in group)
+
+
+def test_asking_ends_at_its_bound_and_never_begins_without_refill() -> None:
+    assert len(learnable(played(REFILL, Dice(partial(taught, valid=0.0))))) == WANTED * ASKS
+    once = replace(REFILL, rollout=replace(REFILL.rollout, refill=1))
+    result = played(once, Dice(taught))
+    assert len(learnable(result)) == WANTED and {each.used for each in result.samples} == {"trained"}
+    more, fewer = played(REFILL, Dice(taught)), {task.id for task in result.stored}
+    assert fewer < {each.problem_id for each in more.samples}, "what is asked first does not change"
+
+
+def test_answers_that_only_estimate_stay_estimates() -> None:
+    result = played(replace_play(REFILL, train_on_estimates=False), Dice(taught))
+    assert sum(learnable(result)) == WANTED
+    assert {each.used for group in groups(result.samples) for each in group} == {"estimate"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_step_that_is_killed_goes_on_as_if_it_had_not_been(seed: int, tmp_path: Path) -> None:
+    """A step that was played ahead is begun again in the same way."""
+    straight = played(REFILL, Dice(taught), 2)
+    rng = random.Random(seed)
+
+    async def run() -> StepResult:
+        engine = Dice(taught)
+        journal = Journal(engine)
+        for _ in range(3):
+            step = self_play(REFILL, engine, Executor(), seeded(REFILL), 2, journal=journal)
+            playing = asyncio.create_task(step.play())
+            await asyncio.sleep(rng.random() * 0.03)
+            write_journal(tmp_path, journal.copy(1))
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
+            await journal.close()
+            journal = Journal(engine)
+            journal.read(tmp_path, 1)
+        known = {number for _, each in journal._items.values() for number in each.answers}
+        engine.asked.clear()
+        result = await self_play(REFILL, engine, Executor(), seeded(REFILL), 2, journal=journal).play()
+        assert not known & set(engine.asked), "what was answered is not asked again"
+        return result
+
+    assert asyncio.run(run()) == straight
+
+
+def test_what_cannot_be_refilled_is_said() -> None:
+    def said(config: Config) -> str:
+        return " ".join(contradictions(config))
+
+    assert "rollout.refill" not in said(REFILL)
+    assert "selfplay.group_size" in said(replace_play(REFILL, group_size=1))
+    assert "ablation.new_tasks" in said(replace_play(REFILL, new_tasks=False))
+    alone = replace(REFILL, data=replace(REFILL.data, path="rows.jsonl", samples=1))
+    assert "data.samples" in said(alone)
+    assert "rollout.refill" not in said(replace(alone, data=replace(alone.data, samples=8)))
+    sft = replace(REFILL.algorithm, off_policy=replace(REFILL.algorithm.off_policy, loss="sft"))
+    assert "off_policy" in said(replace(alone, algorithm=sft, data=replace(alone.data, samples=8, traces=1)))
