@@ -1,7 +1,5 @@
 """``azr chat`` as it is typed, with a real engine."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

@@ -1,7 +1,5 @@
 """``azr cluster``: what it prints is what sbatch and KubeRay read."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

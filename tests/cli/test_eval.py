@@ -1,7 +1,5 @@
 """``azr eval`` with real engines and executors: results, resuming, comparing, and mistakes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

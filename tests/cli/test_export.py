@@ -1,7 +1,5 @@
 """``azr export``: what comes out of a run loads in transformers and in vLLM, and computes what the trainer computed."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

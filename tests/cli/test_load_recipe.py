@@ -1,7 +1,5 @@
 """A config by a recipe's name, a module, or a YAML file that builds on another."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """What is typed wrongly is told in one sentence, with exit code 2, and nothing is written."""
 
-from __future__ import annotations
-
 import shlex
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``azr new kind`` writes a package that works, all of it or nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``azr serve``: which ``vllm serve`` it becomes, and what a plain client of that gets."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Answers to rows: what is paid by each `reward.format`, by several graders, and why the rest is not."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 

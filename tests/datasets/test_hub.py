@@ -1,7 +1,5 @@
 """A data set of the hub, or a folder of one, becomes rows by the package `datasets`."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every row comes once an epoch, whatever changes between a checkpoint and the resume from it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path

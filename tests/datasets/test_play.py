@@ -1,7 +1,5 @@
 """Rows are answered by a scripted sampler and graded by the real graders, in their processes and sandboxes."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

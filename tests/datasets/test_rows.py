@@ -1,7 +1,5 @@
 """Rows are read as docs/data.md states them; the first that is none is named with its number."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

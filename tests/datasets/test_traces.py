@@ -1,7 +1,5 @@
 """Traces join a row's group as they are, or as a beginning that the policy goes on from."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Answers survive a kill at any byte, and nobody's file is overwritten."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

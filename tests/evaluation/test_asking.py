@@ -1,7 +1,5 @@
 """Scripted answers, the real executor: what a model is asked, and what is made of its answers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import nullcontext
 from functools import partial

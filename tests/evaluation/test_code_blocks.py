@@ -1,7 +1,5 @@
 """The program of a response, however its blocks are written: the last that defines what is asked for, and no other."""
 
-from __future__ import annotations
-
 import ast
 import textwrap
 

@@ -1,7 +1,5 @@
 """Two evaluations side by side, and what makes them incomparable."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The committed exams: what they hold, that no training document holds any of it, and that they are made again."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
 # ruff: noqa: RUF001 (signs that look like others are what is tested)
-from __future__ import annotations
 
 import asyncio
 import time

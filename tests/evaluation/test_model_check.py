@@ -1,7 +1,5 @@
 """Hugging Face, the trainer and a real vLLM agree about tiny random models of every family that may be trained."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A grader of the user's own: what it says counts, and what goes wrong in it costs its own answers only."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """Suites within a run: when and on what it is evaluated, and what it may not train on."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

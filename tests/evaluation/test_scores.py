@@ -1,7 +1,5 @@
 """Numbers of a table from a few answers, each computed by hand, and how often intervals hold the truth."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A whole evaluation with scripted answers: what it leaves, what it goes on from, and whom it makes way for."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """How values are asked for by worked examples, and what is read from answers about a program."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Functions of the trusted side that take a model's text are fast, whatever it is: they run where a run is driven."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time

@@ -1,7 +1,5 @@
 """Answers and evaluations as tests write them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterable, Mapping

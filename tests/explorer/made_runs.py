@@ -1,7 +1,5 @@
 """Run directories made by the real writers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The explorer's pages in a real browser: Debian's Chromium, driven by Playwright."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

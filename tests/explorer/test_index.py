@@ -1,7 +1,5 @@
 """Index and pages of evaluations show what the files hold, also of runs that grow, go back, are damaged, or are old."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """What the server answers, to whom, and that nothing in a run becomes markup."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import time

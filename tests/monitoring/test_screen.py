@@ -1,7 +1,5 @@
 """Rules find what they name, where they look; a file that is none is one sentence; no text holds up a run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

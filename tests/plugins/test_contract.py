@@ -1,7 +1,5 @@
 """The project's own kinds and the example keep the contract, and other kinds fail it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

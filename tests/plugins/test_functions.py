@@ -1,7 +1,5 @@
 """Rewards, bonuses and estimators of plug-ins: what goes wrong in them costs what it was about, and no more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Kinds of plug-ins: what they do with a model's text is done elsewhere, and what goes wrong costs that text only."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

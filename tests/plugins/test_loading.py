@@ -1,7 +1,5 @@
 """What plug-ins add is there by name, from modules and installed packages, and what cannot be used is one sentence."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A step of self-play beside plug-ins that are broken: what they fail over is not trained on, and all else is."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Samples made by hand, a clock, a limit on files, and waiting."""
 
-from __future__ import annotations
-
 import resource
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Which model is meant, and how it is asked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """An export says the same to a reader of the former keys (transformers 4, llama.cpp's converter); without think tokens
 nothing else about its tokenizer changes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

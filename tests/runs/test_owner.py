@@ -1,7 +1,5 @@
 """A run directory has one owner, and a crash leaves none."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Samples are written as they are declared and read back as they were, from lines of every schema."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,8 +1,6 @@
 """Work that outlives its step, in this process or in another, and `rollout.refill`: a step proposes until enough tasks
 are learnable, the same ones whatever finishes first."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter, defaultdict

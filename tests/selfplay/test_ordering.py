@@ -1,7 +1,5 @@
 """In a deterministic run a step's outcome does not depend on who finished first."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The completion format: its prompts, its parser, and worked examples that never become tasks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

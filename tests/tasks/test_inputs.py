@@ -1,7 +1,5 @@
 """Inputs as people write them: data stays as it is, expressions run once behind the walls, the rest is refused."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import time

@@ -1,7 +1,5 @@
 """Tasks that the known pairs of a task's program make for free."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

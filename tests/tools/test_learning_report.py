@@ -1,7 +1,5 @@
 """Run directories as runs write them, read back as a table and a figure."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """The forced lengths of `benchmarks.staleness`, and that what a response says before its end token is what counts."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from statistics import median

@@ -1,7 +1,5 @@
 """The update benchmark with toy sizes, on the CPU: the worker and its engine without Ray, at one rank."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

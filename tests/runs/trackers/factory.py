@@ -1,7 +1,5 @@
 """A run of a few steps as a tracker sees it."""
 
-from __future__ import annotations
-
 import io
 import os
 import socket

@@ -1,7 +1,5 @@
 """What holds for every tracker: a run does not wait for it and does not end with it, and it gets each step once."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A run with its trackers, through the logger that the experiment uses."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket
