@@ -66,9 +66,7 @@ def test_a_model_is_evaluated_and_everything_is_on_the_record(first: tuple[Path,
 
 
 @pytest.mark.long
-def test_a_second_evaluation_agrees_exactly_and_one_with_another_batch_within_the_interval(
-    first: tuple[Path, str], tmp_path: Path
-):
+def test_a_second_evaluation_agrees_exactly_and_one_with_another_batch_within_the_interval(first, tmp_path):
     data = file("cruxeval.jsonl").parent
     suites = ("--data", data, "--suite", "exam,cruxeval-o", "--limit", "24", "--samples", "8", "--k", "1,8")
     azr_eval(BASE, *suites, "--out", tmp_path / "same")

@@ -248,9 +248,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
 
 
 @pytest.mark.parametrize("typed, said", SENTENCES, ids=lambda words: words[:60])
-def test_a_mistake_is_one_sentence_and_nothing_is_written(
-    typed: str, said: str, places: dict[str, object], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_sentence_and_nothing_is_written(typed, said, places, capsys):
     def there() -> list[Path]:
         return sorted([*Path(str(places["here"])).rglob("*"), *Path("orz_ckpt").glob("eval/*")])
 

@@ -70,13 +70,6 @@ def test_several_counts_of_nodes_add_a_table(capsys):
     assert table.rstrip().splitlines()[-1].startswith("on 64 nodes a step takes ")
 
 
-def test_small_gpus_do_not_fit_and_a_knob_is_named(capsys):
-    small = ["plan", "azr_coder7b_ppo", "--gpus", "8", "--gpu-memory", "36"]
-    assert dispatch(small) == 1
-    text = capsys.readouterr().out
-    assert "what to change, in this order:\n  --train.offload-optimizer" in text
-
-
 def test_a_saved_config_and_a_model_of_unknown_shape(tmp_path, capsys):
     config = run.parse(mini, ["--model.path", "someone/new-model"]).config
     (tmp_path / "config.yaml").write_text(run.describe(config))

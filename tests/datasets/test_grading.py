@@ -90,9 +90,7 @@ async def test_a_number_without_a_box_is_paid_by_no_rule_that_asks_for_one(grade
         (PLAIN, r"\boxed{}", Reason.NO_ANSWER, Reason.NO_ANSWER, Reason.UNCLOSED_THINKING),
     ],
 )
-async def test_each_rule_pays_its_own_form(
-    graders: Any, prompt: str, response: str, strict: str, answer: str, thought: str
-) -> None:
+async def test_each_rule_pays_its_own_form(graders, prompt, response, strict, answer, thought):
     said = [await verdict(graders, prompt, response, form) for form in ("strict", "answer", "thought")]
     assert said == [strict, answer, thought]
 

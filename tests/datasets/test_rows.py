@@ -12,11 +12,7 @@ import pytest
 from azr.datasets.choice import keep_identity
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
-from azr.evaluation.graders.choice import Choice
 from azr.evaluation.graders.maths import MathGold
-from azr.evaluation.graders.programs import Calls
-from azr.evaluation.graders.programs import Tests as StdinTests
-from azr.evaluation.graders.value import ProgramValue
 
 MATH = {"prompt": "2 + 2?", "grader": "math", "answer": "4"}
 CALLS = {"prompt": "?", "grader": "calls", "entry": "f", "inputs": [[1]], "outputs": [2]}
@@ -69,18 +65,6 @@ def test_a_row_says_what_is_asked_how_it_is_graded_and_what_others_answered(tmp_
     assert first.question.gold == MathGold(("6", "six")) and [each.name for each in first.graders] == ["math"]
     assert (first.question.suite, first.question.id, first.question.message) == ("sums", "1", "3 + 3?")
     assert (second.question.suite, second.question.id, second.traces) == ("data", "x", ())
-
-
-def test_each_grader_gets_what_it_needs(tmp_path: Path) -> None:
-    rows = [
-        MATH,
-        {"prompt": "?", "grader": "choice", "answer": "B", "options": ["a", "b"]},
-        CALLS,
-        {"prompt": "?", "grader": "stdin", "inputs": ["1"], "outputs": ["2"]},
-        VALUE,
-    ]
-    golds = [type(row.question.gold) for row in read_rows(write(tmp_path / "rows.jsonl", *rows))]
-    assert golds == [MathGold, Choice, Calls, StdinTests, ProgramValue]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from azr.errors import UserError
 from azr.evaluation.question import Question
 from azr.evaluation.suites import hash_of
 from azr.evaluation.suites.exam import exam_questions
-from azr.records import Task
 from azr.tasks.normalize import fingerprint, normalize
 from azr.tasks.registry import KINDS
 from tools import exam
@@ -80,12 +79,3 @@ def test_what_is_no_exam_is_refused_in_one_sentence(tmp_path):
     (tmp_path / "deduction.jsonl").write_text('{"id": "a", "difficulty": "short"}\n')
     with pytest.raises(UserError, match=r"jsonl, row 1: this is no row of the suite \(it has no field 'program'\)"):
         exam_questions(tmp_path)
-
-
-def test_what_is_written_is_read_back(tmp_path):
-    task = Task(id="1", kind="induction", program="def f(a):\n    return a", inputs=("1", "'é'"), outputs=("1", "'é'"),
-                fingerprint="", message="same")  # fmt: skip
-    exam.write_exam(tmp_path, [("short", task)])
-    (each,) = exam_questions(tmp_path)
-    assert each.group == "induction/short" and each.gold.fingerprint == fingerprint(task.program)
-    assert (each.gold.inputs, each.gold.outputs, each.gold.message) == (task.inputs, task.outputs, "same")

@@ -147,14 +147,6 @@ def test_any_value_in_code_is_read_whole_or_not_at_all(value, sentence, before):
     assert stated == repr(value) if "`" not in repr(value) else stated in (None, repr(value))
 
 
-@settings(deadline=None)
-@given(first=st.integers(0, 99), second=st.integers(100, 199))
-def test_two_answers_are_none(first, second):
-    assert stated_value(f"The output is `{first}`.\nThe output is `{second}`.", OUTPUT) is None
-    assert stated_value(f"The output is `{first}` and `{second}`.", OUTPUT) is None
-    assert stated_value(f"The output is `{first}`.\nSo the final output is `{second}`.", OUTPUT) == str(second)
-
-
 PROGRAM = "def g(a, b=2):\n    return a * b"
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from azr.errors import UserError
 from azr.explorer import queries, record_files
 from azr.explorer.evaluations import read_side
 from azr.explorer.index import MAX_KEPT, NAME, RunIndex
@@ -254,15 +253,6 @@ def test_an_index_that_cannot_be_used_is_made_anew(damage: str, run: MadeRun) ->
         case "half a database":
             path.write_bytes(path.read_bytes()[:5000])
     assert count(opened(run)) == 16
-
-
-def test_an_index_may_be_deleted_and_a_folder_without_a_run_has_none(run: MadeRun, tmp_path: Path) -> None:
-    opened(run).close()
-    (run.path / NAME).unlink()
-    assert count(opened(run)) == 16
-    with pytest.raises(UserError, match="There is no run in"):
-        RunIndex(tmp_path)
-    assert not (tmp_path / NAME).exists()
 
 
 def test_two_may_index_and_read_at_once(run: MadeRun) -> None:

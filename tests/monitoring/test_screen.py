@@ -77,9 +77,7 @@ RULE = "[[rule]]\nname = 'x'\npatterns = ['a']\n"
         (RULE + "where = 'prompt'", "holds no rules .*prompt"),
     ],
 )
-def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(tmp_path, text, said):
     config = Config(safety=SafetyConfig(patterns=str(write(tmp_path, text))))
     with pytest.raises(UserError, match=said) as caught:
         prepare(config, fetch=False, into_run=False)

@@ -77,9 +77,7 @@ async def test_an_own_bonus_is_paid_and_sees_what_bonuses_see(bad: str) -> None:
         ("hangs", "took over 1.5 s, or ended its process"),
     ],
 )
-async def test_a_proposal_that_a_reward_or_bonus_fails_over_is_not_paid(
-    bad: str, name: str, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_proposal_that_a_reward_or_bonus_fails_over_is_not_paid(bad, name, said, caplog):
     assert await pay(name) is None
     assert f"{bad}: reward {name} {said}; such a proposal is not trained on" in caplog.text
     assert await pay("medium", f"bonus_{name}:0.5") is None

@@ -6,7 +6,6 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -84,9 +83,7 @@ kinds = [Sums()]
 """
 
 
-async def test_a_task_needs_no_program_and_has_a_payload_and_labels_of_its_own(
-    plugin: Callable[[str], str], tmp_path: Path, processes: None
-) -> None:
+async def test_a_task_needs_no_program_and_has_a_payload_and_labels_of_its_own(plugin, tmp_path, processes):
     load_plugins([plugin(OWN_LABELS)])
     kind = KINDS["sums"]
     for style in (CompactFormat(), ChatFormat(str)):
@@ -108,9 +105,7 @@ async def test_a_task_needs_no_program_and_has_a_payload_and_labels_of_its_own(
     assert hash(task)
 
 
-async def test_tasks_of_a_file_are_checked_as_proposals(
-    plugin: Callable[[str], str], tmp_path: Path, processes: None
-) -> None:
+async def test_tasks_of_a_file_are_checked_as_proposals(plugin, tmp_path, processes):
     load_plugins([plugin(OWN_LABELS)])
     records = [{"kind": "sums", "program": "", "inputs": [], "payload": {"numbers": [3, 4]}}]
     records += [
@@ -204,9 +199,7 @@ def broken(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, proces
         ("runs", "raised ValueError: it ran programs over 64 times for one response"),
     ],
 )
-async def test_a_proposal_that_a_kind_fails_over_is_lost_and_the_log_names_the_kind(
-    broken: str, text: str, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_proposal_that_a_kind_fails_over_is_lost_and_the_log_names_the_kind(broken, text, said, caplog):
     async def run(request: ExecutionRequest) -> ExecutionResult:
         return ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),))
 
@@ -261,9 +254,7 @@ kinds = [Lengths()]
 """
 
 
-async def test_a_kind_derives_tasks_from_those_of_others_and_others_from_its(
-    plugin: Callable[[str], str], processes: None
-) -> None:
+async def test_a_kind_derives_tasks_from_those_of_others_and_others_from_its(plugin, processes):
     load_plugins([plugin(DERIVING)])
     deduction = replace(KINDS["deduction"].seed(), program="def f(a):\n    return len(a)", outputs=("11",))
     (derived,) = await derived_tasks(deduction, ["lengths"], 5, random.Random(0))

@@ -63,9 +63,7 @@ def test_a_file_that_names_nobody_is_harmless(tmp_path: Path, text: str) -> None
     RunOwner(tmp_path).release()
 
 
-def test_where_a_disk_has_no_locks_the_process_itself_is_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_disk_has_no_locks_the_process_itself_is_looked_for(tmp_path, monkeypatch):
     def no_locks(*args: object) -> None:
         raise OSError(run_dir.errno.ENOLCK, "No locks available")
 

@@ -50,9 +50,7 @@ def test_a_root_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         RunDirectory.create(config(tmp_path / "file" / "runs"))
 
 
-def test_two_runs_racing_for_a_folder_leave_one_winner_and_no_draft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_runs_racing_for_a_folder_leave_one_winner_and_no_draft(tmp_path, monkeypatch):
     # The loser looked before the winner was there: only the rename can tell.
     winner = RunDirectory.create(config(tmp_path))
     looks: list[RunConfig] = []

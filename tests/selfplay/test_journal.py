@@ -83,14 +83,6 @@ async def test_a_refused_proposal_lets_a_stored_task_be_solved_while_others_are_
     assert solved == ["000001-deduction-0001", "seed-deduction"]
 
 
-async def test_refusals_do_not_change_how_many_stored_tasks_are_solved() -> None:
-    proposals = ["<|program|>no form"] * 4 + [proposal("a + 1"), proposal("a + 2")]
-    config = replace_play(CONFIG, proposer_prompts=6, solver_prompts=5, train_on_estimates=False)
-    result = await step(config, Engine(proposals), seeded(config)).play()
-    solved = Counter(t.problem_id for t in trained(result) if t.role is Role.SOLVER)
-    assert solved == {"seed-deduction": 3, "000001-deduction-0004": 1, "000001-deduction-0005": 1}
-
-
 @pytest.mark.parametrize(("num_refused", "num_needed", "num_at_once"), [(5, 25, 10), (20, 25, 10), (5, 9, 0)])
 async def test_a_step_begins_with_the_stored_tasks_that_the_last_one_needed_and_solves_as_many_as_without(
     num_refused: int, num_needed: int, num_at_once: int
@@ -127,9 +119,7 @@ def saved(journal: Journal, step: int, folder: Path, engine: Engine) -> Journal:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_next(
-    restarted: bool, tmp_path: Path
-) -> None:
+async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_next(restarted, tmp_path):
     config, buffer = replace_play(PARTIAL, proposer_prompts=10, solver_prompts=10), seeded(PARTIAL)
     # The group that estimates one task takes long; its proposal has been sampled.
     engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("solve", "a + 7"))
@@ -190,17 +180,6 @@ async def test_a_step_that_ends_while_a_proposal_is_rejected_can_be_resumed(tmp_
     await journal.close()
     result = await step(config, engine, seeded(config), 1, restored).play()
     assert funnel(result, "deduction").rejected == {"malformed": 1}
-
-
-async def test_a_step_played_ahead_finds_its_answers_after_a_restart(tmp_path: Path) -> None:
-    config = replace_play(PARTIAL, proposer_prompts=4, solver_prompts=4)
-    engine, buffer = Engine([proposal(f"a + {n}") for n in range(4)]), seeded(config)
-    journal = Journal(engine)
-    ahead = await step(config, engine, buffer, 2, journal).play()
-    silent = Engine([])
-    resumed = saved(journal, 1, tmp_path, silent)
-    again = await step(config, silent, seeded(config), 2, resumed).play()
-    assert again == ahead and not silent.asked
 
 
 async def test_a_request_goes_on_when_its_work_is_cancelled_and_is_not_made_again() -> None:
@@ -376,9 +355,7 @@ def check(result: StepResult, buffer: TaskBuffer, proposals: Counter[str]) -> No
 
 
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 212), marks=pytest.mark.long)])
-def test_random_runs_with_kills_lose_and_double_nothing_and_equal_undisturbed_ones(
-    seeds: range, tmp_path: Path
-) -> None:
+def test_random_runs_with_kills_lose_and_double_nothing_and_equal_undisturbed_ones(seeds, tmp_path):
     """With partial rollouts the step of a straggler is a matter of time, so those runs are not compared."""
     for seed in seeds:
         random.seed(seed)
@@ -422,9 +399,7 @@ def groups(samples: list[Sample]) -> list[list[Sample]]:
 
 @pytest.mark.parametrize("is_deterministic", [False, True])
 @pytest.mark.parametrize("number", range(1, 7))
-def test_as_few_are_proposed_as_hold_enough_learnable_tasks_and_the_same_ones_in_any_order(
-    number, is_deterministic
-) -> None:
+def test_as_few_are_proposed_as_hold_enough_learnable_tasks_and_the_same_ones_in_any_order(number, is_deterministic):
     config = replace(REFILL, run=replace(REFILL.run, deterministic=is_deterministic))
     first, *others = (played(config, Dice(taught, random.Random(times)), number) for times in range(3))
     assert all(other == first for other in others)

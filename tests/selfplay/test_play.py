@@ -232,14 +232,6 @@ async def test_length_may_cost_proposer_and_solver_and_leaves_the_solve_rate(pla
         assert each.reward == pytest.approx(base + cost)
 
 
-async def test_an_unsolvable_task_is_stored_and_pays_nothing(play):
-    config = replace_play(CONFIG, proposer_prompts=1)
-    script = Script([proposal("a + 1")], lambda prompt, attempt: "<|output|>0<|end|>")
-    result, buffer = await play(config, script)
-    assert buffer.sizes() == {"deduction": 2} and len(result.stored) == 1
-    assert [t.reward for t in trained(result) if t.role is Role.PROPOSER] == [0.0]
-
-
 class LostVerifying:
     """An executor that validates proposals and fails whenever an abduction is graded."""
 

@@ -132,14 +132,6 @@ async def test_what_did_not_run_well_is_never_a_task(kind, result, refusal):
     assert await validate(kind, *sections, run=Runner(result), references=(seed,)) is refusal
 
 
-async def test_abduction_takes_any_preimage_on_several_lines():
-    kind, stated = KINDS["abduction"], await task("abduction", ADD, "1, 2", "3")
-    answer, run = [Section("input", "0,\n3")], Runner(ran("3"))
-    assert await kind.grade(stated, answer, run) is Verdict.RIGHT
-    assert [request.inputs for request in run.requests] == [("0, 3",)]
-    assert await kind.grade(stated, answer, Runner(ran("4"))) is Verdict.WRONG
-
-
 @pytest.mark.parametrize("kind", ["abduction", "induction"])
 async def test_a_lost_executor_is_not_a_wrong_answer(kind):
     seed, lost = KINDS[kind].seed(), Runner(ended(CallStatus.LOST))
@@ -171,15 +163,6 @@ async def test_an_induction_message_may_not_state_the_program():
 
 
 PROPOSED_ERROR = (Section("program", ADD), Section("input", "1, 'a'"))
-
-
-async def test_the_error_kind_is_playable():
-    kind, raised = KINDS["error"], Runner(ended(CallStatus.RAISED, "TypeError"))
-    stated = await validate("error", *PROPOSED_ERROR, run=raised)
-    assert isinstance(stated, Task) and stated.outputs == ("TypeError",)
-    verdicts = {"TypeError": Verdict.RIGHT, "NoError": Verdict.WRONG, "it fails": Verdict.MALFORMED}
-    for answer, verdict in verdicts.items():
-        assert await kind.grade(stated, [Section("output", answer)], nothing_runs) is verdict
 
 
 @pytest.mark.parametrize("status", [CallStatus.TIMEOUT, CallStatus.MEMORY, CallStatus.CRASHED])

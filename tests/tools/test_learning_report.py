@@ -153,9 +153,7 @@ def test_the_whole_exam_is_shown_where_every_run_was_evaluated_on_it(folders: li
         read(folders[0], base)
 
 
-def test_the_first_arm_is_compared_with_the_base_and_each_other_arm_over_seeds_and_tasks(
-    folders: list[Path], tmp_path: Path
-) -> None:
+def test_the_first_arm_is_compared_with_the_base_and_each_other_arm_over_seeds_and_tasks(folders, tmp_path):
     base = write_eval(tmp_path / "base", 0.2, seed=8)
     *main_arm, still, noise, fixed = folders
     for seed, (path, share) in enumerate(zip([*main_arm, fixed, still], [0.5, 0.5, 0.6, 0.3, 0.2], strict=True)):
@@ -217,16 +215,11 @@ def test_an_interval_over_seeds_is_students() -> None:
     assert str(merged) == "20.0 → 32.0 (+12.0 [+7.0, +17.0])"
 
 
-def test_the_command_prints_the_table_and_draws_the_figure(
-    folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_the_table_and_draws_a_figure_with_a_line_per_arm(folders, tmp_path, capsys):
     out = tmp_path / "learning.png"
     main([*map(str, folders), "--out", str(out)])
     assert "| self-play | learning rate 0 |" in capsys.readouterr().out
     assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size > 10_000
-
-
-def test_the_figure_has_a_line_per_arm_with_an_interval(folders: list[Path]) -> None:
     axes, lines, volume = report.figure(arms([read(path) for path in folders])).axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "self-play, 3 seeds", "learning rate 0", "rewards shuffled", "seed tasks only",

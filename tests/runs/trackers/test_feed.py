@@ -133,9 +133,7 @@ def test_one_that_hangs_holds_nothing_up(tmp_path: Path, folder: Path, monkeypat
     FolderTracker.may_write.set()
 
 
-def test_samples_that_are_not_taken_hold_no_numbers_back(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_that_are_not_taken_hold_no_numbers_back(tmp_path, folder, monkeypatch):
     def refuse(self: Tracker, step: int, tables: Mapping[str, Table]) -> None:
         raise OSError("no place for files")
 
@@ -162,12 +160,6 @@ def test_samples_that_are_not_taken_hold_no_numbers_back(
 def test_a_wrong_name_is_answered_with_a_sentence(to: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=sentence):
         check_names(config(tmp_path, *to).tracking)
-
-
-def test_names_may_be_joined_by_commas(tmp_path: Path) -> None:
-    tracking = config(tmp_path, "tensorboard,wandb", "mlflow").tracking
-    check_names(tracking)
-    assert tracking.names == ("tensorboard", "wandb", "mlflow")
 
 
 def test_a_sample_is_the_best_and_the_worst_of_each_player_and_some_tasks() -> None:

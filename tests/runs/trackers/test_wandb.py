@@ -19,9 +19,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clean_environment(monkeypatch, tmp_path)
 
 
-def test_an_offline_run_holds_numbers_histograms_tables_and_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_offline_run_holds_numbers_histograms_tables_and_config(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     WandbTracker.check(config(tmp_path, "wandb"))
     tracker = WandbTracker()

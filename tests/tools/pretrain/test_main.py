@@ -1,15 +1,11 @@
 from pathlib import Path
 
-import pytest
-
 from tools.pretrain import __main__ as command
 from tools.pretrain.corpus import CORPORA
 from tools.pretrain.loop import OptimConfig
 
 
-def test_the_defaults_are_those_of_the_committed_model_and_options_replace_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_defaults_are_those_of_the_committed_model_and_options_replace_them(monkeypatch, capsys):
     calls: list[tuple[object, ...]] = []
     monkeypatch.setattr(command, "run", lambda *arguments: calls.append(arguments))
     command.main([])
