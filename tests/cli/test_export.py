@@ -249,12 +249,6 @@ def test_think_tokens_are_removed_on_request(run: Path, tmp_path: Path):
     assert torch.equal(logits(tmp_path / "remove"), logits(policy(run, 3)))
 
 
-def test_a_run_without_a_policy_says_so(tmp_path: Path, tiny_model_path: Path, capsys):
-    run = save_run(tmp_path, path=str(tiny_model_path))
-    assert export(run.path, tmp_path / "out") == 2
-    assert "checkpoints holds no policy yet" in capsys.readouterr().err
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 

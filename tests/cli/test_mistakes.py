@@ -14,6 +14,7 @@ from tests.explorer.made_runs import small_run
 from tests.tiny_models import save_run, save_tiny
 
 NO_CONFIGS = ("{", "[]", "{}", '{"model_type": "nonesuch"}', '{"model_type": "qwen2"}')
+OTHER_CONFIGS = {"mixtral": '{"model_type": "mixtral"}', "llama": '{"model_type": "llama", "hidden_size": 8}'}
 SENTENCES = [
     ("", "azr needs a command: run, recipes, execute, "),
     ("exceute", "There is no command 'exceute'; did you mean execute? azr --help lists all."),
@@ -213,6 +214,14 @@ SENTENCES = [
     ("run {mini} --resume --verify all", "--verify: invalid choice: 'all'"),
     ("run {mini} --restart --resume", "--resume goes on with a run and --restart begins it again"),
     ("doctor --recipe nosuch", "There is no recipe 'nosuch'. azr recipes lists all."),
+    ("run {mini} --eval.path playground", "There is no exam in playground"),
+    ("run {mini} --run.root README.md/runs", "Nothing can be written into"),
+    ("run {mini} --run.root {here} --resume", "There is no run in"),
+    ("run {mini} --resume nowhere/checkpoints/step_000003", "There is no run in"),
+    ("run {mini} --model.path Qwen/Qwen2.5-14B", "The run does not fit on 1 node(s) of 1 GPU(s) with 80 GiB"),
+    ("plan azr_7b_ppo --model.path {here}/mixtral", "describes a 'mixtral' model"),
+    ("plan azr_7b_ppo --model.path {here}/llama", "lacks 'num_attention_heads'"),
+    ("export {bare} {out}", "checkpoints holds no policy yet"),
     ("run azr_14m_mini --eval.suites exam nosuch --dry-run", "There is no suite 'nosuch'. azr eval --list names all."),
 ]
 
@@ -222,10 +231,10 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
     """A model that chats, a run with the policies of two steps, one to be explored, rows, and a port that is taken."""
     here = tmp_path_factory.mktemp("mistakes")
     chat = save_tiny(here / "chat", "qwen2", chat_tokenizers.chatml(), max_position_embeddings=8192)
-    run = save_run(here, 3, 10)
-    for index, text in enumerate(NO_CONFIGS):
-        byte_tokenizer().save_pretrained(here / str(index))
-        (here / str(index) / "config.json").write_text(text)
+    run, bare = save_run(here, 3, 10), save_run(here / "bare")
+    for name, text in [*((str(index), text) for index, text in enumerate(NO_CONFIGS)), *OTHER_CONFIGS.items()]:
+        byte_tokenizer().save_pretrained(here / name)
+        (here / name / "config.json").write_text(text)
     save_tiny(here / "caps", "gemma2", byte_tokenizer())
     save_tiny(here / "scores", "gemma2", byte_tokenizer(), final_logit_softcapping=None)
     for name, family in (("spoiled", "qwen2"), ("mute", "llama")):
@@ -244,7 +253,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
             "out": here / "out",
         }
         more = {"model": tiny_model_path, "base": "data/azr_14m_base", "mini": "azr_14m_three_kinds --dry-run"}
-        yield {**files, **more, "taken": taken.getsockname()[1], "here": here}
+        yield {**files, **more, "taken": taken.getsockname()[1], "here": here, "bare": bare.path}
 
 
 @pytest.mark.parametrize("typed, said", SENTENCES, ids=lambda words: words[:60])

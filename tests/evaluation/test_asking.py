@@ -129,12 +129,6 @@ async def test_a_model_of_tags_answers_questions_about_programs_by_tags():
     assert verdicts(answers) == [Verdict.MALFORMED, Verdict.MALFORMED]
 
 
-def test_a_model_of_tags_is_not_asked_in_words():
-    question = Question(id="1", suite="math500", group="all", message="1 + 1?", gold=MathGold(("2",)))
-    with pytest.raises(UserError, match="math500 needs a model that reads words"):
-        prompt_ids(TAGS, question)
-
-
 async def test_words_are_asked_by_the_template_and_the_last_answer_counts(words: PromptCodec):
     needs("math_verify")
     question = Question(id="1", suite="math500", group="all", message="1 + 1?", gold=MathGold(("2",)))

@@ -258,11 +258,6 @@ def test_the_tags_are_spelled_and_all_else_keeps_its_id(plain: list[str], where_
     assert loaded.eos_token == "<|im_end|>"
     unchanged = "no tags: <tool_call>x</tool_call><|im_end|>"
     assert loaded.encode(unchanged) == before.encode(unchanged).ids
-
-
-def test_no_file_brings_the_tags_back(tmp_path: Path):
-    qwen3_like(tmp_path, LAST, {"additional_special_tokens": list(TAGS)})
-    remove_think_tokens(tmp_path)
     for path in tmp_path.glob("*.json"):
         assert not any(f'"{tag}"' in path.read_text() for tag in TAGS), path.name
 

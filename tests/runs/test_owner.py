@@ -12,6 +12,7 @@ import pytest
 from azr.errors import UserError
 from azr.runs import run_dir
 from azr.runs.run_dir import OWNER_FILE, Owner, RunOwner
+from tests.runs.factory import until
 
 HOLDER = """
 import sys, time
@@ -85,9 +86,5 @@ def test_a_sign_of_life_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(run_dir, "HEARTBEAT_S", 0.01)
     mine = RunOwner(tmp_path)
     os.utime(tmp_path / OWNER_FILE, (1, 1))
-    for _ in range(500):
-        if (tmp_path / OWNER_FILE).stat().st_mtime > 1:
-            break
-        mine._released.wait(0.01)
-    assert (tmp_path / OWNER_FILE).stat().st_mtime > 1
+    until(lambda: (tmp_path / OWNER_FILE).stat().st_mtime > 1)
     mine.release()

@@ -40,14 +40,9 @@ def test_an_empty_folder_is_free(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "first").touch()
-    with pytest.raises(UserError, match="first is a file"):
-        RunDirectory.create(config(tmp_path))
-
-
-def test_a_root_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"choose another --run\.root"):
-        RunDirectory.create(config(tmp_path / "file" / "runs"))
+    for root, said in ((tmp_path, "first is a file"), (tmp_path / "first" / "runs", r"choose another --run\.root")):
+        with pytest.raises(UserError, match=said):
+            RunDirectory.create(config(root))
 
 
 def test_two_runs_racing_for_a_folder_leave_one_winner_and_no_draft(tmp_path, monkeypatch):

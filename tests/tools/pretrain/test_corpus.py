@@ -12,7 +12,7 @@ from azr.tasks.base import Proposal, ProposalLimits, Verdict
 from azr.tasks.error import NO_ERROR
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
-from tools.pretrain.corpus import CORPORA, batches, make_document, make_task, solver_prompt
+from tools.pretrain.corpus import CORPORA, batches, make_document, make_task
 from tools.pretrain.generator import compile_program
 
 LIMITS = ProposalLimits(source_bytes=4096, induction_inputs=6, repeats=1)
@@ -56,14 +56,6 @@ async def test_every_kind_accepts_its_own_proposals_and_solutions():
             assert isinstance(accepted, Task)
             assert (accepted.program, accepted.inputs, accepted.outputs) == (task.program, task.inputs, task.outputs)
             assert await kind.grade(task, kind.solution(task), run) is Verdict.RIGHT
-
-
-def test_a_solver_prompt_does_not_show_what_is_hidden():
-    rng = random.Random(3)
-    task: Task = make_task(rng, "induction", 6)
-    prompt = solver_prompt(KINDS["induction"], task)
-    assert task.program not in prompt
-    assert prompt.count("<|input|>") == 3
 
 
 def test_batches_pad_right_within_the_budget_and_mark_answers(compact_tokenizer, corpus_config):
