@@ -135,6 +135,14 @@ async def test_what_did_not_run_well_is_never_a_task(kind, result, refusal):
     assert await validate(kind, *sections, run=Runner(result), references=(seed,)) is refusal
 
 
+async def test_abduction_takes_any_preimage_on_several_lines():
+    kind, stated = KINDS["abduction"], await task("abduction", ADD, "1, 2", "3")
+    answer, run = [Section("input", "0,\n3")], Runner(ran("3"))
+    assert await kind.grade(stated, answer, run) is Verdict.RIGHT
+    assert [request.inputs for request in run.requests] == [("0, 3",)]
+    assert await kind.grade(stated, answer, Runner(ran("4"))) is Verdict.WRONG
+
+
 @pytest.mark.parametrize("kind", ["abduction", "induction"])
 async def test_a_lost_executor_is_not_a_wrong_answer(kind):
     seed, lost = KINDS[kind].seed(), Runner(ended(CallStatus.LOST))
