@@ -306,10 +306,6 @@ def pipe():
         os.close(end)
 
 
-async def all_lines(descriptor: int) -> list[tuple[int, bytes | None]]:
-    return [line async for line in execute.read_lines(descriptor)]
-
-
 @pytest.mark.parametrize(
     "content, lines",
     [
@@ -327,7 +323,7 @@ async def test_a_file_is_read_line_by_line(content, lines, tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(content)
     with path.open("rb", buffering=0) as file:
-        assert await all_lines(file.fileno()) == list(enumerate(lines, 1))
+        assert [line async for line in execute.read_lines(file.fileno())] == list(enumerate(lines, 1))
 
 
 async def test_a_line_of_a_pipe_is_there_before_the_next_one_is_written(pipe):

@@ -55,21 +55,13 @@ def page(of: TestClient, path: str, status: int = 200) -> Page:
     return Page(response.text)
 
 
-def crawl(of: TestClient, start: str = "/0/") -> dict[str, Page]:
-    """Every page that links lead to."""
-    seen: dict[str, Page] = {}
-    waiting = [start]
-    while waiting:
-        path = waiting.pop()
-        if path not in seen:
-            seen[path] = page(of, path)
-            waiting += seen[path].links
-    return seen
-
-
 def safe_pages(of: TestClient) -> dict[str, Page]:
-    """All pages; none has markup from a run, or a link to elsewhere."""
-    pages = crawl(of)
+    """Every page that links lead to; none has markup from a run, or a link to elsewhere."""
+    pages, waiting = dict[str, Page](), ["/0/"]
+    while waiting:
+        if (path := waiting.pop()) not in pages:
+            pages[path] = page(of, path)
+            waiting += pages[path].links
     assert {re.split(r"[/?]", path)[2] for path in pages} == {"", *BODIES, *COMPARING}
     for path, found in pages.items():
         assert found.tags.count("script") == found.tags.count("h1") == 1, path

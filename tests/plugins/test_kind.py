@@ -315,8 +315,9 @@ def bad(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, processes
 async def pay(proposer: str = "learnability", *bonuses: str) -> dict[str, float] | None:
     """Return the parts of a proposal's reward; None if it has none."""
     config = RewardConfig(proposer=proposer, intrinsic=IntrinsicRewardConfig(bonuses=bonuses))
-    proposal = Sample(role=Role.PROPOSER, kind=TASK.kind, problem_id=TASK.id, group="propose:x")
+    proposal = Sample(role=Role.PROPOSER, kind=TASK.kind, problem_id=TASK.id, group="propose:x", used="recorded")
     await reward_proposal(proposal, TASK, [TASK], lambda: [TASK, TASK], config, 100)
+    assert (proposal.used == "trained") == (proposal.reward is not None), "nothing is learned from what is not paid"
     return proposal.reward_parts if proposal.reward is not None else None
 
 

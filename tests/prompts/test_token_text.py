@@ -41,17 +41,13 @@ def by_words() -> PreTrainedTokenizerFast:
     return trained(pre_tokenizers.Sequence([split, level]), normalizer=normalizers.NFC())
 
 
-def across_words() -> PreTrainedTokenizerFast:
-    """Nothing says where two tokens meet."""
-    return trained(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-
-
 TOKENIZERS = {
     "own": AutoTokenizer.from_pretrained(BASE),
     "gpt2": trained(pre_tokenizers.ByteLevel(add_prefix_space=False)),
     "prefix space": trained(pre_tokenizers.ByteLevel(add_prefix_space=True)),
     "qwen": by_words(),
-    "across words": across_words(),
+    # Nothing says where two tokens meet.
+    "across words": trained(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)),
     "bytes": chatml(),
     "bytes with bos": llama(),
 }

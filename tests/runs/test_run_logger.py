@@ -1,11 +1,7 @@
 import asyncio
-import gzip
 import io
 import json
 import math
-import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -112,67 +108,6 @@ async def test_a_failure_that_nobody_asked_about_is_in_the_log(tmp_path: Path) -
     await logger.log_rollouts(1, [], decode)
     logger.close()
     assert "could not be written" in logger.run.log.read_text()
-
-
-WRITES_UNTIL_KILLED = """
-import asyncio, itertools, os, sys
-from pathlib import Path
-from azr.records import PromptIds, Role
-from azr.runs.progress import open_progress
-from azr.runs.run_logger import RunLogger
-from azr.runs.checkpoint_store import RunState
-from tests.runs.factory import sample
-from tests.runs.test_run_logger import config
-
-root, done = Path(sys.argv[1]), int(sys.argv[2])
-
-texts = itertools.count()
-
-def deadly(ids):
-    if next(texts) == 10:
-        os.kill(os.getpid(), 9)
-    return "text"
-
-async def run():
-    if done:
-        state = RunState.read(root / "checkpoint")[0]
-        logger = RunLogger.reopen(config(root), open_progress(), done, state.offsets)
-    else:
-        logger = RunLogger.create(config(root), open_progress())
-    for step in range(done + 1, 9):
-        decode = deadly if step == int(sys.argv[3]) else str
-        await logger.log_rollouts(step, [sample(Role.SOLVER)] * 20, decode)
-        logger.end_step(step, [], {}, {})
-        if step % 2 == 0:
-            await logger.flush()
-            RunState(step=step, elapsed_s=0.0, offsets=logger.offsets()).write(root / "draft")
-            os.replace(root / "draft" / "driver.json", root / "checkpoint" / "driver.json")
-    logger.close()
-
-asyncio.run(run())
-"""
-
-
-def test_a_run_that_is_killed_while_it_writes_has_every_text_once(tmp_path: Path) -> None:
-    for name in ("draft", "checkpoint"):
-        (tmp_path / name).mkdir()
-
-    def play(done: int, kill_at: int) -> int:
-        command = [sys.executable, "-c", WRITES_UNTIL_KILLED, str(tmp_path), str(done), str(kill_at)]
-        return subprocess.run(command, check=False, capture_output=True).returncode
-
-    assert play(0, 3) == -signal.SIGKILL
-    run = RunDirectory(tmp_path / "run")
-    left = sorted(path.name for path in run.rollouts(1).parent.iterdir())
-    assert left == [".step_000003.jsonl.gz", "step_000001.jsonl.gz", "step_000002.jsonl.gz"]
-    assert play(2, 0) == 0
-    assert sorted(path.name for path in run.rollouts(1).parent.iterdir()) == [
-        f"step_{step:06d}.jsonl.gz" for step in range(1, 9)
-    ]
-    for step in range(1, 9):
-        with gzip.open(run.rollouts(step), "rt") as file:
-            assert [json.loads(line)["step"] for line in file] == [step] * 20
-    assert [step for step, _ in read_metrics(run.metrics)] == list(range(1, 9))
 
 
 async def test_a_diverged_step_is_refused_and_leaves_no_line(tmp_path: Path) -> None:
