@@ -83,9 +83,12 @@ async def test_what_an_engine_answered_before_it_failed_is_not_asked_again(model
         await run_evaluation(evaluation(model, data), out, first, resume=False)
     assert not (out / "results.json").exists()
     kept = len(keys(out))
+    with pytest.raises(UserError, match="holds an evaluation already: go on with it by --resume"):
+        await run_evaluation(evaluation(model, data), out, second, resume=False)
     (row,) = await run_evaluation(evaluation(model, data), out, second, resume=True)
     assert second.asked == 2 * (ROWS - kept // 3) and len(set(keys(out))) == len(keys(out)) == 3 * ROWS
     assert row.estimates["greedy"].value == row.estimates["pass@2"].value == 1 and row.questions == ROWS
+    assert json.loads((out / "results.json").read_text())["answered_before"] == kept // 3
 
 
 async def test_another_k_changes_the_results_and_asks_nothing(model, data, tmp_path):

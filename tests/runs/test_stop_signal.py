@@ -14,16 +14,6 @@ from azr.runs.stop_signal import MalformedAlarm, StopRequested, StopSignal, shor
 from tests.runs.factory import completion, sample
 
 
-async def test_work_is_done_without_a_signal():
-    async def work() -> str:
-        return "done"
-
-    stop_signal = StopSignal()
-    with stop_signal.listening(print):
-        assert await stop_signal.cancel_on_stop(work()) == "done"
-        stop_signal.raise_if_requested()
-
-
 @pytest.mark.parametrize("received", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_the_first_signal_gives_up_work_in_progress(received):
     stop_signal, log, ended = StopSignal(), [], []
@@ -103,14 +93,6 @@ async def test_the_second_signal_cancels_whatever_goes_on():
 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.create_task(run())
-
-
-async def test_failures_of_the_work_are_its_own():
-    async def work() -> None:
-        raise ValueError("mistake")
-
-    with pytest.raises(ValueError, match="mistake"):
-        await StopSignal().cancel_on_stop(work())
 
 
 async def test_cancelling_the_waiting_cancels_the_work():
