@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from azr.evaluation.answer_file import ANSWERS, AnswerFile
 from azr.evaluation.periodic import Evaluated
 from azr.records import FinishReason, Judgement, Role, Sample, Task
 from azr.runs.sample_file import JsonLines, write_samples
@@ -76,10 +75,6 @@ class MadeRun:
         Evaluated({}, list(answers), {"suites": ["exam"]}).write(path)
         return path
 
-    def azr_eval(self, name: str, answers: Sequence[Sample]) -> Path:
-        """The answers of an evaluation of the run by `azr eval`."""
-        return azr_eval(self.path / "eval" / name, answers)
-
     def _append(self, name: str, records: list[dict]) -> None:
         lines = JsonLines(self.path / "more")
         lines.write(records)
@@ -87,15 +82,6 @@ class MadeRun:
         with (self.path / name).open("ab") as file:
             file.write((self.path / "more").read_bytes())
         (self.path / "more").unlink()
-
-
-def azr_eval(folder: Path, answers: Sequence[Sample]) -> Path:
-    """A folder as `azr eval` fills it."""
-    folder.mkdir(parents=True)
-    with AnswerFile(folder / ANSWERS, {"suites": ["exam"]}) as file:
-        for each in answers:
-            file.add([each])
-    return folder
 
 
 def eval_answer(

@@ -19,6 +19,7 @@ from azr.records import Judgement, Reason
 from azr.tasks.base import Verdict
 from tests.evaluation.written import FORMER, answers_to, protocol, write_evaluation, write_former
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
+from tests.runs.test_sample_file import FORMER as OLD_SAMPLE
 
 
 def opened(run: MadeRun) -> RunIndex:
@@ -152,14 +153,9 @@ def test_damaged_files_are_shown_as_far_as_they_go_with_a_sentence(tmp_path: Pat
 
 def test_records_of_schema_1_are_shown_without_what_they_lack(tmp_path: Path) -> None:
     run = MadeRun(tmp_path / "run")
-    old = {
-        "step": 1, "role": "solver", "kind": "deduction", "task_id": "t", "group": "solve:000001:t", "prompt": "p",
-        "response": "r", "reward": -0.5, "reward_parts": {"wrong": -0.5}, "accuracy": 0.0, "finish_reason": "stop",
-        "weight_versions": [[0, 7]],
-    }  # fmt: skip
-    proposed = {**old, "role": "proposer", "accuracy": None, "task_id": "u"}
+    proposed = {**OLD_SAMPLE, "role": "proposer", "accuracy": None, "task_id": "u"}
     rows = [
-        old,
+        OLD_SAMPLE,
         {**proposed, "reward_parts": {"learnability": 0.5}},
         {**proposed, "reward_parts": {"failed": -1.0}},
         {**proposed, "schema": 99},
