@@ -77,10 +77,7 @@ async def test_a_number_without_a_box_is_paid_by_no_rule_that_asks_for_one(grade
         (TAGS, r"\boxed{7}</think><answer>7</answer>", Reason.NO_BOX, Reason.NO_BOX, RIGHT),
         (TAGS, r"a <answer>\boxed{7}</answer>", Reason.UNCLOSED_THINKING, RIGHT, Reason.UNCLOSED_THINKING),
         (TAGS, r"a</think><answer>\boxed{7</answer>", Reason.NO_BOX, Reason.NO_BOX, RIGHT),
-        (
-            *(TAGS, r"a</think><answer>\boxed{5}</answer> hmm <answer>\boxed{7}</answer>"),
-            *(Reason.TWO_ANSWERS, RIGHT, RIGHT),
-        ),
+        (TAGS, r"a</think><answer>\boxed{5}</answer> or <answer>\boxed{7}</answer>", Reason.TWO_ANSWERS, RIGHT, RIGHT),
         (OPENED, r"3, 4</think>\boxed{7}", RIGHT, RIGHT, RIGHT),
         (OPENED, r"\boxed{7}", Reason.UNCLOSED_THINKING, RIGHT, Reason.UNCLOSED_THINKING),
         (OPENED, "still thinking 7", Reason.UNCLOSED_THINKING, Reason.NO_BOX, Reason.UNCLOSED_THINKING),

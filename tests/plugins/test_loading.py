@@ -138,10 +138,7 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
         (KIND.format(body="def solution(self, task): return ()"), r"its proposal or solution is not read back"),
         (KIND.format(body="def solution(self, task): return (3,)"), r"seed\(\) gives a task with the section 3"),
         (KIND.format(body='labels = ("input",)'), r"with the section .*'output'.*; its labels are input"),
-        (
-            KIND.format(body="def references_per_prompt(self, n): return 'all'"),
-            r"references_per_prompt\(6\) is no number",
-        ),
+        (KIND.format(body="references_per_prompt = lambda self, n: 'all'"), r"references_per_prompt\(6\) is no number"),
         (KIND.format(body="") + "kinds *= 2", r"calls two kinds 'mine'"),
         ("proposer_rewards = {'variance': print}", r"calls a reward 'variance', which exists"),
         ("bonuses = {'short': 3}", r"short of the plug-in \S+ is no function"),

@@ -116,16 +116,8 @@ async def test_block_order_does_not_matter():
         (ended(CallStatus.TIMEOUT), RejectReason.FAILED),
         (ended(CallStatus.OUTPUT_TOO_LARGE), RejectReason.TOO_LARGE),
         (ended(CallStatus.LOST), RejectReason.LOST),
-        (
-            ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),), deterministic=False),
-            RejectReason.NON_DETERMINISTIC,
-        ),
-        (
-            ExecutionResult(
-                outputs=(CallResult(status=CallStatus.REJECTED),), static_check=("line 1: imports random",)
-            ),
-            RejectReason.NOT_ALLOWED,
-        ),
+        (replace(ran("1"), deterministic=False), RejectReason.NON_DETERMINISTIC),
+        (replace(ended(CallStatus.REJECTED), static_check=("line 1: imports random",)), RejectReason.NOT_ALLOWED),
     ],
 )
 @pytest.mark.parametrize("kind", ["deduction", "abduction", "induction"])
