@@ -68,9 +68,8 @@ def test_every_recipe_is_a_manifest_of_known_fields(name, capsys):
         assert set(container) <= CONTAINER and {mount["name"] for mount in container["volumeMounts"]} <= volumes
         assert container["resources"]["limits"] == container["resources"]["requests"]
         gpus += int(container["resources"]["limits"]["nvidia.com/gpu"]) * group.get("replicas", 1)
-    assert (
-        gpus == recipes()[name].num_gpus and f"azr run {name} --cluster.address auto" in manifest["spec"]["entrypoint"]
-    )
+    assert gpus == recipes()[name].num_gpus
+    assert f"azr run {name} --cluster.address auto" in manifest["spec"]["entrypoint"]
 
 
 def at(tree: Any, path: str) -> list[Any]:

@@ -135,20 +135,15 @@ def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_
     kind, reader = KINDS["deduction"], AutoTokenizer.from_pretrained(tmp_path / "out")
     ids = codec.solver_prompt(kind, kind.seed()).tolist()
     question = codec.decode(ids).partition("User: ")[2].removesuffix("\nAssistant: <think>")
-    assert (
-        reader.apply_chat_template(
-            [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
-        )
-        == ids
-    )
+    turns = [{"role": "user", "content": question}]
+    assert reader.apply_chat_template(turns, add_generation_prompt=True, return_dict=False) == ids
     again = PromptCodec.load(Config(model=ModelConfig(path=str(tmp_path / "out"))))
     assert again.solver_prompt(kind, kind.seed()).tolist() == ids and again.stops == codec.stops
     ends = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert ends["eos_token_id"] == list(codec.stops.token_ids) and ends["stop_strings"] == ["</answer>"]
     card = (tmp_path / "out" / "README.md").read_text()
-    assert (
-        "Step 3 of" in card and "model:\n  path: " in card and "| exam/mean@2 | 0.250 |" in card and "0.500" not in card
-    )
+    assert "Step 3 of" in card and "model:\n  path: " in card
+    assert "| exam/mean@2 | 0.250 |" in card and "0.500" not in card
 
 
 def test_the_cards_front_matter_is_what_the_hub_reads(run: Path, tmp_path: Path, tiny_model_path: Path):
@@ -187,10 +182,8 @@ def test_an_export_is_pushed_as_it_is(run: Path, tmp_path: Path):
         done = azr(hub, tmp_path, "export", run, out, "--push-to-hub", "me/model", "--private")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"pushed to {hub.address}/me/model"
-    assert (
-        hub.files == {path.name: path.read_bytes() for path in out.iterdir()}
-        and "model.safetensors.index.json" in hub.files
-    )
+    assert hub.files == {path.name: path.read_bytes() for path in out.iterdir()}
+    assert "model.safetensors.index.json" in hub.files
     assert hub.created[0]["visibility"] == "private" and set(hub.cards) == {(out / "README.md").read_text()}
 
 

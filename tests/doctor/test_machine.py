@@ -115,9 +115,8 @@ def test_checkpoints_and_the_one_that_is_being_written_must_fit(tmp_path):
     assert disk(tmp_path, 300, 100, kept=2).mark is Mark.OK
     short = disk(tmp_path, 299, 100, kept=2)
     assert short.mark is Mark.MISSING and "299 GiB free" in short.message and "300 GiB" in short.message
-    assert (
-        "--checkpoint.keep 1" in short.message and "--checkpoint.keep" not in disk(tmp_path, 199, 100, kept=1).message
-    )
+    assert "--checkpoint.keep 1" in short.message
+    assert "--checkpoint.keep" not in disk(tmp_path, 199, 100, kept=1).message
     assert disk(tmp_path, 0.5).mark is Mark.MISSING
     assert "nothing can be written" in disk(tmp_path, 100, may_write=False).message
 

@@ -16,9 +16,10 @@ from azr.evaluation import standalone
 from azr.evaluation.answer_file import read_answers
 from azr.evaluation.standalone import Evaluation, run_evaluation
 from azr.evaluation.suites import load_suites
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 from azr.runs.asked_model import AskedModel, open_model
 from tests import chat_tokenizers
+from tests.runs.factory import completion
 from tests.tiny_models import save_tiny
 
 SUITE = """
@@ -62,10 +63,7 @@ class Server:
         self.asked += 1
         if self.asked > self._left:
             raise RuntimeError("the engine is gone")
-        ids, stop = self._model.codec.encode("ANSWER: A"), FinishReason.STOP
-        return [
-            Completion(prompt_ids=prompt_ids, response_ids=ids, logprobs=0.0, finish_reason=stop, weight_versions=0)
-        ] * n
+        return [completion(self._model.codec.encode("ANSWER: A"), prompt_ids)] * n
 
     @asynccontextmanager
     async def __call__(self, evaluation: Evaluation) -> AsyncIterator[Sampler]:

@@ -123,9 +123,8 @@ def test_a_bad_row_is_named_by_file_and_number(tmp_path, name):
     path.parent.mkdir(exist_ok=True)
     if path.suffix == ".json":
         path.write_text(json.dumps([{"prompt": [{"value": "1+1?"}], "final_answer": "2"}, {"final_answer": "3"}]))
-        with pytest.raises(
-            UserError, match=rf"{path.name}, row 2: this is no row of the suite \(it has no field 'prompt'"
-        ):
+        said = rf"{path.name}, row 2: this is no row of the suite \(it has no field 'prompt'"
+        with pytest.raises(UserError, match=said):
             SUITES[name].read(tmp_path)
         return
     for row, what in (({"x": 1}, "it has no field"), ([1], "it is no JSON object")):

@@ -9,11 +9,12 @@ from azr.errors import UserError
 from azr.evaluation.asking import prompt_ids
 from azr.evaluation.question import Question
 from azr.own_data import own_data
-from azr.records import Completion, FinishReason, Stops
+from azr.records import Stops
 from azr.runs.asked_model import open_model
 from azr.runs.run_dir import PromptForm
 from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
+from tests.runs.factory import completion
 from tests.tiny_models import save_run, save_tiny
 
 BRACKETS = "{% for message in messages %}[{{ message['content'] }}]{% endfor %}"
@@ -72,7 +73,5 @@ def test_a_compact_model_may_work_its_answer_out():
     for name in ("azr_14m_worked", "azr_14m_base"):
         codec = open_model(own_data(name)).codec
         ids = codec.encode(worked)
-        told = {"logprobs": [0.0] * len(ids), "weight_versions": [0] * len(ids), "finish_reason": FinishReason.STOP}
-        completion = Completion(prompt_ids=[1], response_ids=ids, **told)
-        sections = codec.parse_response(completion)
+        sections = codec.parse_response(completion(ids))
         assert sections is not None and [(each.label, each.text) for each in sections] == [("output", "10")]

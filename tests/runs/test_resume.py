@@ -164,9 +164,8 @@ def test_changes_are_told_and_those_that_cannot_be_followed_refused():
     assert config_changes(saved, wanted) == [
         "run.steps: 500 -> 9", "train.data_parallel: 1 -> 2", "train.policy_lr: 1e-06 -> 0.001",
     ]  # fmt: skip
-    with pytest.raises(
-        UserError, match=r"model.prompt_format was chat when the run was saved, and cannot become compact"
-    ):
+    said = r"model.prompt_format was chat when the run was saved, and cannot become compact"
+    with pytest.raises(UserError, match=said):
         config_changes(saved, replace(saved, model=replace(saved.model, prompt_format="compact")))
     with pytest.raises(UserError, match="the checkpoint has no critic for gae"):
         config_changes(saved, replace(saved, algorithm=AlgorithmConfig(estimator=GAE())))
