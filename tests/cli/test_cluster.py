@@ -204,15 +204,9 @@ def test_the_script_runs_stops_when_slurm_says_so_and_goes_on(tmp_path, capsys):
         (tools / name).write_text(f"#!/bin/bash\n{text}\n")
         (tools / name).chmod(0o755)
     path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    slurm = {
-        "SLURM_SUBMIT_DIR": str(ROOT),
-        "SLURM_JOB_ID": "4711",
-        "SLURM_JOB_NUM_NODES": "1",
-        "SLURM_JOB_NODELIST": "here",
-        "SLURM_CPUS_PER_TASK": "2",
-        "SLURMD_NODENAME": "here",
-    }
-    environment = os.environ | slurm | {"PATH": path}
+    slurm = {"SUBMIT_DIR": ROOT, "JOB_ID": 4711, "JOB_NUM_NODES": 1, "JOB_NODELIST": "here", "CPUS_PER_TASK": 2}
+    environment = os.environ | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+    environment |= {"SLURMD_NODENAME": "here", "PATH": path}
 
     def start() -> subprocess.Popen[str]:
         return subprocess.Popen(

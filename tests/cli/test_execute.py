@@ -98,14 +98,8 @@ def test_the_example_of_the_docs_gives_the_printed_result():
 
 
 def start(*options: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*AZR, "-", *CALM, *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        bufsize=0,
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([*AZR, "-", *CALM, *options], cwd=ROOT, bufsize=0, **pipes)
 
 
 def gone(processes: set[int]) -> bool:
@@ -259,14 +253,8 @@ def test_a_refused_line_keeps_an_id_that_could_be_read():
     assert json.loads(execute.refusal(1, refused.value))["id"] == ["x"]
 
 
-def outcome(
-    *statuses: CallStatus, deterministic: bool | None = None, static_check: tuple[str, ...] = ()
-) -> ExecutionResult:
-    return ExecutionResult(
-        outputs=tuple(CallResult(status=status) for status in statuses),
-        deterministic=deterministic,
-        static_check=static_check,
-    )
+def outcome(*statuses: CallStatus, **more) -> ExecutionResult:
+    return ExecutionResult(outputs=tuple(CallResult(status=status) for status in statuses), **more)
 
 
 @pytest.mark.parametrize(

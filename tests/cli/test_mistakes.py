@@ -233,15 +233,9 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
     small_run(here / "small")
     dispatch(["show", str(here / "small")])  # makes its index
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        files = {
-            "chat": chat,
-            "run": run.path,
-            "small": here / "small",
-            "rows": here / "rows.jsonl",
-            "out": here / "out",
-        }
+        files = {"chat": chat, "run": run.path, "bare": bare.path, "small": here / "small", "out": here / "out"}
         more = {"model": tiny_model_path, "base": "data/azr_14m_base", "mini": "azr_14m_three_kinds --dry-run"}
-        yield {**files, **more, "taken": taken.getsockname()[1], "here": here, "bare": bare.path}
+        yield {**files, **more, "taken": taken.getsockname()[1], "here": here, "rows": here / "rows.jsonl"}
 
 
 @pytest.mark.parametrize("typed, said", SENTENCES, ids=lambda words: words[:60])

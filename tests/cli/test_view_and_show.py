@@ -99,12 +99,8 @@ def test_no_field_of_a_strangers_run_can_steer_the_terminal(tmp_path, capsys):
     evil = "\x1b[2J\u202e\x9b\u2066x"
     run = MadeRun(tmp_path / "run")
     judged = Judgement(verdict=evil, detail=evil, answer=((evil, evil),), parts={evil: True})
-    samples = [
-        replace(
-            answer(evil, group=f"{evil}:1", kind=evil, text=evil, prompt=evil, flags=[(evil, 0, 3)]), judgement=judged
-        )
-        for _ in range(2)
-    ]
+    flagged = answer(evil, group=f"{evil}:1", kind=evil, text=evil, prompt=evil, flags=[(evil, 0, 3)])
+    samples = [replace(flagged, judgement=judged) for _ in range(2)]
     made = task(evil, kind=evil, inputs=(evil,), outputs=(evil,), message=evil, parents=(evil,))
     run.step(1, [*samples, proposal(f"{evil}-0")], [made], **{f"safety__{evil}": 1.0})
     (run.path / "rollouts" / "step_000002.jsonl.gz").write_bytes(gzip.compress(f'{{"{evil}": 1}}\n'.encode()))

@@ -130,13 +130,8 @@ async def test_what_one_of_several_cannot_read_or_grade_is_not_paid() -> None:
     assert (await several({"math": 1, "own": 9}, math=none, own=right)).verdict == Verdict.MALFORMED
     said = await several({"math": 1, "own": 1}, math=none, own=failed)
     assert (said.verdict, said.reason) == (Verdict.UNGRADED, Reason.GRADER_FAILED) and said.detail
-    said = await grade(
-        row(grader={"math": 1, "choice": 1}, answer="B", options=["x", "y"]),
-        PLAIN,
-        "B",
-        {"choice": ChoiceGrader()},
-        "strict",
-    )
+    both = row(grader={"math": 1, "choice": 1}, answer="B", options=["x", "y"])
+    said = await grade(both, PLAIN, "B", {"choice": ChoiceGrader()}, "strict")
     assert said.reason == Reason.NO_BOX
 
 

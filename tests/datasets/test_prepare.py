@@ -222,15 +222,10 @@ STOCK_PHRASE = "where m and n are relatively prime positive integers and p is pr
 
 
 def overlap(**suites):
-    return Overlap(
-        {
-            name: [
-                Question(id=str(at), suite=name, group="all", message=f"{text} Say it.", problem=text, gold=None)
-                for at, text in enumerate(texts)
-            ]
-            for name, texts in suites.items()
-        }
-    )
+    def asked(name, at, text):
+        return Question(id=str(at), suite=name, group="all", message=f"{text} Say it.", problem=text, gold=None)
+
+    return Overlap({name: [asked(name, *each) for each in enumerate(texts)] for name, texts in suites.items()})
 
 
 def test_case_and_white_space_make_no_other_question():

@@ -36,13 +36,8 @@ def completion(
     versions: object = 0,
 ) -> Completion:
     """A completion; one number stands for all tokens."""
-    return Completion(
-        prompt_ids=prompt_ids,
-        response_ids=response_ids,
-        logprobs=logprobs,
-        finish_reason=finish,
-        weight_versions=versions,
-    )  # type: ignore[arg-type]  # it converts sequences
+    told = {"logprobs": logprobs, "finish_reason": finish, "weight_versions": versions}
+    return Completion(prompt_ids=prompt_ids, response_ids=response_ids, **told)  # type: ignore[arg-type]
 
 
 def sample(role: Role, kind: str = "deduction", *, reward: float | None = 1.0, **change: object) -> Sample:

@@ -23,14 +23,8 @@ from tests.real_models import QWEN, REAL, ROOT, SMOLLM2, needs_smollm2
 from tests.tiny_models import FAMILIES, VARIANTS, save_tiny, tiny_config
 
 MODELS = {family: (family, {}) for family in FAMILIES} | VARIANTS
-LONGROPE = {
-    "rope_type": "longrope",
-    "rope_theta": 500.0,
-    "short_factor": [1.0] * 8,
-    "long_factor": [2.0] * 8,
-    "original_max_position_embeddings": 256,
-    "partial_rotary_factor": 0.5,
-}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 500.0, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+LONGROPE |= {"original_max_position_embeddings": 256, "partial_rotary_factor": 0.5}
 
 
 def exported_config(folder: Path, config: Any) -> dict[str, Any]:
@@ -218,14 +212,8 @@ def qwen3_like(folder: Path, plain: list[str], where_else: dict[str, Any]) -> To
         str(number): {"content": token.content, **flags, "special": token.content in SPECIAL}
         for number, token in sorted(tokenizer.get_added_tokens_decoder().items())
     }
-    settings = {
-        "added_tokens_decoder": decoder,
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
-        "tokenizer_class": "Qwen2Tokenizer",
-        **where_else,
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    settings = {"added_tokens_decoder": decoder, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", **where_else}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"tokenizer_class": "Qwen2Tokenizer"}))
     (folder / "added_tokens.json").write_text(json.dumps({entry["content"]: int(i) for i, entry in decoder.items()}))
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     return tokenizer

@@ -129,29 +129,18 @@ async def test_an_evaluation_before_the_first_step_is_step_0(tmp_path: Path) -> 
 
 
 def test_the_final_table_shows_the_first_and_the_last_evaluation() -> None:
-    evals: list[Metrics] = [
-        {
-            "eval/exam/mean@2": share,
-            "eval/exam/mean@2_low": 0.0,
-            "eval/exam/greedy": 0.5,
-            "eval/exam/deduction/mean@2": 0.3,
-            "eval/exam/deduction/short/mean@2": 0.1,
-        }
-        for share in (0.125, 0.5, 0.75)
-    ]
+    others = {"mean@2_low": 0.0, "greedy": 0.5, "deduction/mean@2": 0.3, "deduction/short/mean@2": 0.1}
+    measured = [{"mean@2": share} | others for share in (0.125, 0.5, 0.75)]
+    evals: list[Metrics] = [{f"eval/exam/{name}": value for name, value in each.items()} for each in measured]
     table = summary([{}], RunDirectory(Path("orz_ckpt/x")), evals=evals).splitlines()
     assert {"exam              12.5%   75.0%", "exam, deduction   30.0%   30.0%"} <= set(table)
 
 
 def test_the_final_table_compares_start_and_end() -> None:
     def at(accuracy: float, valid: int) -> Metrics:
-        return {
-            "deduction/solver/accuracy": accuracy,
-            "deduction/proposer/funnel/proposed": 10,
-            "deduction/proposer/funnel/valid": valid,
-            "deduction/proposer/funnel/lost": 0,
-            "buffer/deduction": 40,
-        }
+        funnel = {"proposed": 10, "valid": valid, "lost": 0}
+        counts = {f"deduction/proposer/funnel/{name}": count for name, count in funnel.items()}
+        return {"deduction/solver/accuracy": accuracy, "buffer/deduction": 40} | counts
 
     steps = [at(0.1, 4), at(0.3, 6), at(0.0, 0), at(0.5, 9), at(0.7, 10)]
     run = RunDirectory(Path("orz_ckpt/x"))

@@ -93,16 +93,9 @@ async def play():
 def self_play(
     config: Config, sampler, executor, buffer: TaskBuffer, step: int = 1, name: str = "", journal: Journal | None = None
 ) -> SelfPlayStep:
-    return SelfPlayStep(
-        config=config,
-        step=step,
-        name=name or f"{step:06d}",
-        buffer=buffer,
-        codec=CODEC,
-        executor=executor,
-        journal=journal or Journal(sampler),
-        phase=lambda name: nullcontext(),
-    )
+    parts = {"buffer": buffer, "codec": CODEC, "executor": executor, "journal": journal or Journal(sampler)}
+    name = name or f"{step:06d}"
+    return SelfPlayStep(config=config, step=step, name=name, phase=lambda name: nullcontext(), **parts)
 
 
 def trained(result: StepResult) -> list[Sample]:

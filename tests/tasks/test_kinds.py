@@ -174,17 +174,9 @@ async def test_a_timeout_is_no_error_label(status):
 
 
 PLAYED = ("deduction", "abduction", "induction", "error")
-PAIRS = (("1", "2"), ("2", "3"), ("3", "4"), ("4", "5"))
-INDUCTION = Task(
-    id="t",
-    kind="induction",
-    program="def f(a):\n    return a + 1",
-    inputs=tuple(given for given, _ in PAIRS),
-    outputs=tuple(returned for _, returned in PAIRS),
-    fingerprint="x",
-    message="adds",
-    solve_rate=0.5,
-)
+GIVEN, RETURNED = ("1", "2", "3", "4"), ("2", "3", "4", "5")
+ADDS = {"program": "def f(a):\n    return a + 1", "fingerprint": "x", "message": "adds", "solve_rate": 0.5}
+INDUCTION = Task(id="t", kind="induction", inputs=GIVEN, outputs=RETURNED, **ADDS)
 DEDUCTION = replace(INDUCTION, kind="deduction", inputs=("1",), outputs=("2",), message="")
 
 
@@ -197,7 +189,7 @@ def test_the_pairs_of_an_induction_are_deductions_and_abductions() -> None:
     assert Counter(task.kind for task in derived) == {"deduction": 4, "abduction": 4}
     for kind in ("deduction", "abduction"):
         posed = {(*task.inputs, *task.outputs) for task in derived if task.kind == kind}
-        assert posed == set(PAIRS)
+        assert posed == set(zip(GIVEN, RETURNED, strict=True))
     for task in derived:
         assert task.program == INDUCTION.program and task.parents == ("t",) and task.solve_rate is None
         assert task.message == ""

@@ -45,11 +45,7 @@ class Play:
 
     async def step(self, number: int, loss: float) -> tuple[int, LogOffsets]:
         """Plays a step; returns what `go_on_after` takes."""
-        played = [
-            sample(Role.SOLVER, accuracy=1.0),
-            sample(Role.PROPOSER),
-            sample(Role.SOLVER, reward=-1.0),
-        ]
+        played = [sample(Role.SOLVER, accuracy=1.0), sample(Role.PROPOSER), sample(Role.SOLVER, reward=-1.0)]
         self.logger.begin_step()
         self.logger.log_tasks([replace(TASK, step=number)])
         await self.logger.log_rollouts(number, played, lambda ids: f"{len(ids)} tokens")
