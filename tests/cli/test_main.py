@@ -60,12 +60,8 @@ def test_light_commands_load_nothing_heavy(words):
 
 
 def assert_light(argv, *others):
-    script = (
-        "import sys\n"
-        "from azr.cli.main import dispatch\n"
-        f"assert dispatch({argv}) in (0, 1)\n"
-        f"print([name for name in {(*HEAVY, *others)} if name in sys.modules])"
-    )
+    script = f"import sys\nfrom azr.cli.main import dispatch\nassert dispatch({argv}) in (0, 1)\n"
+    script += f"print([name for name in {(*HEAVY, *others)} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"

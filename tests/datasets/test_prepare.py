@@ -33,14 +33,9 @@ TRACE = "<think>\nOne and one.\n</think>\n\n\\boxed{2}"
 
 
 def luffy_row(question, answer, **more):
-    row = {
-        "data_source": "",
-        "prompt": [SYSTEM, {"role": "user", "content": question}],
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": answer},
-        "extra_info": {"split": "default", "index": 0},
-    }
-    return row | more
+    turns = [SYSTEM, {"role": "user", "content": question}]
+    row = {"data_source": "", "prompt": turns, "ability": "math", "extra_info": {"split": "default", "index": 0}}
+    return row | {"reward_model": {"style": "rule", "ground_truth": answer}} | more
 
 
 def target(*texts):

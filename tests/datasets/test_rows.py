@@ -44,17 +44,9 @@ def write(path: Path, *rows: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "rows.parquet"])
 def test_a_row_says_what_is_asked_how_it_is_graded_and_what_others_answered(tmp_path: Path, name: str) -> None:
-    rows = [
-        {
-            "prompt": TURNS,
-            "grader": "math",
-            "answer": ["6", "six"],
-            "source": "sums",
-            "id": None,
-            "traces": ["<think>3</think> 6"],
-        },
-        {"prompt": [{"role": "user", "content": "?"}], "grader": "math", "answer": ["7"], "source": None, "id": "x"},
-    ]
+    first = {"prompt": TURNS, "grader": "math", "answer": ["6", "six"], "source": "sums", "id": None}
+    second = {"prompt": TURNS[1:], "grader": "math", "answer": ["7"], "source": None, "id": "x"}
+    rows = [first | {"traces": ["<think>3</think> 6"]}, second]
     path = tmp_path / name
     if name.endswith(".parquet"):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)

@@ -121,12 +121,8 @@ def test_differences_are_signed():
 
 
 def evaluation(folder: Path, greedy: list[Verdict], **others: object) -> Path:
-    answers = [
-        answer
-        for index, verdict in enumerate(greedy)
-        for answer in answers_to("math500", str(index), "all", verdict, [verdict, R])
-    ]
-    return write_evaluation(folder, answers, **others)
+    questions = [answers_to("math500", str(at), "all", each, [each, R]) for at, each in enumerate(greedy)]
+    return write_evaluation(folder, [answer for each in questions for answer in each], **others)
 
 
 def test_differences_are_paired_question_by_question(tmp_path: Path):

@@ -154,12 +154,8 @@ def test_damaged_files_are_shown_as_far_as_they_go_with_a_sentence(tmp_path: Pat
 def test_records_of_schema_1_are_shown_without_what_they_lack(tmp_path: Path) -> None:
     run = MadeRun(tmp_path / "run")
     proposed = {**OLD_SAMPLE, "role": "proposer", "accuracy": None, "task_id": "u"}
-    rows = [
-        OLD_SAMPLE,
-        {**proposed, "reward_parts": {"learnability": 0.5}},
-        {**proposed, "reward_parts": {"failed": -1.0}},
-        {**proposed, "schema": 99},
-    ]
+    changes = {"reward_parts": {"learnability": 0.5}}, {"reward_parts": {"failed": -1.0}}, {"schema": 99}
+    rows = [OLD_SAMPLE, *({**proposed, **change} for change in changes)]
     run.rollouts(1).write_bytes(gzip.compress("".join(f"{json.dumps(row)}\n" for row in rows).encode()))
     index = opened(run)
     found, _ = queries.find_samples(index, SampleFilter(order="step"))

@@ -237,12 +237,8 @@ def test_with_partial_rollouts_nobody_waits_for_the_longest_and_the_step_stays_w
 
 
 def test_engines_apart_play_beside_the_trainers_and_the_slowest_bounds_the_step():
-    apart = replace(
-        recipe,
-        rollout=replace(recipe.rollout, engines=4, staleness=1),
-        train=replace(recipe.train, data_parallel=4),
-        cluster=replace(recipe.cluster, colocate=False),
-    )
+    rollout, train = replace(recipe.rollout, engines=4, staleness=1), replace(recipe.train, data_parallel=4)
+    apart = replace(recipe, rollout=rollout, train=train, cluster=replace(recipe.cluster, colocate=False))
     first, *_, last = steps(Assumptions(), apart)
     in_turn = steps(Assumptions(), replace(apart, rollout=replace(apart.rollout, staleness=0)))[0]
     playing = seconds_of(first.plan.bounds["play"]) + seconds_of(first.phases["push"])

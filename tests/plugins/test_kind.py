@@ -349,12 +349,8 @@ async def test_a_proposal_that_a_reward_or_bonus_fails_over_is_not_paid(bad, nam
     assert await pay("medium") == {"medium": 0.5}
 
 
-BATCH = Batch(
-    rewards=[1.0, 0.0, -1.0, 0.5],
-    response_lengths=[2, 3, 1, 0],
-    kind_roles=[("deduction", Role.SOLVER)] * 4,
-    groups=["a", "a", "b", "b"],
-)
+PLAYERS = [("deduction", Role.SOLVER)] * 4
+BATCH = Batch(rewards=[1.0, 0.0, -1.0, 0.5], response_lengths=[2, 3, 1, 0], kind_roles=PLAYERS, groups=list("aabb"))
 
 
 async def test_an_own_estimator_gives_advantages_per_token(bad: str) -> None:

@@ -54,12 +54,8 @@ exact = MODULE:grade
 [console_scripts]
 other = no.such:module
 """
-KNOBS = {
-    "selfplay.kinds": ("mine",),
-    "reward.proposer": "half",
-    "reward.intrinsic.bonuses": ("short:0.5",),
-    "algorithm.estimator": "plain",
-}
+KNOBS = {"selfplay.kinds": ("mine",), "reward.proposer": "half", "algorithm.estimator": "plain"}
+KNOBS |= {"reward.intrinsic.bonuses": ("short:0.5",)}
 
 
 def everything_is_there() -> bool:

@@ -33,12 +33,8 @@ TOKENIZERS = {
     "llama": (chat_tokenizers.llama(), ["<|end_of_text|>", "<|eot_id|>"]),
     "plain": (chat_tokenizers.plain(), None),
 }
-TEMPLATES = {
-    "chatml-conversation": ("chatml", "auto"),
-    "chatml-tokenizer": ("chatml", "tokenizer"),
-    "llama-conversation": ("llama", "auto"),
-    "plain-conversation": ("plain", "auto"),
-}
+TEMPLATES = {f"{made}-conversation": (made, "auto") for made in TOKENIZERS}
+TEMPLATES |= {"chatml-tokenizer": ("chatml", "tokenizer")}
 
 
 @pytest.fixture(scope="module")

@@ -143,11 +143,8 @@ async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_n
     both = Counter(t.problem_id for t in (*trained(first), *trained(second)) if t.role is Role.PROPOSER)
     assert set(both.values()) == {1} and len(both) == 20
     solved = Counter(t.group for t in trained(second) if t.problem_id == "000001-deduction-0007")
-    assert solved == {
-        "propose:000001-deduction-0007": 1,
-        "estimate:000001:000001-deduction-0007": 4,
-        "solve:000001:000001-deduction-0007": 1,
-    }
+    id = "000001-deduction-0007"
+    assert solved == {f"propose:{id}": 1, f"estimate:000001:{id}": 4, f"solve:000001:{id}": 1}
     journal.recorded(2, second.items)
     assert journal.copy(2) == []
 
@@ -280,13 +277,9 @@ def random_config(rng: random.Random) -> Config:
         derived_tasks=rng.choice([0, 2]) if on_estimates else 0,
         induction_inputs=4,
     )
-    rollout = RolloutConfig(
-        max_prompt_tokens=600,
-        max_response_tokens=200,
-        staleness=is_partial + is_ahead,
-        partial=is_partial,
-        refill=rng.choice([1, 3]) if group_size > 1 else 1,
-    )
+    refill = rng.choice([1, 3]) if group_size > 1 else 1
+    longest = {"max_prompt_tokens": 600, "max_response_tokens": 200}
+    rollout = RolloutConfig(staleness=is_partial + is_ahead, partial=is_partial, refill=refill, **longest)
     run = RunConfig(deterministic=not rollout.staleness and rng.random() < 0.5)
     return Config(run=run, selfplay=selfplay, rollout=rollout, cluster=ClusterConfig(colocate=False))
 

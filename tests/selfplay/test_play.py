@@ -334,16 +334,9 @@ async def test_without_new_tasks_stored_ones_are_sampled_as_groups_and_nothing_i
     assert "deduction/solver/accuracy" in metrics
 
 
-PLAY = replace_play(
-    replace(
-        CONFIG,
-        run=RunConfig(deterministic=True),
-        reward=RewardConfig(intrinsic=IntrinsicRewardConfig(bonuses=("answer_diversity:0.5",))),
-    ),
-    kinds=("deduction", "abduction"),
-    proposer_prompts=12,
-    solver_prompts=5,
-)
+DIVERSE = RewardConfig(intrinsic=IntrinsicRewardConfig(bonuses=("answer_diversity:0.5",)))
+PLAY = replace(CONFIG, run=RunConfig(deterministic=True), reward=DIVERSE)
+PLAY = replace_play(PLAY, kinds=("deduction", "abduction"), proposer_prompts=12, solver_prompts=5)
 """More proposals than solves and few distinct programs, for a buffer that overflows: all that order can touch."""
 CAPACITY = 6
 

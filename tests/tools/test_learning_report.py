@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -37,19 +38,11 @@ SAMPLES = 4
 def answers(share: float, seed: int) -> list[Sample]:
     """Of a model that is right at that rate, and always when greedy."""
     rng = random.Random(seed)
-    return [
-        answer
-        for kind in KINDS
-        for difficulty in ("short", "novel")
-        for index in range(40)
-        for answer in answers_to(
-            "exam",
-            f"{kind}-{index}-{difficulty}",
-            f"{kind}/{difficulty}",
-            Verdict.RIGHT,
-            [Verdict.RIGHT if rng.random() < share else Verdict.WRONG for _ in range(SAMPLES)],
-        )
-    ]
+    found = list[Sample]()
+    for kind, difficulty, index in product(KINDS, ("short", "novel"), range(40)):
+        drawn = [Verdict.RIGHT if rng.random() < share else Verdict.WRONG for _ in range(SAMPLES)]
+        found += answers_to("exam", f"{kind}-{index}-{difficulty}", f"{kind}/{difficulty}", Verdict.RIGHT, drawn)
+    return found
 
 
 def write_eval(folder: Path, share: float, seed: int, samples: int = SAMPLES) -> Path:
@@ -79,15 +72,9 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
         rejected = Counter({RejectReason.FAILED: failed, RejectReason.DUPLICATE: 2, RejectReason.LOST: 2})
         proposed = made_proposals(12, rejected, ([0.5, 1.0] * 3)[: 8 - failed]) if proposing else []
         logger.begin_step()
-        logger.end_step(
-            step,
-            [sample(Role.SOLVER, accuracy=0.5), *proposed],
-            {
-                "eval": evals[step // 2] if step % 2 == 0 else {},
-                "deduction": {"proposer/lines": float(step), "proposer/halstead_volume": 8.0} if proposing else {},
-            },
-            {},
-        )
+        lines = {"proposer/lines": float(step), "proposer/halstead_volume": 8.0} if proposing else {}
+        parts = {"eval": evals[step // 2] if step % 2 == 0 else {}, "deduction": lines}
+        logger.end_step(step, [sample(Role.SOLVER, accuracy=0.5), *proposed], parts, {})
     logger.close()
     return logger.run.path
 
