@@ -146,6 +146,15 @@ async def test_pruning_spares_the_newest_when_older_ones_are_damaged(store):
     assert store.newest(lambda _: None) == 4
 
 
+async def test_later_steps_are_named_and_half_written_ones_go(store, tmp_path):
+    for step in (1, 2):
+        await save_text(store, step)
+    (tmp_path / ".draft_x").mkdir()
+    assert store.later(1) == [store.path(2)] and store.later(2) == []
+    store.clear_staging()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000001", "step_000002"]
+
+
 async def test_a_commit_that_is_cancelled_leaves_a_whole_checkpoint(store, monkeypatch):
     renaming, rename = threading.Event(), os.rename
 
