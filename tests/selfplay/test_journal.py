@@ -179,6 +179,17 @@ async def test_a_step_that_ends_while_a_proposal_is_rejected_can_be_resumed(tmp_
     assert funnel(result, "deduction").rejected == {"malformed": 1}
 
 
+async def test_a_step_played_ahead_finds_its_answers_after_a_restart(tmp_path: Path) -> None:
+    config = replace_play(PARTIAL, proposer_prompts=4, solver_prompts=4)
+    engine, buffer = Engine([proposal(f"a + {n}") for n in range(4)]), seeded(config)
+    journal = Journal(engine)
+    ahead = await step(config, engine, buffer, 2, journal).play()
+    silent = Engine([])
+    resumed = saved(journal, 1, tmp_path, silent)
+    again = await step(config, silent, seeded(config), 2, resumed).play()
+    assert again == ahead and not silent.asked
+
+
 async def test_a_request_goes_on_when_its_work_is_cancelled_and_is_not_made_again() -> None:
     engine = Engine(["<|program|>no form"], late=("propose", "no form"))
     journal = Journal(engine)

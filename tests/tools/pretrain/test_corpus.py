@@ -18,6 +18,7 @@ from tools.pretrain.generator import (
     MAX_OUTPUT,
     MAX_STEPS,
     compile_program,
+    is_held_out,
     random_error_sample,
     random_identity_sample,
     random_sample,
@@ -146,6 +147,12 @@ def test_programs_are_varied_and_stay_within_the_documented_composition(samples)
         assert parse_program(sample.program) is not None
         assert 1 <= sample.message.count(", ") - sample.message.count("sort, reverse") + 1 <= MAX_STEPS
         assert "while" not in sample.program and sample.program.count("for ") <= 2 * MAX_STEPS
+
+
+def test_held_out_programs_are_kept_apart(samples):
+    rng = random.Random(4)
+    assert not any(is_held_out(sample.program) for sample in samples)
+    assert all(is_held_out(random_sample(rng, inputs=1, held_out=True).program) for _ in range(5))
 
 
 def test_error_samples_name_what_running_raises():
