@@ -22,6 +22,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from pathlib import Path
 from typing import Any
 
+from azr.errors import UserError
+
 TIME_LIMIT_S = 10.0
 """Time for one answer of the user's own function, without what it asks the run for; after it the process is killed."""
 MEMORY_BYTES = 4 * 2**30
@@ -174,6 +176,16 @@ class OwnFunctions(Workers):
         super().__init__(module, arguments, size)
         self._hangs, self._rests_until = Counter[str](), dict[str, float]()
         self._said: dict[str, set[str]] = {}
+
+    async def check_start(self, named: str) -> None:
+        """Start one process. Raises UserError if that does not start; ``named``: what it belongs to."""
+        try:
+            await self.start()
+        except (RuntimeError, TimeoutError) as error:
+            raise UserError(
+                f"{named} does not start in its own process: its module must load without a terminal and without the "
+                "run."
+            ) from error
 
     async def call(
         self,

@@ -74,13 +74,8 @@ def parser() -> Parser:
     parser.add_argument("--only", choices=("logprobs", "forms"), help="which check (default: both)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="compute type of all three")
     parser.add_argument("--bound", type=above(0), help="accepted difference in nats (default: 1e-4; 0.9 in bfloat16)")
-    parser.add_argument(
-        "--tokens",
-        type=whole(32, 1_000_000),
-        default=512,
-        help="tokens of the longest prompt; more than the sliding window checks that too",
-    )
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="device of the trainer and the eager model"
-    )
+    longest = "tokens of the longest prompt; more than the sliding window checks that too"
+    parser.add_argument("--tokens", type=whole(32, 1_000_000), default=512, help=longest)
+    place = "device of the trainer and the eager model"
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=place)
     return parser

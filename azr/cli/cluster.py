@@ -28,7 +28,6 @@ _MARGIN_GIB = 64
 """Host memory of a node beside what trainers keep there: processes of the run, Ray's object store, loading a model."""
 _CPUS_PER_GPU = 8
 _SHM_GIB = 16
-_TIME_TO_SAVE_S = 900
 _CLAIM = "orz_ckpt"
 """Folder of the clone that pods share."""
 
@@ -66,10 +65,10 @@ def main(argv: Sequence[str]) -> int:
             f"to {_CLAIM} or a folder below."
         )
     job = _job(options.recipe, config, values, options.gpus, options.gpu_memory)
-    if options.scheduler == "slurm":
-        print(slurm(job, options.hours), end="")
-    else:
-        print(kuberay(job, options.image, options.claim, options.rdma, docker=options.docker_socket), end="")
+    script = slurm(job, options.hours)
+    if options.scheduler == "kuberay":
+        script = kuberay(job, options.image, options.claim, options.rdma, docker=options.docker_socket)
+    print(script, end="")
     return 0
 
 
@@ -80,31 +79,17 @@ def parser() -> Parser:
     parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--gpus", type=whole(1, 64), default=8, help="GPUs per node")
     parser.add_argument("--gpu-memory", type=whole(1, 10_000), default=80, metavar="GIB", help="memory of one GPU")
-    parser.add_argument(
-        "--hours",
-        type=whole(1, 10_000),
-        default=24,
-        help="slurm: time limit of a job in hours; then it is saved and queued again",
-    )
-    parser.add_argument(
-        "--image",
-        type=matching("an image such as registry.example/azr:latest", r"[A-Za-z0-9][\w./:@-]*"),
-        default="azr",
-        help="kuberay: training image, from the Dockerfile",
-    )
-    parser.add_argument(
-        "--claim",
-        type=matching("a name of Kubernetes, such as azr-runs", r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"),
-        default="azr",
-        help="kuberay: persistent volume claim for runs and models, writable by all pods",
-    )
+    hours = "slurm: time limit of a job in hours; then it is saved and queued again"
+    parser.add_argument("--hours", type=whole(1, 10_000), default=24, help=hours)
+    image = matching("an image such as registry.example/azr:latest", r"[A-Za-z0-9][\w./:@-]*")
+    parser.add_argument("--image", type=image, default="azr", help="kuberay: training image, from the Dockerfile")
+    name = matching("a name of Kubernetes, such as azr-runs", r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+    claim = "kuberay: persistent volume claim for runs and models, writable by all pods"
+    parser.add_argument("--claim", type=name, default="azr", help=claim)
     parser.add_argument("--rdma", metavar="RESOURCE", help="kuberay: InfiniBand resource, as rdma/hca_shared_devices_a")
-    parser.add_argument(
-        "--docker-socket",
-        action="store_true",
-        help="kuberay: sandboxes are containers of the node's own Docker engine, whose socket makes a pod root on the "
-        "node; without it they are bubblewrap's inside the pod",
-    )
+    parser.add_argument("--docker-socket", action="store_true", help="kuberay: sandboxes are containers of the node's "
+        "own Docker engine, whose socket makes a pod root on the node; without it they are bubblewrap's inside the "
+        "pod")  # fmt: skip
     return parser
 
 
@@ -142,77 +127,10 @@ def _is_on_claim(path: str) -> bool:
 
 def slurm(job: Job, hours: int) -> str:
     """A script for sbatch, to be sent from the clone's folder, which all nodes see at the same path."""
-    directives = {
-        "job-name": job.name,
-        "nodes": job.nodes,
-        "ntasks-per-node": 1,
-        "gpus-per-node": job.gpus,
-        "cpus-per-task": job.cpus,
-        "mem": f"{job.memory_gib}G",
-        "time": f"{hours}:00:00",
-        "signal": f"B:TERM@{_TIME_TO_SAVE_S}",
-        "requeue": None,
-        "open-mode": "append",
-        "output": f"{job.name}-%j.log",
-    }
-    head = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in directives.items()]
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            *head,
-            _SLURM.format(run=shlex.join(job.command), checkpoints=shlex.quote(f"{job.folder}/checkpoints/step_*")),
-        ]
-    )
-
-
-_SLURM = """
-# Send it from the clone's folder: sbatch FILE. Partition and account are yours to add, here or as options of sbatch.
-# All nodes see this folder, with .venv and orz_ckpt in it, and HF_HOME at the same path.
-# Sandboxes of model-written code are containers where the nodes have a Docker engine that your user may use, else
-# bubblewrap's or namespaces, which need user namespaces and no rights: srun .venv/bin/azr doctor says what there is.
-set -euo pipefail
-cd "$SLURM_SUBMIT_DIR"
-export PATH="$PWD/.venv/bin:$PATH" RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=token
-RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')
-export RAY_AUTH_TOKEN
-ulimit -n 65536 || true
-
-# Slurm sends SIGTERM some time before it ends the job: the run saves itself, and the job goes back to the queue.
-stopped= run=
-trap 'stopped=1; [ -z "$run" ] || kill -TERM "$run"' TERM
-trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
-
-port=$((20000 + SLURM_JOB_ID % 10000))
-# srun takes the job's CPUs over from this variable only: without it Ray and all that it starts would share one core.
-export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
-# This node's address as the job's last node sees it: here the name may mean 127.0.1.1.
-name=$(scontrol show node "$SLURMD_NODENAME" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
-last=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1)
-head=$(srun --overlap --nodes=1 --ntasks=1 --nodelist="$last" getent ahostsv4 "$name" | awk 'NR == 1 {{print $1}}')
-srun --overlap --nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" \\
-    ray start --head --node-ip-address "$head" --port "$port" --disable-usage-stats --block &
-until ray status --address "$head:$port" >/dev/null 2>&1; do
-    [ "$SECONDS" -lt 300 ] || {{ echo "Ray did not start on $head" >&2; exit 1; }}
-    sleep 2
-done
-if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
-    others=$((SLURM_JOB_NUM_NODES - 1))
-    srun --overlap --nodes="$others" --ntasks="$others" --exclude="$SLURMD_NODENAME" \\
-        ray start --address "$head:$port" --disable-usage-stats --block &
-fi
-
-resume=()
-if compgen -G {checkpoints} >/dev/null; then resume=(--resume); fi
-{run} --cluster.address "$head:$port" "${{resume[@]}}" &
-run=$!
-code=0
-wait "$run" || code=$?
-if [ "$stopped" ]; then
-    wait "$run" || code=$?
-    scontrol requeue "$SLURM_JOB_ID"
-fi
-exit "$code"
-"""
+    checkpoints = shlex.quote(f"{job.folder}/checkpoints/step_*")
+    filled = vars(job) | {"hours": hours, "run": shlex.join(job.command), "checkpoints": checkpoints}
+    template = Path(__file__).with_name("slurm.sh").read_text(encoding="utf-8")
+    return re.sub("@([a-z_]+)@", lambda place: str(filled[place[1]]), template)
 
 
 def kuberay(job: Job, image: str, claim: str, rdma: str | None, *, docker: bool) -> str:

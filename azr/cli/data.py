@@ -35,7 +35,22 @@ def main(argv: Sequence[str]) -> int:
     options = parser().parse(argv[1:] if argv and argv[0] == "prepare" else argv)
     if options.source not in SOURCES:
         raise unknown("source", options.source, SOURCES, "azr data prepare --help lists all.")
-    _prepare(SOURCES[options.source], options)
+    from azr.datasets.preparing import check_files, load_overlap, prepare, rows_file
+
+    source = SOURCES[options.source]
+    chosen = _chosen(source, options)
+    options.src = rows_file(options.src)
+    check_files(options.src, options.out, overwrite=options.overwrite)
+    began = perf_counter()
+    overlap = load_overlap(options.against) if options.against is not None else None
+    done = prepare(source, options.src, options.out, chosen, overlap)
+    took = perf_counter() - began
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    _print_counts(options, done, overlap)
+    if done.answers:
+        print(_parsed(done.answers))
+    _print_preview(done)
+    print(f"\nwritten to {options.out} in {took:.1f} s; a run trains on it with --data.path {options.out}")
     return 0
 
 
@@ -50,28 +65,9 @@ def parser() -> Parser:
     parser.add_argument("--against", type=Path, metavar="DIR", help="omit questions of the suites in this folder")
     parser.add_argument("--overwrite", action="store_true", help="replace OUT")
     parser.add_argument("--system", choices=("keep", "drop"), help="luffy: its system turn (default: keep)")
-    parser.add_argument(
-        "--asked", choices=("output", "input", "both"), help="cruxeval: what to ask about each program (default: both)"
-    )
+    asked = "cruxeval: what to ask about each program (default: both)"
+    parser.add_argument("--asked", choices=("output", "input", "both"), help=asked)
     return parser
-
-
-def _prepare(source: Source, options: argparse.Namespace) -> None:
-    from azr.datasets.preparing import check_files, load_overlap, prepare, rows_file
-
-    chosen = _chosen(source, options)
-    options.src = rows_file(options.src)
-    check_files(options.src, options.out, overwrite=options.overwrite)
-    began = perf_counter()
-    overlap = load_overlap(options.against) if options.against is not None else None
-    done = prepare(source, options.src, options.out, chosen, overlap)
-    took = perf_counter() - began
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    _print_counts(options, done, overlap)
-    if done.answers:
-        print(_parsed(done.answers))
-    _print_preview(done)
-    print(f"\nwritten to {options.out} in {took:.1f} s; a run trains on it with --data.path {options.out}")
 
 
 def _chosen(source: Source, options: argparse.Namespace) -> Options:

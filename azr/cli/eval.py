@@ -80,9 +80,8 @@ def parser() -> Parser:
     parser.add_argument("--samples", type=whole(0, 4096), default=0, help="samples per question, besides a greedy one")
     parser.add_argument("--temperature", type=above(0), default=1.0, help="sampling temperature")
     parser.add_argument("--k", type=wholes(1, 4096), help="k of pass@k, with commas (default: all samples)")
-    parser.add_argument(
-        "--max-response-tokens", type=whole(1, 10**6), help="longest response in tokens (default: the run's, else 8192)"
-    )
+    longest = "longest response in tokens (default: the run's, else 8192)"
+    parser.add_argument("--max-response-tokens", type=whole(1, 10**6), help=longest)
     parser.add_argument("--limit", type=whole(1, 10**9), help="questions of each suite, spread evenly (default: all)")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted evaluation")
     parser.add_argument("--out", type=Path, help="folder of the results (default: see docs/evaluation.md)")
@@ -110,12 +109,12 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
     from azr.evaluation.suites import load_suites
     from azr.hardware import compute_type
     from azr.runs.asked_model import open_model
-    from azr.runs.model_export import saved_steps
+    from azr.runs.model_export import policies
 
     suites = load_suites(options.suite, options.data, options.limit, altered=options.altered)
     if options.chart:
         report.check_chart()
-    steps = saved_steps(Path(options.model)) if options.all_steps else [options.step]
+    steps = sorted(policies(Path(options.model))) if options.all_steps else [options.step]
     models = [open_model(options.model, step, options.template) for step in steps]
     dtype = compute_type(options.dtype, "cuda" if torch.cuda.is_available() else "cpu")
     evaluations = [
@@ -175,12 +174,10 @@ def _list(folder: Path | None) -> int:
     if folder is not None and not folder.is_dir():
         raise UserError(f"There is no folder {folder}: give the one that holds the files of the suites.")
     rows = list(listing(folder))
-    print(
-        aligned([("suite", "state", "SHA-256", "licence", "rows"), *((r[0], r[1], r[3], r[4], r[2]) for r in rows)], 4)
-    )
+    print(aligned([("suite", "state", "SHA-256", "licence", "rows"), *(row[:5] for row in rows)], 4))
     print("\nWhere the files come from:\n")
-    for name, _, _, _, _, source in rows:
-        print(f"{name}: {source}")
+    for row in rows:
+        print(f"{row[0]}: {row[5]}")
     return 0
 
 

@@ -31,11 +31,9 @@ NONDETERMINISTIC = "nondeterministic"
 """Status of a request whose calls gave different outcomes in different interpreters."""
 _KEYS = ("id", "program", "inputs")
 _CHUNK_BYTES = 2**16
-_DECIMALS = 6
 _IN_FLIGHT = 32
 """Lines read ahead of the oldest unanswered one, per worker: enough to keep all busy behind one slow program."""
 _DEFAULTS = ExecutorConfig()
-_FAILURE = 1
 _PIPE_CLOSED = 141
 """Exit code that a shell reports for a program whose output is not read."""
 
@@ -54,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
             return _PIPE_CLOSED
         except OSError as error:
             print(f"error: reading or writing failed: {error}", file=sys.stderr)
-            return _FAILURE
+            return 1
     return 0
 
 
@@ -63,32 +61,16 @@ def parser() -> Parser:
     parser.add_argument("file", metavar="FILE.jsonl", help="requests, or - for standard input")
     backends = get_args(get_type_hints(ExecutorConfig)["backend"])
     parser.add_argument("--backend", choices=backends, default=_DEFAULTS.backend, help="isolation of the programs")
-    parser.add_argument(
-        "--wall",
-        type=number("a number of seconds from 0.01 to 3600", lambda value: 0.01 <= value <= 3600),
-        default=_DEFAULTS.wall_s,
-        metavar="S",
-        help="time limit of a call, seconds",
-    )
-    parser.add_argument(
-        "--memory-mb", type=whole(32, 2**20), default=_DEFAULTS.memory_mb, metavar="MB", help="memory limit, MiB"
-    )
-    parser.add_argument(
-        "--repeats",
-        type=whole(1, 64),
-        default=REPEATS,
-        metavar="N",
-        help="runs in separate interpreters, which must agree; 1 does not check determinism",
-    )
-    parser.add_argument(
-        "--static-check",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="refuse programs that use clocks, randomness, I/O or escape routes",
-    )
-    parser.add_argument(
-        "--workers", type=whole(1, 256), default=_DEFAULTS.workers, metavar="N", help="programs that run in parallel"
-    )
+    wall, memory, workers = _DEFAULTS.wall_s, _DEFAULTS.memory_mb, _DEFAULTS.workers
+    seconds = number("a number of seconds from 0.01 to 3600", lambda value: 0.01 <= value <= 3600)
+    parser.add_argument("--wall", type=seconds, default=wall, metavar="S", help="time limit of a call, seconds")
+    parser.add_argument("--memory-mb", type=whole(32, 2**20), default=memory, metavar="MB", help="memory limit, MiB")
+    agreeing = "runs in separate interpreters, which must agree; 1 does not check determinism"
+    parser.add_argument("--repeats", type=whole(1, 64), default=REPEATS, metavar="N", help=agreeing)
+    refused = "refuse programs that use clocks, randomness, I/O or escape routes"
+    parser.add_argument("--static-check", action=argparse.BooleanOptionalAction, default=True, help=refused)
+    parallel = "programs that run in parallel"
+    parser.add_argument("--workers", type=whole(1, 256), default=workers, metavar="N", help=parallel)
     return parser
 
 
@@ -144,10 +126,8 @@ async def answer_all(
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[tuple[int, bytes | None]]:
-    """Each line as soon as it is there, with its number from 1; None stands for one beyond ``MAX_LINE_BYTES``.
-
-    A last line need not end in a newline. Raises OSError as reading does.
-    """
+    """Each line as soon as it is there, with its number from 1; None stands for one beyond ``MAX_LINE_BYTES``. A last
+    line need not end in a newline. Raises OSError as reading does."""
     loop = asyncio.get_running_loop()
     number, start, too_long = 1, bytearray(), False
     while True:
@@ -265,11 +245,8 @@ def _no_number(name: str) -> NoReturn:
 
 
 def status(result: ExecutionResult) -> str:
-    """One word for a request: the first of these that holds.
-
-    ``rejected`` when the static check refused the program; ``nondeterministic`` when repeats disagreed; the status of
-    the first call that is not ``ok``; ``ok``.
-    """
+    """One word for a request: the first of these that holds. ``rejected`` when the static check refused the program;
+    ``nondeterministic`` when repeats disagreed; the status of the first call that is not ``ok``; ``ok``."""
     if result.static_check:
         return CallStatus.REJECTED.value
     if result.deterministic is False:
@@ -279,13 +256,8 @@ def status(result: ExecutionResult) -> str:
 
 def answer(id_json: str, result: ExecutionResult) -> str:
     outputs = [
-        {
-            "status": output.status.value,
-            "value": output.value,
-            "error": output.error,
-            "wall_s": round(output.wall_s, _DECIMALS),
-        }
-        for output in result.outputs
+        {"status": each.status.value, "value": each.value, "error": each.error, "wall_s": round(each.wall_s, 6)}
+        for each in result.outputs
     ]
     rest = {"deterministic": result.deterministic, "static_check": list(result.static_check)}
     return _line(id_json, status=status(result), outputs=outputs, **rest)

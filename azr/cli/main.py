@@ -49,7 +49,9 @@ def main() -> None:
 
 def dispatch(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("--help", "-h", "help"):
-        print(_overview())
+        lines = [f"  azr {name:<13}{purpose}" for name, purpose in COMMANDS.items()]
+        more = "azr COMMAND --help says more; azr --version says which code this is."
+        print("\n".join(["usage: azr COMMAND ...", "", *lines, "", more]))
         return 0
     if argv and argv[0] == "--version":
         print(f"azr {code_version()}")
@@ -101,9 +103,3 @@ def _name(argv: Sequence[str]) -> str:
         hint = f"; did you mean {meant}?" if meant else did_you_mean(argv[0], (*COMMANDS, "--help", "--version"))
         raise UserError(f"There is no command {argv[0]!r}{hint} azr --help lists all.")
     return argv[0]
-
-
-def _overview() -> str:
-    lines = [f"  azr {name:<13}{purpose}" for name, purpose in COMMANDS.items()]
-    more = "azr COMMAND --help says more; azr --version says which code this is."
-    return "\n".join(["usage: azr COMMAND ...", "", *lines, "", more])

@@ -26,12 +26,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"azr plan needs a recipe, such as azr_coder7b_ppo; {USAGE}")
     config = override(load_recipe(options.recipe), values)
     check(config)
-    nodes = ClusterSpec(
-        gpus=options.gpus,
-        gpu_memory_gib=options.gpu_memory,
-        nodes=options.nodes[0],
-        host_memory_gib=options.host_memory,
-    )
+    fewest, memory, host = options.nodes[0], options.gpu_memory, options.host_memory
+    nodes = ClusterSpec(gpus=options.gpus, gpu_memory_gib=memory, nodes=fewest, host_memory_gib=host)
     assumed = Assumptions(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Assumptions)})
     plan, suggestions = plan_run(config, nodes, assumed, options.model_config)
     print(text(plan, suggestions))
@@ -46,10 +42,8 @@ def parser() -> Parser:
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
     parser.add_argument("--gpus", type=whole(1, 10_000), default=8, help="GPUs per node")
     parser.add_argument("--gpu-memory", type=above(1), default=80.0, metavar="GIB", help="memory of one GPU")
-    parser.add_argument(
-        "--nodes", type=wholes(1, 1_000), default=(1,), metavar="N[,N...]",
-        help="number of equal nodes; several, such as 1,2,8, compare a step at the same work per GPU",
-    )  # fmt: skip
+    equal = "number of equal nodes; several, such as 1,2,8, compare a step at the same work per GPU"
+    parser.add_argument("--nodes", type=wholes(1, 1_000), default=(1,), metavar="N[,N...]", help=equal)
     parser.add_argument("--host-memory", type=above(1), metavar="GIB", help="memory per node; unchecked if not given")
     parser.add_argument("--model-config", metavar="FILE", help="config.json of a model that is not here")
     rates = parser.add_argument_group("assumptions", "defaults are one H100 SXM's; measure yours and say so")

@@ -137,11 +137,7 @@ def parser() -> Parser:
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="file to write; must not exist")
     parser.add_argument("--convert", metavar="FILE", type=Path, nargs="+", help="seed files of the authors' code")
-    parser.add_argument(
-        "--kinds",
-        metavar="KIND",
-        nargs="+",
-        help="with --convert: kinds made of a record with one call (default: "
-        f"{' and '.join(SINGLE_CALL_KINDS)}; `error` for the authors' code_e)",
-    )
+    single = " and ".join(SINGLE_CALL_KINDS)
+    kinds = f"with --convert: kinds made of a record with one call (default: {single}; `error` for the authors' code_e)"
+    parser.add_argument("--kinds", metavar="KIND", nargs="+", help=kinds)
     return parser

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    own, others = _split(argv)
-    options = parser().parse(own)
-
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    options = parser().parse(words[:at])
     check_place(options.model)
     # Only now, because these take seconds to load.
     import torch
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         port=options.port,
         max_model_len=model.context,
     )
-    command = server.command(others)
+    command = server.command(words[at + 1 :])
     chats = model.codec.template is not None
     if not chats:
         print(f"{options.model} is asked by tags of the compact format: it completes prompts, and cannot chat.")
@@ -59,12 +59,6 @@ def parser() -> Parser:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines")
     parser.add_argument("--port", type=whole(1, 65535), default=8000)
     return parser
-
-
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    words = list(argv)
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at + 1 :]
 
 
 def _folder(model: AskedModel) -> Path:

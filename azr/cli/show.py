@@ -4,18 +4,24 @@ step. An index is kept beside the run; it may be deleted."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from azr.cli.options import Parser, whole
 from azr.errors import UserError, did_you_mean, printable
-from azr.explorer import queries, terminal
-from azr.explorer.index import RunIndex
-from azr.explorer.queries import ANY_RULE, SAMPLE_ORDERS, SampleFilter
+from azr.explorer import queries
+from azr.explorer.index import RunIndex, SampleRow
+from azr.explorer.queries import ANY_RULE, AROUND, ORIGINS, SAMPLE_ORDERS, SampleFilter, TaskFilter
+from azr.explorer.record_files import Problem
 from azr.monitoring.texts import SAFETY, TOTALS
-from azr.records import VALID
+from azr.records import VALID, FinishReason, Role, Sample
 from azr.tasks.base import RejectReason, Verdict
 
+MAX_ATTEMPTS = 40
+"""Lines of a task's attempts."""
+SHOWN_CHARS = 1500
+"""Of a text's beginning and of its end, unless all of it is asked for."""
 VERDICTS = tuple(dict.fromkeys([VALID, *map(str, Verdict), *map(str, RejectReason)]))
 
 
@@ -29,17 +35,13 @@ def main(argv: Sequence[str]) -> int:
     if options.task is not None:
         _print_task(index, options.task)
         return 0
+    role, kind, verdict = options.role or "", options.kind or "", options.verdict or ""
+    flag, order = _rule(index, options.flagged), options.order
     wanted = SampleFilter(
-        step=options.step,
-        role=options.role or "",
-        kind=options.kind or "",
-        verdict=options.verdict or "",
-        flag=_rule(index, options.flagged),
-        order=options.order,
-        limit=options.n,
+        step=options.step, role=role, kind=kind, verdict=verdict, flag=flag, order=order, limit=options.n
     )
     if wanted == SampleFilter(limit=options.n) and "-n" not in argv:
-        _print(terminal.overview(index))
+        _print(_overview(index))
         return 0
     _check_step(index, options.step)
     kinds = queries.kinds(index)
@@ -47,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"{index.run} has no kind {options.kind!r}; its kinds are {', '.join(kinds) or 'none'}.")
     rows, total = queries.find_samples(index, wanted)
     for row in rows:
-        _print(terminal.rollout(index, row, whole=options.whole))
+        _print(_sample_lines(index, row, whole=options.whole))
     print(f"{len(rows)} of {total} trajectories")
     return 0
 
@@ -86,7 +88,7 @@ def _check_step(index: RunIndex, step: int | None) -> None:
 def _print_task(index: RunIndex, id: str) -> None:
     known = queries.find_task(index, id)
     if known is not None:
-        _print(terminal.task(index, known))
+        _print(_task_lines(index, known))
         return
     rows, total = queries.find_samples(index, SampleFilter(problem_id=id, limit=20))
     if not rows:
@@ -95,9 +97,117 @@ def _print_task(index: RunIndex, id: str) -> None:
     about = "it is a refused proposal, or a task that was derived from another"
     _print([f"{id} was not stored: {about}. {total} trajectories"])
     for row in rows:
-        _print(terminal.rollout(index, row, whole=False))
+        _print(_sample_lines(index, row, whole=False))
 
 
 def _print(lines: Iterable[str]) -> None:
     """Print texts of a run, which may be a stranger's: none of them may steer the terminal."""
     print(*map(printable, lines), sep="\n")
+
+
+def _overview(index: RunIndex) -> Iterator[str]:
+    """What there is, and the hardest tasks of the last step."""
+    steps = queries.steps(index)
+    _, tasks = queries.find_tasks(index, TaskFilter(limit=1))
+    _, samples = queries.find_samples(index, SampleFilter(limit=1))
+    yield f"{index.run}: {samples} trajectories of {len(steps)} steps, {tasks} tasks"
+    yield from (f"note: {path}: {sentence}" for path, sentence in queries.problems(index))
+    if not steps:
+        return
+    yield f"\nstep {steps[-1]}"
+    for (kind, role), counts in queries.verdicts(index, steps[-1]).items():
+        yield f"  {kind:<10} {role:<9} " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    hardest, _ = queries.find_tasks(
+        index, TaskFilter(step_from=steps[-1], step_to=steps[-1], order="hardest", limit=10)
+    )
+    if hardest:
+        yield f"\nhardest tasks of step {steps[-1]}; --task ID shows one"
+        for row in hardest:
+            yield f"  {row['id']:<28} solve rate {_number(row['solve_rate'])}, {row['lines']} lines"
+
+
+def _sample_lines(index: RunIndex, row: SampleRow, *, whole: bool) -> Iterator[str]:
+    """Yield the lines of one sample with its texts."""
+    yield f"── {_headline(row.sample)}"
+    if row.sample.judgement is not None and row.sample.judgement.detail:
+        yield f"why: {row.sample.judgement.detail}"
+    try:
+        sample = queries.read_texts(index, row)
+    except Problem as problem:
+        yield f"note: {problem}"
+        return
+    for rule, around in queries.flags_with_text(sample):
+        yield f"flagged by {rule}: {_line(''.join(around), 2 * AROUND + 200)}"
+    for name, text in (("prompt", sample.prompt), ("response", sample.response)):
+        yield f"{name}:"
+        yield _indented(text if whole else _shortened(text))
+
+
+def _headline(sample: Sample) -> str:
+    """Return a sample in a line."""
+    parts = [
+        f"step {sample.step}", sample.kind, f"{sample.role} ({sample.phase})", sample.problem_id,
+        sample.verdict or "no grade", f"reward {_number(sample.reward)}",
+    ]  # fmt: skip
+    if sample.advantage is not None:
+        parts.append(f"advantage {sample.advantage:+.3f}")
+    if sample.mismatch is not None:
+        parts.append(f"mismatch {sample.mismatch:.4f}")
+    if sample.response_tokens is not None:
+        is_cut_off = sample.finish_reason is FinishReason.LENGTH
+        parts.append(f"{sample.response_tokens} tokens{' (cut off)' if is_cut_off else ''}")
+    if origin := ORIGINS[sample.origin]:
+        parts.append(origin)
+    if sample.used != "trained":
+        parts.append(f"not trained on ({sample.used})")
+    return _line(" · ".join(parts), 600)
+
+
+def _task_lines(index: RunIndex, task: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a task of `queries.find_task`, with its attempts, proposer and children."""
+    yield "{id} · {kind} · step {step} · solve rate {rate} · {lines} lines".format(
+        **task, rate=_number(task["solve_rate"])
+    )
+    yield "program:"
+    yield _indented(task["program"])
+    for given, returned in zip(task["inputs"], task["outputs"], strict=False):
+        yield f"  f({given}) -> {returned}"
+    if task["message"]:
+        yield f"message: {task['message']}"
+    yield f"references: {', '.join(task['parents']) or 'none'}"
+    attempts, total = queries.find_samples(index, SampleFilter(problem_id=task["id"], limit=MAX_ATTEMPTS))
+    yield f"\nproposal and attempts{f', the newest {MAX_ATTEMPTS} of {total}' if total > MAX_ATTEMPTS else ''}:"
+    for attempt in (each.sample for each in attempts):
+        yield f"  {_headline(attempt)}"
+        if attempt.judgement is None:
+            continue
+        if attempt.role == Role.SOLVER:
+            yield from (f"      {label}: {_line(text)}" for label, text in attempt.judgement.answer or ())
+        if attempt.judgement.detail:
+            yield f"      why: {_line(attempt.judgement.detail)}"
+    for id, count, rate in queries.derived_attempts(index, task["id"]):
+        yield f"derived task {id}: {count} attempts, {_number(rate)} right"
+    below, total = queries.children(index, task["id"], 20)
+    if total:
+        yield f"children ({total}): {', '.join(below)}{' …' if total > len(below) else ''}"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
+def _shortened(text: str) -> str:
+    """A long text without its middle."""
+    left_out = len(text) - 2 * SHOWN_CHARS
+    if left_out <= 0:
+        return text
+    return f"{text[:SHOWN_CHARS]}\n[{left_out} characters; --whole shows them]\n{text[-SHOWN_CHARS:]}"
+
+
+def _line(text: str, most: int = 200) -> str:
+    flat = text.replace("\n", "\\n")
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.split("\n"))

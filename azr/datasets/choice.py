@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from azr.config import Config
-from azr.datasets.grading import graded_part
+from azr.datasets.play import graded_part
 from azr.datasets.preparing import rows_file
 from azr.datasets.rows import DataRow, grader_names, read_rows
 from azr.errors import UserError
@@ -118,10 +118,8 @@ def keep_identity(record: Path, named: str) -> str:
 
 
 def check_identity(record: Path, named: str) -> dict[str, str]:
-    """Return `data.path` and the SHA-256 of its rows.
-
-    Raises UserError if the run of this record began with other rows of this path. Another path is another choice.
-    """
+    """Return `data.path` and the SHA-256 of its rows. Raises UserError if the run of this record began with other rows
+    of this path. Another path is another choice."""
     identity = {"path": named, "sha256": hash_of(rows_file(named))}
     before = json.loads(record.read_text()) if record.is_file() else {}
     if before.get("path") == identity["path"] and before["sha256"] != identity["sha256"]:

@@ -1,4 +1,4 @@
-"""Answer rows of a file: sample, judge and reward."""
+"""Answer rows of a file: sample, judge by the rule that their prompts state (`reward.format`), and reward."""
 
 from __future__ import annotations
 
@@ -11,16 +11,32 @@ import numpy as np
 from azr.answering import Problem, Sampler, answer, cut_off_judgement, given_up, judged
 from azr.concurrency import Phase, gather, stable_seed
 from azr.config import Config, DataConfig
-from azr.datasets.grading import grade
-from azr.datasets.rows import DataRow, RowOrder
+from azr.datasets.rows import DataRow, RowGrader, RowOrder
+from azr.evaluation.graders.extraction import boxes
+from azr.evaluation.graders.own import is_own
 from azr.evaluation.question import Grader, GraderName
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Judgement, PromptIds, Sample
+from azr.records import Completion, FinishReason, Judgement, PromptIds, Reason, Sample
 from azr.selfplay.play import StepResult, sort_samples
 from azr.selfplay.rewards import can_teach, reward_answer
+from azr.tasks.base import Verdict
+from azr.tasks.prompts import ResponseFormat, answer_part
 
 PREFIX_START = 0.8
 """First share of a linear schedule, as in LUFFY."""
+DETAILS: dict[str, str] = {
+    Reason.UNCLOSED_THINKING: "the thinking is not closed, or not just once",
+    Reason.NO_ANSWER: "no answer was found",
+    Reason.TWO_ANSWERS: "there is more than one answer part",
+    Reason.MISPLACED_ANSWER: "text stands between the thinking and the answer",
+    Reason.NO_BLOCK: "no block of code was found",
+    Reason.NO_BOX: "the answer has no box",
+    Reason.UNREADABLE: "the answer cannot be read as what was asked for",
+    Reason.LOST: "the executor lost the call",
+    Reason.NO_GOLD: "the reference solution fails",
+    Reason.GRADER_FAILED: "the grader failed over it, or took too long",
+}
+"""Sentences for reasons to which a grader adds none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,3 +177,55 @@ def after_prefix(prompt_ids: np.ndarray, prefix_ids: list[int], continued: Compl
         weight_versions=np.concatenate([np.repeat(version, len(given)), continued.weight_versions]),
         text=None,
     )
+
+
+async def grade(
+    row: DataRow, prompt: str, response: str, graders: Mapping[GraderName, Grader], form: ResponseFormat
+) -> Judgement:
+    """Judge a finished response to a row. Of several graders the score is the weighted mean of theirs, and a part each;
+    it is ungraded or malformed if it is for one of them."""
+    found = await gather(*(_grade_by(each, prompt, response, graders, form) for each in row.graders))
+    judgement = found[0] if len(found) == 1 else _combined(row.graders, found)
+    detail = judgement.detail or DETAILS.get(judgement.reason, "")
+    return replace(judgement, detail=detail)
+
+
+async def _grade_by(
+    grader: RowGrader, prompt: str, response: str, graders: Mapping[GraderName, Grader], form: ResponseFormat
+) -> Judgement:
+    part = graded_part(grader.name, prompt, response, form)
+    if isinstance(part, Reason):
+        return Judgement(verdict=Verdict.MALFORMED, reason=part)
+    return await graders[grader.name].grade(grader.question, part)
+
+
+def graded_part(grader: GraderName, prompt: str, response: str, form: ResponseFormat) -> str | Reason:
+    """Return what a grader gets of a response, or why it gets nothing. A user's own gets all of it: what it pays for is
+    its own rule."""
+    if is_own(grader):
+        return response
+    part = answer_part(response, prompt, form)
+    if not isinstance(part, Reason) and grader == "math" and form != "thought" and not boxes(part):
+        return Reason.NO_BOX
+    return part
+
+
+def _combined(graders: tuple[RowGrader, ...], found: list[Judgement]) -> Judgement:
+    for verdict in (Verdict.UNGRADED, Verdict.MALFORMED):
+        if (first := next((each for each in found if each.verdict == verdict), None)) is not None:
+            return first
+    parts = dict[str, bool | float]()
+    scores = [_score(judgement) for judgement in found]
+    for grader, judgement, score in zip(graders, found, scores, strict=True):
+        parts[grader.label] = score
+        parts |= {f"{grader.label}.{name}": value for name, value in judgement.parts.items()}
+    weights = [grader.weight for grader in graders]
+    is_right = all(score == 1 for score in scores)
+    score = 1.0 if is_right else sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights)
+    detail = "; ".join(f"{each.label} {score:g}" for each, score in zip(graders, scores, strict=True))
+    verdict = Verdict.RIGHT if is_right else Verdict.WRONG
+    return Judgement(verdict=verdict, detail=detail, answer=found[0].answer, parts=parts, score=score)
+
+
+def _score(judgement: Judgement) -> float:
+    return float(judgement.verdict == Verdict.RIGHT) if judgement.score is None else judgement.score

@@ -9,12 +9,12 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 from huggingface_hub import HfApi, constants
@@ -26,7 +26,7 @@ from azr.errors import UserError
 from azr.evaluation.graders.maths import MathGrader
 from azr.evaluation.question import Question
 from azr.evaluation.suites import exam, load_suites, suites_of
-from azr.evaluation.suites.files import ROW_ERRORS, Row, read_rows
+from azr.evaluation.suites.files import ROW_ERRORS, Row, pyarrow, read_rows
 from azr.hardware import cache_folder
 from azr.runs.model_folder import HUB_S, hub_errors, must_be_local
 
@@ -137,7 +137,8 @@ def prepare(source: Source, path: Path, out: Path, options: Options, overlap: Ov
     left, and a file that cannot be written.
     """
     done, prompts = Prepared(), set[str]()
-    with written(out, source.columns) as write:
+
+    def rows() -> Iterator[Row]:
         for number, example in _examples(source, path, options, done):
             if not _is_wanted(source, example, number, prompts, overlap, done):
                 continue
@@ -146,7 +147,7 @@ def prepare(source: Source, path: Path, out: Path, options: Options, overlap: Ov
                 read_row(row, number)
             except ValueError as error:
                 raise UserError(f"{path}, row {number}: {error}.") from error
-            write(row)
+            yield row
             done.written += 1
             done.with_traces += bool(example.traces)
             done.traces += len(example.traces)
@@ -159,6 +160,8 @@ def prepare(source: Source, path: Path, out: Path, options: Options, overlap: Ov
         if not done.written:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in done.dropped.most_common())
             raise UserError(f"No row of {path} is left ({reasons}), so {out} was not written.")
+
+    write_rows(out, rows(), source.columns)
     return done
 
 
@@ -215,10 +218,8 @@ def _row(source: Source, example: Example, number: int) -> Row:
 
 
 async def count_parsed(answers: Sequence[str]) -> int:
-    """How many of these answers the grader of mathematics compares as more than text.
-
-    Raises UserError when math-verify is missing.
-    """
+    """How many of these answers the grader of mathematics compares as more than text. Raises UserError when math-verify
+    is missing."""
     async with MathGrader() as grader:
         said = await gather(*(grader.compare((answer,), answer) for answer in answers))
     return sum(each is not None and each.get("parsed", False) for each in said)
@@ -233,9 +234,7 @@ def is_on_hub(named: str) -> bool:
 @cache
 def rows_file(named: str) -> Path:
     """Return the file that is named, or the rows of a folder or a data set of the hub as JSON lines in the cache.
-
-    Raises UserError if the package `datasets` or the data set is missing, or the hub does not answer.
-    """
+    Raises UserError if the package `datasets` or the data set is missing, or the hub does not answer."""
     place, _, split = named.partition(":")
     if is_on_hub(named):
         owner, name, *subset = place.split("/")
@@ -254,9 +253,7 @@ def rows_file(named: str) -> Path:
     out = cache_folder() / "rows" / f"{name}.jsonl"
     if not out.is_file():
         out.parent.mkdir(parents=True, exist_ok=True)
-        with written(out, ()) as write:
-            for row in rows:
-                write(row)
+        write_rows(out, rows)
     return out
 
 
@@ -268,7 +265,7 @@ def check_files(source: Path, out: Path, *, overwrite: bool) -> None:
         if not path.name.endswith(known):
             raise UserError(f"{path} is of no known form: its name must end with {', '.join(known)}.")
         if path.name.endswith(".parquet"):
-            _pyarrow("pyarrow", path)
+            pyarrow("pyarrow", path)
     if not out.parent.is_dir():
         raise UserError(f"There is no folder {out.parent} to write {out.name} into: make it, or name another file.")
     if out.exists() and out.samefile(source):
@@ -277,18 +274,22 @@ def check_files(source: Path, out: Path, *, overwrite: bool) -> None:
         raise UserError(f"{out} exists already: name another file, or replace it by --overwrite.")
 
 
-@contextlib.contextmanager
-def written(out: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row], None]]:
-    """``with written(out, columns) as write``; the file appears under its name when the block has ended well.
+def write_rows(out: Path, rows: Iterable[Row], columns: tuple[str, ...] = ()) -> None:
+    """Write a file, which appears under its name when all rows are in it.
 
     ``columns``: fields of rows that are text, beside ``id``, ``source``, ``prompt``, ``grader`` and ``traces``.
     Raises UserError when there is no room.
     """
     staging = out.with_name(f".{out.name}.part")
-    is_parquet = out.name.endswith(".parquet")
     try:
-        with _parquet(staging, columns) if is_parquet else _json_lines(staging, out.name) as write:
-            yield write
+        if out.name.endswith(".parquet"):
+            _write_parquet(staging, iter(rows), columns)
+        else:
+            with staging.open("wb") as plain:
+                # Without name and time the same rows are the same bytes.
+                is_packed = out.name.endswith(".gz")
+                with gzip.GzipFile("", "wb", 6, plain, 0) if is_packed else contextlib.nullcontext(plain) as file:
+                    file.writelines(f"{json.dumps(row, ensure_ascii=False, default=str)}\n".encode() for row in rows)
         os.replace(staging, out)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): name another file.") from error
@@ -297,48 +298,12 @@ def written(out: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row], Non
             staging.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def _json_lines(staging: Path, name: str) -> Iterator[Callable[[Row], None]]:
-    with staging.open("wb") as plain:
-        # Without name and time the same rows are the same bytes.
-        packed = gzip.GzipFile("", "wb", 6, plain, 0) if name.endswith(".gz") else contextlib.nullcontext(plain)
-        with packed as file:
-
-            def write(row: Row) -> None:
-                file.write(f"{json.dumps(row, ensure_ascii=False, default=str)}\n".encode())
-
-            yield write
-
-
-@contextlib.contextmanager
-def _parquet(staging: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row], None]]:
-    arrow, parquet = _pyarrow("pyarrow", staging), _pyarrow("pyarrow.parquet", staging)
+def _write_parquet(staging: Path, rows: Iterator[Row], columns: tuple[str, ...]) -> None:
+    arrow, parquet = pyarrow("pyarrow", staging), pyarrow("pyarrow.parquet", staging)
     text = arrow.string()
     turns = arrow.list_(arrow.struct({"role": text, "content": text}))
-    schema = arrow.schema(
-        {"id": text, "source": text, "prompt": turns, "grader": text}
-        | dict.fromkeys(columns, text)
-        | {"traces": arrow.list_(text)}
-    )
-    rows: list[Row] = []
-
+    fields = {"id": text, "source": text, "prompt": turns, "grader": text} | dict.fromkeys(columns, text)
+    schema = arrow.schema(fields | {"traces": arrow.list_(text)})
     with parquet.ParquetWriter(staging, schema) as writer:
-
-        def flush() -> None:
-            writer.write_table(arrow.Table.from_pylist(rows, schema))
-            rows.clear()
-
-        def write(row: Row) -> None:
-            rows.append(row)
-            if len(rows) == _BATCH:
-                flush()
-
-        yield write
-        flush()
-
-
-def _pyarrow(module: str, path: Path) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise UserError(f"{path} takes pyarrow, which is missing: run pip install -e '.[eval]' in the clone") from error
+        while batch := list(islice(rows, _BATCH)):
+            writer.write_table(arrow.Table.from_pylist(batch, schema))

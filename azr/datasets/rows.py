@@ -73,10 +73,8 @@ def grader_names(rows: Iterable[DataRow]) -> set[GraderName]:
 
 
 def read_rows(path: Path) -> list[DataRow]:
-    """The rows of a file, in their order.
-
-    Raises UserError when it cannot be read, with the number of the first row that is none, and for an empty file.
-    """
+    """The rows of a file, in their order. Raises UserError when it cannot be read, with the number of the first row
+    that is none, and for an empty file."""
     if not path.name.endswith(FORMATS):
         raise UserError(f"{path} is none of {', '.join(FORMATS)}: `azr data prepare` writes all of them.")
     if not path.is_file():
@@ -98,10 +96,8 @@ def read_rows(path: Path) -> list[DataRow]:
 
 
 def read_row(fields: Row, number: int) -> DataRow:
-    """The row of a file that has these fields; one that is null, as parquet says it, is not there.
-
-    Raises ValueError that says what is wrong with it.
-    """
+    """The row of a file that has these fields; one that is null, as parquet says it, is not there. Raises ValueError
+    that says what is wrong with it."""
     try:
         return _row({name: value for name, value in fields.items() if value is not None}, number)
     except ROW_ERRORS as error:
@@ -211,10 +207,8 @@ class RowOrder:
         """Positions after each step that took rows: step, epoch, rows of the epoch, index of the next of them."""
 
     def take(self, step: int, count: int) -> list[tuple[int, int]]:
-        """Epoch and index of the next rows, both from 0; steps take theirs in their order, each at once or in parts.
-
-        A step may take the last rows of an epoch and the first of the next.
-        """
+        """Epoch and index of the next rows, both from 0; steps take theirs in their order, each at once or in parts. A
+        step may take the last rows of an epoch and the first of the next."""
         assert step >= self._after[-1][0], f"step {step} takes its rows after step {self._after[-1][0]}"
         taken: list[tuple[int, int]] = []
         while len(taken) < count:

@@ -6,23 +6,20 @@ import fcntl
 import gzip
 import json
 import os
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from azr.errors import UserError
 from azr.records import Sample
-from azr.runs.sample_file import json_line, read_sample, sample_line
+from azr.runs.sample_file import CUT_SHORT, json_line, read_members, read_sample, sample_line
 
 ANSWERS = "answers.jsonl.gz"
 """File name in a folder of `azr eval`."""
-_GZIP = 31
-"""`wbits` of zlib for a gzip member with header and checksum."""
-_CHUNK = 1 << 16
-"""Bytes read at a time."""
+_LONGEST_PROTOCOL = 1 << 16
+"""Bytes; a longer file that begins with no whole protocol is no evaluation's."""
 
 
 def without_texts(answer: Sample) -> Sample:
@@ -118,41 +115,27 @@ def _brief(value: object) -> str:
 
 def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[Sample]]:
     """Return the number of complete bytes, the protocol (None in an empty file) and the answers."""
-    whole, protocol = 0, None
+    whole, protocol, damage = 0, None, ""
     answers: list[Sample] = []
     try:
-        with path.open("rb") as file:
-            for whole, text in _members(file):  # noqa: B007
-                lines = [line for line in text.split(b"\n") if line]
-                if protocol is None:
-                    protocol = json.loads(lines[0])["protocol"]
-                else:
-                    found = map(read_sample, lines)
-                    answers += found if texts else map(without_texts, found)
+        for _, end, text, damage in read_members(path):
+            if damage:
+                break
+            whole, lines = end, [line for line in text.split(b"\n") if line]
+            if protocol is None:
+                protocol = json.loads(lines[0])["protocol"]
+            else:
+                found = map(read_sample, lines)
+                answers += found if texts else map(without_texts, found)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UserError(f"{path} holds no answers of an evaluation ({error!r}).") from error
-    except zlib.error as error:
-        # A kill leaves a truncated file, not a damaged one. Answers may follow the damage, so keep them.
-        if protocol is None:
-            raise UserError(f"{path} holds no answers of an evaluation: choose another --out.") from error
+    # A kill leaves a truncated file, not a damaged one. Answers may follow the damage, so keep them.
+    is_damaged = damage not in ("", CUT_SHORT)
+    if whole == 0 and (is_damaged or path.stat().st_size > _LONGEST_PROTOCOL):
+        raise UserError(f"{path} holds no answers of an evaluation: choose another --out.")
+    if is_damaged:
         raise UserError(
             f"{path} is damaged after byte {whole}: restore a copy, or drop the rest by truncate -s {whole} and use "
             "--resume."
-        ) from error
-    if whole == 0 and path.stat().st_size > _CHUNK:
-        raise UserError(f"{path} holds no answers of an evaluation: choose another --out.")
+        )
     return whole, protocol, answers
-
-
-def _members(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the end of each complete gzip member, and its content. Raises zlib.error for other bytes."""
-    end, rest = 0, b""
-    while rest := rest or file.read(_CHUNK):
-        reader, parts = zlib.decompressobj(_GZIP), []
-        while not reader.eof:
-            if not (rest := rest or file.read(_CHUNK)):
-                return
-            parts.append(reader.decompress(rest))
-            end += len(rest) - len(reader.unused_data)
-            rest = reader.unused_data
-        yield end, b"".join(parts)

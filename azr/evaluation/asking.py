@@ -134,10 +134,8 @@ async def answer_all(
     step: int,
     done: Callable[[Sequence[Sample]], None],
 ) -> None:
-    """Answer all problems. ``done`` gets the samples of one as soon as they are judged, the greedy one first.
-
-    ``step``: training step of the model.
-    """
+    """Answer all problems. ``done`` gets the samples of one as soon as they are judged, the greedy one first. ``step``:
+    training step of the model."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(problem: Problem) -> None:

@@ -127,12 +127,9 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
     # Before vLLM starts, because the trainer may refuse this model.
     _trainer_logprobs(policy, device, fixed)
     texts_R = _eager_logprobs(eager, device, fixed)
-    longest = max(map(len, prompts))
+    most = max(map(len, prompts))
     rollout = RolloutConfig(
-        max_prompt_tokens=longest,
-        max_response_tokens=RESPONSE_TOKENS,
-        max_concurrent=8,
-        gpu_memory_utilization=GPU_SHARE,
+        max_prompt_tokens=most, max_response_tokens=RESPONSE_TOKENS, max_concurrent=8, gpu_memory_utilization=GPU_SHARE
     )
     engine = RolloutEngine(path, rollout, generate_timeout_s=TIMEOUT_S, dtype=dtype)
     writer = host_writer(max(WEIGHT_BUCKET_BYTES, *(weight.nbytes for _, weight in policy.named_weights())))
@@ -157,10 +154,8 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
 
 
 def check_gradients(path: str, *, dtype: ComputeType, device: Device, tokens: int) -> tuple[int, list[str]]:
-    """Return how many parameters the eager model trains, and a sentence for each that the trainer moves otherwise.
-
-    The loss is the sum of fixed texts' log-probabilities. Without vLLM, and without DeepSpeed's partitioning.
-    """
+    """Return how many parameters the eager model trains, and a sentence for each that the trainer moves otherwise. The
+    loss is the sum of fixed texts' log-probabilities. Without vLLM, and without DeepSpeed's partitioning."""
     eager, policy = _load(path, dtype, device)
     completions = _fixed(_prompts(path, tokens))
     with _visiting(eager, device):
@@ -276,12 +271,11 @@ async def _row(
     prompts: Sequence[Sequence[int]],
     fixed: Sequence[Completion],
 ) -> Row:
-    answers = await asyncio.gather(
-        *(
-            engine.generate(prompt, n=4, max_tokens=RESPONSE_TOKENS, temperature=1.0, seed=index)
-            for index, prompt in enumerate(prompts)
-        )
+    asking = (
+        engine.generate(prompt, n=4, max_tokens=RESPONSE_TOKENS, temperature=1.0, seed=index)
+        for index, prompt in enumerate(prompts)
     )
+    answers = await asyncio.gather(*asking)
     sampled = [completion for answer in answers for completion in answer]
     vllm_R = torch.from_numpy(np.concatenate([completion.logprobs for completion in sampled]))
     # In one order, so that vLLM's part comes first in both.

@@ -110,13 +110,9 @@ class PeriodicEval:
 
     async def run(self, sampler: Sampler, executor: Executor, step: int) -> Evaluated:
         """Evaluate the current policy. ``executor``: the run's, for the tasks of the exam."""
-        config = self._config
-        sampling = Sampling(
-            samples=config.eval.samples,
-            temperature=TEMPERATURE,
-            max_tokens=config.rollout.max_response_tokens,
-            seed=config.run.seed,
-        )
+        config, longest = self._config, self._config.rollout.max_response_tokens
+        samples, seed = config.eval.samples, config.run.seed
+        sampling = Sampling(samples=samples, temperature=TEMPERATURE, max_tokens=longest, seed=seed)
         found: list[Sample] = []
         names = {each.suite.grader for each in self._loaded}
         answers = partial(AnswerExecutor, config)
@@ -128,25 +124,23 @@ class PeriodicEval:
             )
             await answer_all(problems, sampling, sampler=sampler, codec=self._codec, step=step, done=found.extend)
         found = in_order(found, self.questions)
-        ks = (PASS_AT,) if config.eval.samples >= PASS_AT else ()
+        ks = (PASS_AT,) if samples >= PASS_AT else ()
         alike = [each.suite.name for each in self._loaded if each.suite.groups_alike]
         protocol = {
             "suites": {each.suite.name: each.on_record for each in self._loaded},
             "template_text": self._codec.template,
             "stops": asdict(self._codec.stops),
-            "samples": config.eval.samples,
+            "samples": samples,
             "temperature": TEMPERATURE,
-            "max_response_tokens": config.rollout.max_response_tokens,
-            "seed": config.run.seed,
+            "max_response_tokens": longest,
+            "seed": seed,
         }
-        return Evaluated(metrics(rows(found, ks, config.eval.samples, alike)), found, protocol)
+        return Evaluated(metrics(rows(found, ks, samples, alike)), found, protocol)
 
 
 class AnswerExecutor(AbstractAsyncContextManager["AnswerExecutor"]):
-    """Executor actor for programs that answer benchmarks or rows; it ends with the block: ``async with``.
-
-    The first program starts it; many questions about values need none.
-    """
+    """Executor actor for programs that answer benchmarks or rows; it ends with the block: ``async with``. The first
+    program starts it; many questions about values need none."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

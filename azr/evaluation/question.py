@@ -65,10 +65,8 @@ class Suite:
     """One sentence on where to get the files."""
     grader: GraderName
     read_file: Callable[[Path], Sequence[Question]]
-    """Read the questions of a file, in their order.
-
-    Raises UserError with file and row number for the first line that is not a row of this suite.
-    """
+    """Read the questions of a file, in their order. Raises UserError with file and row number for the first line that
+    is not a row of this suite."""
     metric: str = "accuracy"
     """Name of the share of right answers in the suite's literature."""
     locate: Callable[[Path], Sequence[Path]] | None = None

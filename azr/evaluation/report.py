@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +13,7 @@ from typing import Any
 
 from azr.errors import UserError
 from azr.evaluation.answer_file import ANSWERS, read_answers
-from azr.evaluation.scores import GREEDY, Estimate, Row, estimate, greedy_share, sampled_share
+from azr.evaluation.scores import GREEDY, Estimate, Measure, Row, estimate, greedy_share, sampled_share
 from azr.evaluation.suites import SUITES, top
 from azr.records import Sample
 
@@ -77,10 +77,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def write_chart(path: Path, by_model: Mapping[str, Sequence[Row]]) -> None:
-    """Draw greedy accuracy with its 95% interval, one bar for each suite and model.
-
-    Raises UserError when matplotlib is missing.
-    """
+    """Draw greedy accuracy with its 95% interval, one bar for each suite and model. Raises UserError when matplotlib is
+    missing."""
     check_chart()
     from matplotlib.figure import Figure
 
@@ -146,10 +144,8 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[tuple[str, str], list[Sampl
 
 
 def compare(before: Path, after: Path) -> tuple[list[Difference], list[str]]:
-    """Return the differences by suite, and the names of settings other than the model that differ.
-
-    Raises UserError when one is not an evaluation, they share no question, or a suite's files differ.
-    """
+    """Return the differences by suite, and the names of settings other than the model that differ. Raises UserError
+    when one is not an evaluation, they share no question, or a suite's files differ."""
     (first, answers_before), (second, answers_after) = load(before), load(after)
     shared = [key for key in answers_before if key in answers_after]
     if not shared:
@@ -197,10 +193,7 @@ def _gain(difference: Difference) -> str:
 
 
 def _difference(
-    suite: str,
-    measure: str,
-    share: Callable[[Sequence[Sample]], float | None],
-    pairs: Sequence[tuple[Sequence[Sample], Sequence[Sample]]],
+    suite: str, measure: str, share: Measure, pairs: Sequence[tuple[Sequence[Sample], Sequence[Sample]]]
 ) -> Difference | None:
     alike = suite in SUITES and SUITES[suite].groups_alike
     groups: dict[str, list[tuple[float, float]]] = {}

@@ -20,6 +20,8 @@ GREEDY = "greedy"
 """Measure: the share of questions whose greedy answer is right."""
 RESAMPLES = 2000
 LEVEL = 0.95
+Measure = Callable[[Sequence[Sample]], float | None]
+"""From the answers to one question; None if those that it looks at are missing or ungraded."""
 _Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
@@ -61,10 +63,8 @@ def estimate(groups: Sequence[Sequence[float]], seed: int = 0, *, signed: bool =
 
 
 def _wilson(groups: Sequence[npt.NDArray[np.float64]], value: float) -> Estimate:
-    """Return the Wilson score interval; of several groups the distances to the bounds are added in quadrature.
-
-    That is Newcombe's method for sums of independent shares (Statistics in Medicine 17, 1998).
-    """
+    """Return the Wilson score interval; of several groups the distances to the bounds are added in quadrature. That is
+    Newcombe's method for sums of independent shares (Statistics in Medicine 17, 1998)."""
     below = above = 0.0
     for values_T in groups:
         count, share = len(values_T), values_T.mean()
@@ -112,20 +112,17 @@ class Row:
         return f"{path} ({self.part})" if self.part else path
 
 
-def mean_at(samples: int) -> str:
-    """Return the name of the mean over this number of samples."""
-    return f"mean@{samples}"
-
-
 def rows(answers: Sequence[Sample], ks: Collection[int], samples: int, groups_alike: Collection[str] = ()) -> list[Row]:
-    """Return one row per suite, per part of its verdicts, and per group if there are several.
-
-    ``groups_alike``: suites whose groups have equal weight.
-    """
+    """Return one row per suite, per part of its verdicts, and per group if there are several. ``groups_alike``: suites
+    whose groups have equal weight."""
+    measures: dict[str, Measure] = {GREEDY: greedy_share}
+    if samples:
+        measures[f"mean@{samples}"] = sampled_share
+    measures |= {f"pass@{k}": partial(_pass_at, k) for k in sorted(ks)}
     found = []
     for suite in dict.fromkeys(answer.kind for answer in answers):
         of_suite = [answer for answer in answers if answer.kind == suite]
-        row = partial(_row, suite=suite, ks=ks, samples=samples, alike=suite in groups_alike)
+        row = partial(_row, suite=suite, measures=measures, alike=suite in groups_alike)
         found.append(row(of_suite))
         # A part of one answer is a part of all; malformed answers fail it.
         parts = dict.fromkeys(part for answer in of_suite for part in _parts(answer))
@@ -161,24 +158,12 @@ def _by_part(answers: Iterable[Sample], part: str) -> list[Sample]:
 
 
 def _row(
-    answers: Sequence[Sample],
-    *,
-    suite: str,
-    group: str = "",
-    part: str = "",
-    ks: Collection[int],
-    samples: int,
-    alike: bool,
+    answers: Sequence[Sample], suite: str, measures: Mapping[str, Measure], alike: bool, group: str = "", part: str = ""
 ) -> Row:
     """Score these answers. Ungraded ones do not count; malformed ones are wrong."""
     questions: dict[str, list[Sample]] = {}
     for answer in answers:
         questions.setdefault(answer.problem_id, []).append(answer)
-    measures: dict[str, Callable[[Sequence[Sample]], float | None]] = {GREEDY: greedy_share}
-    if samples:
-        measures[mean_at(samples)] = sampled_share
-    for k in sorted(ks):
-        measures[f"pass@{k}"] = partial(_pass_at, k)
     estimates = {}
     for name, measure in measures.items():
         by_group: dict[str, list[float]] = {}
@@ -232,8 +217,7 @@ def _mean(values: Iterable[float]) -> float:
 
 def metrics(table: Sequence[Row]) -> dict[str, float]:
     """Return metrics: ``<suite>/<measure>`` with ``_low`` and ``_high``, ``<suite>/<group>/<measure>``, and shares of
-    all answers. Measures of parts are named like those of groups.
-    """
+    all answers. Measures of parts are named like those of groups."""
     named: dict[str, float] = {}
     for row in table:
         path = "/".join(filter(None, (row.suite, row.group, row.part)))

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from azr.answering import Sampler
 from azr.config import Config
@@ -169,7 +169,8 @@ async def _answer(
     answers, tasks = partial(answer_pool, config, seed=seed), partial(SandboxPool, config, seed=seed)
     asked = {question.suite for question in questions}
     names = {each.suite.name: each.suite.grader for each in evaluation.suites if each.suite.name in asked}
-    with EvalProgress(len(questions) + done, done) as progress:
+    progress = EvalProgress(len(questions) + done, done)
+    with progress.bar:
         progress.say("starting executors and engine")
         opened = open_graders(names.values(), answers=answers, tasks=tasks)
         async with opened as graders, serve(evaluation) as sampler:
@@ -188,14 +189,8 @@ async def _answer(
                     file.add(samples)
                     progress.answered(samples)
 
-                await answer_all(
-                    problems,
-                    evaluation.sampling,
-                    sampler=sampler,
-                    codec=model.codec,
-                    step=model.step or 0,
-                    done=answered,
-                )
+                step, sampling = model.step or 0, evaluation.sampling
+                await answer_all(problems, sampling, sampler=sampler, codec=model.codec, step=step, done=answered)
 
 
 class EvalProgress:
@@ -206,30 +201,15 @@ class EvalProgress:
         self._total, self._done, self._before = total, done, done
         self._answers = self._right = self._tokens = 0
         self._began = self._said = time.monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("questions · {task.fields[state]}"),
-            TimeElapsedColumn(),
-            TextColumn("· left"),
-            TimeRemainingColumn(),
-            console=Console(file=sys.stderr),
-            disable=not sys.stderr.isatty(),
-        )
-        self._task = self._bar.add_task("starting", total=total, completed=done, state="")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        asked = ("{task.description}", BarColumn(), MofNCompleteColumn(), "questions · {task.fields[state]}")
+        times = (TimeElapsedColumn(), "· left", TimeRemainingColumn())
+        self.bar = Progress(*asked, *times, console=Console(file=sys.stderr), disable=not sys.stderr.isatty())
+        self._task = self.bar.add_task("starting", total=total, completed=done, state="")
 
     def say(self, text: str) -> None:
         """Show the current phase."""
-        self._bar.update(self._task, description=text)
-        if self._bar.disable:
+        self.bar.update(self._task, description=text)
+        if self.bar.disable:
             print(text, file=sys.stderr, flush=True)
 
     def answered(self, answers: Sequence[Sample]) -> None:
@@ -238,16 +218,12 @@ class EvalProgress:
         self._answers += len(answers)
         self._right += sum(answer.verdict == Verdict.RIGHT for answer in answers)
         self._tokens += sum(answer.response_tokens or 0 for answer in answers)
-        self._bar.update(self._task, completed=self._done, state=self._state())
+        self.bar.update(self._task, completed=self._done, state=self._state())
         now = time.monotonic()
-        if self._bar.disable and now - self._said > EVERY_S:
+        if self.bar.disable and now - self._said > EVERY_S:
             self._said = now
             left = (now - self._began) / (self._done - self._before) * (self._total - self._done)
-            print(
-                f"{self._done}/{self._total} questions · {self._state()} · about {duration(left)} left",
-                file=sys.stderr,
-                flush=True,
-            )
+            self.say(f"{self._done}/{self._total} questions · {self._state()} · about {duration(left)} left")
 
     def _state(self) -> str:
         rate = self._tokens / max(time.monotonic() - self._began, 1e-9)

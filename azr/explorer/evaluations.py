@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -12,10 +12,9 @@ import numpy as np
 from markupsafe import Markup
 
 from azr.evaluation.answer_file import ANSWERS, without_texts
-from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_lines, read_records
-from azr.explorer.site import BadAddress, Links, ShownRun, choice, render, whole
+from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_places, read_samples
+from azr.explorer.site import BadAddress, Links, ShownRun, Values, choice, render, whole
 from azr.records import Sample
-from azr.runs.sample_file import read_sample
 from azr.tasks.base import Verdict
 
 LIMIT = 100
@@ -28,7 +27,6 @@ CHANGES = {
     "worse": "right more often on the left side",
     "wrong": "never right on either side",
 }
-Values = Mapping[str, str]
 Key = tuple[str, str]
 """Suite and id of a question."""
 
@@ -52,14 +50,12 @@ class EvalSide:
 
     def whole(self, key: Key) -> list[Sample]:
         """Return all answers to a question with their texts. Raises `Problem`."""
-        return read_records(self.path, self.places.get(key, ()), read_sample)
+        return read_places(self.path, self.places.get(key, ()))
 
 
 def eval_files(run: Path) -> list[tuple[str, str, Path]]:
     """Return name in addresses, title and path of the evaluations within the run by step, then of `azr eval` by folder.
-
-    The title of an evaluation that is the folder itself is empty.
-    """
+    The title of an evaluation that is the folder itself is empty."""
     there = ((ROLLOUTS.fullmatch(path.name), path) for path in run.glob("evaluations/*"))
     within = sorted((int(match[1]), path) for match, path in there if match is not None)
     files = [(str(step), f"step {step}", path) for step, path in within]
@@ -82,36 +78,22 @@ def known_sides(runs: Sequence[ShownRun], number: int) -> dict[str, tuple[str, P
 def read_side(title: str, path: Path) -> EvalSide:
     """Read the answers of an evaluation, and note the problems of its file."""
     try:
-        return replace(_read(path, path.stat().st_mtime_ns), title=title)
+        return _read(title, path, path.stat().st_mtime_ns)
     except OSError as error:
         return EvalSide(title, path, {}, {}, [f"{path.name} cannot be read: {error.strerror}"])
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, mtime_ns: int) -> EvalSide:
+def _read(title: str, path: Path, mtime_ns: int) -> EvalSide:
     """Read a file as it was at that time; unlike `azr.evaluation.answer_file`, a damaged one as far as it goes."""
     answers: dict[Key, list[Sample]] = {}
     places: dict[Key, list[LinePlace]] = {}
     problems: list[str] = []
-    bad, name = 0, f"{path.parent.name}/{path.name}"
-    for n, item in enumerate(read_lines(path)):
-        if isinstance(item, Problem):
-            problems.append(f"{name}: {item}")
-            continue
-        place, line = item
-        if n == 0 and line.startswith(b'{"protocol"'):
-            continue
-        try:
-            each = without_texts(read_sample(line))
-        except ValueError:
-            bad += 1
-            continue
+    for place, each in read_samples(path, problems):
         key = each.kind, each.problem_id
-        answers.setdefault(key, []).append(each)
+        answers.setdefault(key, []).append(without_texts(each))
         places.setdefault(key, []).append(place)
-    if bad:
-        problems.append(f"{name}: {bad} of its lines are no answers")
-    return EvalSide("", path, answers, places, problems)
+    return EvalSide(title, path, answers, places, [f"{path.parent.name}/{path.name}: {each}" for each in problems])
 
 
 @dataclass(frozen=True)
@@ -195,10 +177,8 @@ def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values
 
 
 def reported_questions(runs: Sequence[ShownRun], number: int) -> tuple[Sides, list[Key]] | None:
-    """Return the first and last evaluation of a run, and the questions of a report; None without evaluations.
-
-    The questions are those that changed, balanced between both directions; the first ones if none changed.
-    """
+    """Return the first and last evaluation of a run, and the questions of a report; None without evaluations. The
+    questions are those that changed, balanced between both directions; the first ones if none changed."""
     sides = _sides(runs, number, {})
     if sides is None:
         return None
@@ -239,10 +219,8 @@ def _by_numbers(key: Key) -> tuple[str, str]:
 
 
 def _totals(sides: Sides, keys: Sequence[Key]) -> list[tuple[str, int, str, str]]:
-    """Return title, questions, and shares of right greedy and of all answers, of each side to these questions.
-
-    The last row is of two sides that share questions: the mean difference, right side less left, on those.
-    """
+    """Return title, questions, and shares of right greedy and of all answers, of each side to these questions. The last
+    row is of two sides that share questions: the mean difference, right side less left, on those."""
     rows, columns = list[tuple[str, int, str, str]](), list[list[dict[Key, float]]]()
     for side in sides.shown:
         shares = [
@@ -281,10 +259,8 @@ def _is(change: str, left: float | None, right: float | None) -> bool:
 
 
 def _sides(runs: Sequence[ShownRun], number: int, values: Values) -> Sides | None:
-    """Return the evaluations that the address names as ``left`` and ``right``; by default first and last of the run.
-
-    A run without evaluations shows those of `azr eval`; a single one is shown beside another run's last.
-    """
+    """Return the evaluations that the address names as ``left`` and ``right``; by default first and last of the run. A
+    run without evaluations shows those of `azr eval`; a single one is shown beside another run's last."""
     known = known_sides(runs, number)
     of_run = [name for name in known if name.startswith(f"{number}-")]
     if not of_run:

@@ -22,7 +22,7 @@ import msgspec
 
 from azr.errors import UserError
 from azr.evaluation.answer_file import ANSWERS
-from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_grown, read_rollouts
+from azr.explorer.record_files import ROLLOUTS, LinePlace, read_grown, read_samples
 from azr.records import FinishReason, Sample, Task
 from azr.runs.sample_file import FIELDS, clean
 
@@ -56,18 +56,8 @@ class SampleRow:
     place: LinePlace
 
 
-_SAMPLES_TABLE = f"""
-CREATE TABLE samples (
-    n INTEGER PRIMARY KEY, line INTEGER, member INTEGER, start INTEGER, size INTEGER, verdict TEXT, flags TEXT,
-    record TEXT, reason TEXT AS (json_extract(record, '$.judgement.reason')),
-    {", ".join(f"{name} {sql_type}" for name, sql_type in _COLUMNS.items())}
-);
-CREATE INDEX samples_of_step ON samples (step);
-CREATE INDEX samples_of_problem ON samples (problem_id);
-CREATE INDEX flagged ON samples (step) WHERE flags IS NOT NULL;
-"""
 INSERT = f"INSERT INTO samples VALUES (NULL{', ?' * (7 + len(_COLUMNS))})"
-_TABLES = """
+_TABLES = f"""
 CREATE TABLE files (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, offset INTEGER, tail BLOB);
 CREATE TABLE problems (path TEXT, sentence TEXT);
 CREATE TABLE metrics (step INTEGER PRIMARY KEY, numbers TEXT);
@@ -83,8 +73,16 @@ CREATE TABLE lengths (
     step INTEGER, kind TEXT, role TEXT, count INTEGER, truncated INTEGER, mean REAL, p10 INTEGER, p50 INTEGER,
     p90 INTEGER, longest INTEGER
 );
+
+CREATE TABLE samples (
+    n INTEGER PRIMARY KEY, line INTEGER, member INTEGER, start INTEGER, size INTEGER, verdict TEXT, flags TEXT,
+    record TEXT, reason TEXT AS (json_extract(record, '$.judgement.reason')),
+    {", ".join(f"{name} {sql_type}" for name, sql_type in _COLUMNS.items())}
+);
+CREATE INDEX samples_of_step ON samples (step);
+CREATE INDEX samples_of_problem ON samples (problem_id);
+CREATE INDEX flagged ON samples (step) WHERE flags IS NOT NULL;
 """
-_TABLES += _SAMPLES_TABLE
 READER = 1
 """To be raised when the same tables are filled otherwise."""
 VERSION = zlib.crc32(f"{READER}{_TABLES}".encode()) >> 1 | 1
@@ -95,10 +93,8 @@ class RunIndex:
     """The index of one run directory. Threads and processes may use it at once, each by an object of its own."""
 
     def __init__(self, run: Path) -> None:
-        """Open the index, or make an empty one; `refresh` fills it.
-
-        Raises UserError when the folder is no run directory, nor one that azr eval has written.
-        """
+        """Open the index, or make an empty one; `refresh` fills it. Raises UserError when the folder is no run
+        directory, nor one that azr eval has written."""
         self.is_evaluation = not is_run(run) and (run / ANSWERS).is_file()
         """The folder is no run's but of azr eval."""
         if not self.is_evaluation and not is_run(run):
@@ -119,10 +115,8 @@ class RunIndex:
         return self._connection.execute(query, values).fetchall()
 
     def refresh(self, tell: Callable[[str], None] = lambda sentence: None, seconds: float | None = None) -> bool:
-        """Reads what is new, changed or gone since; whether everything was read in these seconds.
-
-        ``tell`` hears how far it is, every few seconds.
-        """
+        """Reads what is new, changed or gone since; whether everything was read in these seconds. ``tell`` hears how
+        far it is, every few seconds."""
         started = told = time.monotonic()
         self._grown("metrics.jsonl", dict, self._add_metrics, "metrics")
         self._grown("tasks.jsonl", Task, self._add_tasks, "tasks", "texts", "task_records", "children")
@@ -149,7 +143,8 @@ class RunIndex:
                 for table in tables:
                     self._connection.execute(f"DELETE FROM {table}")
                 self._connection.execute("DELETE FROM problems WHERE path = ?", (name,))
-            records, offset, problems = read_grown(path, offset, kind)
+            problems = list[str]()
+            records, offset = read_grown(path, offset, kind, problems)
             add(records)
             self._note(name, stat, offset, _tail(path, offset), problems)
 
@@ -199,13 +194,9 @@ class RunIndex:
 
     def _read_rollouts(self, step: int, path: Path) -> None:
         stat = _stat(path)
-        rows, problems = list[list[Any]](), list[Problem]()
+        rows, problems = list[list[Any]](), list[str]()
         lengths: defaultdict[tuple[str, str], list[tuple[int, bool]]] = defaultdict(list)
-        for item in read_rollouts(path):
-            if isinstance(item, Problem):
-                problems.append(item)
-                continue
-            place, sample = item
+        for place, sample in read_samples(path, problems):
             sample.step = step
             rows.append(values(sample, len(rows), place))
             is_sampled = sample.origin != "trace" and sample.finish_reason is not FinishReason.GIVEN_UP
@@ -225,9 +216,9 @@ class RunIndex:
         self._connection.execute("DELETE FROM files WHERE path = ?", (name,))
         self._connection.execute("DELETE FROM problems WHERE path = ?", (name,))
 
-    def _note(self, name: str, stat: tuple[int, int], offset: int, tail: bytes, problems: list[Problem]) -> None:
+    def _note(self, name: str, stat: tuple[int, int], offset: int, tail: bytes, problems: list[str]) -> None:
         self._connection.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (name, *stat, offset, tail))
-        rows = [(name, clean(str(problem))) for problem in problems]
+        rows = [(name, clean(problem)) for problem in problems]
         self._connection.executemany("INSERT INTO problems VALUES (?, ?)", rows)
 
 

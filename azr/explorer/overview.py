@@ -59,9 +59,7 @@ StepNumbers = Sequence[Numbers]
 
 def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links, others: str = "") -> Markup:
     """Return the setup of the current run, how that of the others differs, curves of all, and the latest steps.
-
-    ``others``: a form that chooses the runs.
-    """
+    ``others``: a form that chooses the runs."""
     index = current.index
     steps = queries.metrics(index)
     _, tasks = queries.find_tasks(index, TaskFilter(limit=1))
@@ -148,9 +146,7 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
 
 def lengths(runs: Sequence[ShownRun], others: str = "") -> Markup:
     """Return the page of response lengths: percentiles and the share that was cut off, runs in the same charts.
-
-    ``others``: a form that chooses the runs.
-    """
+    ``others``: a form that chooses the runs."""
     lines: dict[tuple[str, str], list[Series]] = {}
     cut_off: dict[str, list[Series]] = {}
     for run in runs:

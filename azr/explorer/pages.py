@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, get_args
 
 from markupsafe import Markup
@@ -11,7 +11,7 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
 from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
-from azr.explorer.site import BadAddress, Links, Series, chart, choice, decimal, lineage_chart, render, whole
+from azr.explorer.site import BadAddress, Links, Series, Values, chart, choice, decimal, lineage_chart, render, whole
 from azr.records import Reason, Role, Sample, Used
 
 LIMIT = 50
@@ -24,7 +24,6 @@ MAX_BESIDE = 12
 MAX_LISTED = 50
 MAX_FLAGGED = 25
 """Responses of a page."""
-Values = Mapping[str, str]
 
 
 def tasks(index: RunIndex, links: Links, values: Values) -> Markup:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from azr.explorer.index import RunIndex, SampleRow, kept, made
-from azr.explorer.record_files import Problem, read_records
+from azr.explorer.record_files import Problem, read_places
 from azr.records import VALID, Sample
-from azr.runs.sample_file import read_sample
 
 TASK_ORDERS = {
     "newest": "step DESC, n DESC",
@@ -224,7 +223,7 @@ def derived_attempts(index: RunIndex, id: str) -> list[tuple[str, int, float | N
 def read_texts(index: RunIndex, row: SampleRow) -> Sample:
     """Return the whole sample of a row, with its texts. Raises `Problem`."""
     path = index.run / "rollouts" / f"step_{row.sample.step:06d}.jsonl.gz"
-    (sample,) = read_records(path, [row.place], read_sample)
+    (sample,) = read_places(path, [row.place])
     if kept([sample.problem_id, sample.group]) != [row.sample.problem_id, row.sample.group]:
         raise Problem(f"{path.name} has changed since it was indexed: load the page again")
     return sample

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from azr.records import Sample
-from azr.runs.sample_file import cleaned, read_sample
+from azr.runs.sample_file import cleaned, read_members, read_sample
 
 ROLLOUTS = re.compile(r"step_(\d{6,})\.jsonl\.gz")
 """Name of a step's rollout file."""
@@ -22,8 +21,6 @@ WITH_OUTCOMES = 2
 T = TypeVar("T")
 _MOST_TEXT = 1 << 28
 """Longest text of a gzip member; a run writes about a megabyte."""
-_PIECE = 1 << 17
-"""Bytes that are decompressed at a time: zlib copies what comes after the end of a member."""
 
 
 class Problem(Exception):
@@ -42,99 +39,68 @@ class LinePlace:
     """Bytes, without the end of the line."""
 
 
-def read_rollouts(path: Path) -> Iterator[tuple[LinePlace, Sample] | Problem]:
-    """Yield every sample that can be read, and a problem for everything else, once for all lines of a sort."""
-    bad, first, older = 0, "", 0
-    for item in read_lines(path):
-        if isinstance(item, Problem):
-            yield item
-            continue
-        place, line = item
+def read_samples(path: Path, problems: list[str]) -> Iterator[tuple[LinePlace, Sample]]:
+    """Yield every sample of a rollout file or an evaluation. Note what cannot be read, once for all lines of a sort."""
+    bad, older = list[str](), 0
+    for place, line in read_lines(path, problems):
+        if place.member == place.start == 0 and line.startswith(b'{"protocol"'):
+            continue  # an evaluation's first line
         try:
             sample = read_sample(line)
         except ValueError as error:
-            bad, first = bad + 1, first or str(error)
+            bad.append(str(error))
             continue
         older += sample.schema < WITH_OUTCOMES
         yield place, sample
-    if bad:
-        yield Problem(f"{bad} of its lines cannot be read, the first because {first}")
+    _note_unread(bad, problems)
     if older:
-        yield Problem(
+        problems.append(
             "it was written before outcomes, reasons, lengths and advantages were recorded: those are missing"
         )
 
 
-def read_records(path: Path, places: Sequence[LinePlace], read: Callable[[bytes], T]) -> list[T]:
-    """Return whole lines, each read by ``read``. Raises `Problem` when the file is not what it was."""
-    texts: dict[int, bytes] = {}
+def _note_unread(reasons: Sequence[str], problems: list[str]) -> None:
+    if reasons:
+        problems.append(f"{len(reasons)} of its lines cannot be read, the first because {reasons[0]}")
+
+
+def read_places(path: Path, places: Sequence[LinePlace]) -> list[Sample]:
+    """Return the samples of whole lines. Raises `Problem` when the file is not what it was."""
     try:
-        with path.open("rb") as file:
-            for member in {place.member for place in places}:
-                wanted = max(place.start + place.size for place in places if place.member == member)
-                texts[member] = _read_member(file, member, wanted)
-        return [read(texts[each.member][each.start : each.start + each.size]) for each in places]
-    except (OSError, zlib.error, ValueError, Problem) as error:
+        texts = {at: next(read_members(path, at)).text for at in {place.member for place in places}}
+        return [read_sample(texts[each.member][each.start : each.start + each.size]) for each in places]
+    except (OSError, StopIteration, ValueError) as error:
         raise Problem(f"{path.name} has changed since it was indexed: load the page again ({error})") from error
 
 
-def _read_member(file: BinaryIO, start: int, wanted: int) -> bytes:
-    """The beginning of a member's text."""
-    file.seek(start)
-    member, text = zlib.decompressobj(wbits=31), bytearray()
-    while len(text) < wanted and not member.eof and (piece := file.read(_PIECE)):
-        text += member.decompress(piece)
-    return bytes(text)
-
-
-def read_lines(path: Path) -> Iterator[tuple[LinePlace, bytes] | Problem]:
+def read_lines(path: Path, problems: list[str]) -> Iterator[tuple[LinePlace, bytes]]:
     """Lines of a row of gzip members; the last one is left out when the file is cut short."""
     try:
-        packed = path.read_bytes()
+        for member in read_members(path, most=_MOST_TEXT):
+            start = 0
+            while (end := member.text.find(b"\n", start)) >= 0:
+                yield LinePlace(member.begin, start, end - start), member.text[start:end]
+                start = end + 1
+            if member.damage:
+                problems.append(f"{member.damage}: what comes before is shown")
     except OSError as error:
-        yield Problem(f"it cannot be read: {error.strerror}")
-        return
-    at = 0
-    while at < len(packed):
-        member = zlib.decompressobj(wbits=31)
-        text, damage = bytearray(), ""
-        view = memoryview(packed)[at:]
-        try:
-            for start in range(0, len(view), _PIECE):
-                text += member.decompress(view[start : start + _PIECE])
-                if len(text) > _MOST_TEXT:
-                    raise zlib.error(f"a part of it unpacks to over {_MOST_TEXT >> 20} MiB")
-                if member.eof:
-                    used = start + len(view[start : start + _PIECE]) - len(member.unused_data)
-                    break
-            else:
-                damage, used = "it is cut short", len(view)
-        except zlib.error as error:
-            damage, used = f"it is damaged ({error})", len(view)
-        start, whole = 0, bytes(text)
-        while (end := whole.find(b"\n", start)) >= 0:
-            yield LinePlace(at, start, end - start), whole[start:end]
-            start = end + 1
-        if damage:
-            yield Problem(f"{damage}: what comes before is shown")
-        at += used
+        problems.append(f"it cannot be read: {error.strerror}")
 
 
-def read_grown(path: Path, offset: int, kind: type[T]) -> tuple[list[T], int, list[Problem]]:
-    """Whole lines of a growing file after an offset, as records; and where the last of them ends.
-
-    A last line without an end is being written, and is read when it is whole.
-    """
+def read_grown(path: Path, offset: int, kind: type[T], problems: list[str]) -> tuple[list[T], int]:
+    """Whole lines of a growing file after an offset, as records; and where the last of them ends. A last line without
+    an end is being written, and is read when it is whole."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
             grown = file.read()
     except FileNotFoundError:
-        return [], 0, []
+        return [], 0
     except OSError as error:
-        return [], offset, [Problem(f"it cannot be read: {error.strerror}")]
+        problems.append(f"it cannot be read: {error.strerror}")
+        return [], offset
     end = grown.rfind(b"\n") + 1
-    records, bad, first = list[T](), 0, ""
+    records, bad = list[T](), list[str]()
     for line in grown[:end].split(b"\n")[:-1]:
         try:
             try:
@@ -143,6 +109,6 @@ def read_grown(path: Path, offset: int, kind: type[T]) -> tuple[list[T], int, li
                 # msgspec refuses JSON's escape of half a surrogate pair, which a program's text may hold.
                 records.append(msgspec.convert(cleaned(json.loads(line)), kind))
         except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
-            bad, first = bad + 1, first or f"it is no {kind.__name__} ({error})"
-    problems = [Problem(f"{bad} of its lines cannot be read, the first because {first}")] if bad else []
-    return records, offset + end, problems
+            bad.append(f"it is no {kind.__name__} ({error})")
+    _note_unread(bad, problems)
+    return records, offset + end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib import resources
 from pathlib import Path
@@ -19,7 +19,7 @@ from starlette.routing import Route
 from azr.explorer import evaluations, pages
 from azr.explorer.index import RunIndex
 from azr.explorer.overview import lengths, overview
-from azr.explorer.site import PAGES, BadAddress, Links, ShownRun, choice, encoded, render
+from azr.explorer.site import PAGES, BadAddress, Links, ShownRun, Values, choice, encoded, render
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
@@ -36,14 +36,8 @@ HEADERS = {
 STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "icon.svg": "image/svg+xml"}
 READING_S = 1.0
 """Time that an answer spends at most on reading what is new in each run's files."""
-Values = Mapping[str, str]
 BODIES: dict[str, Callable[[RunIndex, Links, Values], Markup]] = {
-    "tasks": pages.tasks,
-    "task": pages.task,
-    "step": pages.step,
-    "response": pages.response,
-    "lineage": pages.lineage,
-    "flags": pages.flags,
+    page.__name__: page for page in (pages.tasks, pages.task, pages.step, pages.response, pages.lineage, pages.flags)
 }
 COMPARING: dict[str, Callable[[Sequence[ShownRun], int, Links, Values], Markup]] = {
     "evaluations": evaluations.evaluations,
@@ -145,10 +139,8 @@ def _first(runs: Sequence[ShownRun], number: int, links: Links, values: Values) 
 
 
 def _compared(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> tuple[list[ShownRun], str]:
-    """Return the runs whose curves a page shows, and a form that chooses them if there are several.
-
-    ``with`` of the address: index of the one other run, ``none``, or empty for all.
-    """
+    """Return the runs whose curves a page shows, and a form that chooses them if there are several. ``with`` of the
+    address: index of the one other run, ``none``, or empty for all."""
     names = {str(at): run.name for at, run in enumerate(runs) if not run.index.is_evaluation}
     own = names.pop(str(number), "")
     texts = {"": "all runs", "none": f"{own} alone"} | {at: f"{own} and {name}" for at, name in names.items()}

@@ -20,6 +20,8 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
 from azr.records import Sample
 
+Values = Mapping[str, str]
+"""What an address says after its question mark."""
 PAGES = {
     "": "overview", "tasks": "tasks", "step": "steps", "lengths": "lengths", "lineage": "lineage", "flags": "flags",
     "evaluations": "evaluations",
@@ -76,10 +78,8 @@ def render(macro: str, /, **values: Any) -> Markup:
 
 
 def encoded(page: str) -> bytes:
-    """Return a whole page without control characters, which have no place in HTML: they become escapes.
-
-    Marks that reorder text, and halves of surrogate pairs, are among them.
-    """
+    """Return a whole page without control characters, which have no place in HTML: they become escapes. Marks that
+    reorder text, and halves of surrogate pairs, are among them."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], page).encode()
 
 
@@ -104,10 +104,8 @@ def highlighted(program: str) -> Markup:
 
 
 def shaded(tokens: Sequence[tuple[str, float | None, float | None]]) -> Iterator[tuple[str, str, str]]:
-    """Yield text, classes and a note of each token of `Sample.tokens`.
-
-    The higher the class p0 to p4, the less probable in the engine; the higher m0 to m4, the larger the mismatch.
-    """
+    """Yield text, classes and a note of each token of `Sample.tokens`. The higher the class p0 to p4, the less probable
+    in the engine; the higher m0 to m4, the larger the mismatch."""
     for text, engine, trainer in tokens:
         if engine is None or trainer is None:
             yield text, "", "not scored"
@@ -117,18 +115,10 @@ def shaded(tokens: Sequence[tuple[str, float | None, float | None]]) -> Iterator
         yield text, f"p{surprise} m{mismatch}", f"{chance:.2%} · log-probability {engine:.3g}, trainer {trainer:.3g}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
-
-
-_TEMPLATES = Environment(
-    loader=PackageLoader("azr.explorer"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_TEMPLATES.filters |= {"number": number, "highlighted": highlighted, "cut": _cut, "shaded": shaded}
+_TEMPLATES = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+_TEMPLATES.loader = PackageLoader("azr.explorer")
+_TEMPLATES.filters |= {"number": number, "highlighted": highlighted, "shaded": shaded}
+_TEMPLATES.filters["cut"] = lambda text: text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
 _TEMPLATES.globals["ORIGINS"] = queries.ORIGINS
 
 
@@ -172,7 +162,7 @@ class Links:
         return detail if twin is None else Markup("duplicate of {}").format(self.task(twin[1]))
 
 
-def whole(values: Mapping[str, str], name: str) -> int | None:
+def whole(values: Values, name: str) -> int | None:
     """A whole number of an address; None where there is none. Raises `BadAddress`."""
     text = values.get(name, "").strip()
     if not text:
@@ -182,7 +172,7 @@ def whole(values: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def decimal(values: Mapping[str, str], name: str) -> float | None:
+def decimal(values: Values, name: str) -> float | None:
     """A number of an address; None where there is none. Raises `BadAddress`."""
     text = values.get(name, "").strip()
     if not text:
@@ -193,7 +183,7 @@ def decimal(values: Mapping[str, str], name: str) -> float | None:
         raise BadAddress(f"{name} must be a number, not {text!r}.") from None
 
 
-def choice(values: Mapping[str, str], name: str, known: Sequence[str], otherwise: str) -> str:
+def choice(values: Values, name: str, known: Sequence[str], otherwise: str) -> str:
     """One of the known words of an address. Raises `BadAddress`."""
     text = values.get(name, "") or otherwise
     if text not in known:

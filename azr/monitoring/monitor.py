@@ -131,10 +131,8 @@ def response_metrics(
 def flag_metrics(
     rules: Sequence[str], samples: Sequence[Sample], findings: Sequence[Findings | None]
 ) -> dict[str, float]:
-    """Return how many samples were flagged, by any rule and by each, and how many could not be looked at.
-
-    Traces of another model are flagged in the records, and not counted.
-    """
+    """Return how many samples were flagged, by any rule and by each, and how many could not be looked at. Traces of
+    another model are flagged in the records, and not counted."""
     counted = [pair for pair in zip(samples, findings, strict=True) if pair[0].origin != "trace"]
     hits = _hits([sample for sample, _ in counted])
     metrics = {f"{SAFETY}{rule}": float(hits[rule]) for rule in rules}

@@ -96,9 +96,7 @@ class Screen:
 
     def flags(self, response: str, opened: bool) -> list[Flag]:
         """Where the response holds what the rules look for, at most `MAX_FLAGS` places, in their order in the text.
-
-        ``opened``: the prompt has opened the thinking, which ends with ``</think>`` or, without one, never.
-        """
+        ``opened``: the prompt has opened the thinking, which ends with ``</think>`` or, without one, never."""
         end = response.rfind(_THINKING_ENDS)
         split = end + len(_THINKING_ENDS) if end >= 0 else len(response) if opened else 0
         spans = {"thinking": (0, split), "answer": (split, len(response)), "both": (0, len(response))}

@@ -31,10 +31,8 @@ _loaded: dict[str, OwnFunctions] = {}
 
 
 def load_for(config: Config) -> None:
-    """Loads the plug-ins that a config names, and what it names of installed packages, see `azr.registry`.
-
-    Raises UserError as `load_plugins`, and for an estimator that no plug-in states.
-    """
+    """Loads the plug-ins that a config names, and what it names of installed packages, see `azr.registry`. Raises
+    UserError as `load_plugins`, and for an estimator that no plug-in states."""
     load_plugins(config.run.plugins)
     estimator = config.algorithm.estimator
     own_estimators = [estimator.function] if isinstance(estimator, PluginEstimator) else []
@@ -85,13 +83,7 @@ async def plugin_processes() -> AsyncIterator[None]:
     """The processes of plug-ins end with the block. Raises UserError for a plug-in that does not start in one."""
     try:
         for name, functions in _loaded.items():
-            try:
-                await functions.start()
-            except (RuntimeError, TimeoutError) as error:
-                raise UserError(
-                    f"The plug-in {name} does not start in its own process: its module must load without a terminal "
-                    "and without the run."
-                ) from error
+            await functions.check_start(f"The plug-in {name}")
         yield
     finally:
         for functions in _loaded.values():
@@ -123,10 +115,8 @@ def _check_names(plugin: str, group: str, names: Iterable[object]) -> None:
 
 
 def _checked(plugin: str, kind: TaskKind, beside: Collection[str], functions: OwnFunctions) -> OwnKind:
-    """Raises UserError for what cannot be played: the first task is shown and its answer read back.
-
-    ``beside``: names of all kinds of the plug-in.
-    """
+    """Raises UserError for what cannot be played: the first task is shown and its answer read back. ``beside``: names
+    of all kinds of the plug-in."""
     if kind.name in (*LABELS, *TAGS):
         raise UserError(f"The plug-in {plugin} calls a kind {kind.name!r}, which prompts call a part of a task.")
     for label in kind.labels:

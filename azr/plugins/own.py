@@ -11,6 +11,7 @@ import inspect
 import json
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from azr.config import RewardConfig
 from azr.errors import UserError
 from azr.execution import ExecutionRequest
-from azr.isolated import OwnFunctions, Trouble
+from azr.isolated import MAX_ANSWER_BYTES, OwnFunctions, Trouble
 from azr.records import Task
 from azr.registry import entries_of, find_entry, import_own, load_entry
 from azr.selfplay.rewards import BonusInputs
@@ -143,7 +144,8 @@ class OwnKind(TaskKind):
         self.labels = kind.labels  # type: ignore[misc]
         self.proposes_programs = kind.proposes_programs  # type: ignore[misc]
         self._derives = type(kind).derive_tasks is not TaskKind.derive_tasks
-        self._told: dict[tuple[str, PromptFacts], Instructions] = {}
+        self._told = cache(lambda tell, facts: tell(facts))
+        """Instructions, made once for the same facts."""
         self._seed = with_views(kind, kind.seed())
 
     def seed(self) -> Task:
@@ -153,14 +155,10 @@ class OwnKind(TaskKind):
         return self._kind.references_per_prompt(count)
 
     def proposer_instructions(self, facts: PromptFacts) -> Instructions:
-        if ("propose", facts) not in self._told:
-            self._told["propose", facts] = self._kind.proposer_instructions(facts)
-        return self._told["propose", facts]
+        return self._told(self._kind.proposer_instructions, facts)
 
     def solver_instructions(self, facts: PromptFacts) -> Instructions:
-        if ("solve", facts) not in self._told:
-            self._told["solve", facts] = self._kind.solver_instructions(facts)
-        return self._told["solve", facts]
+        return self._told(self._kind.solver_instructions, facts)
 
     def reference(self, task: Task) -> tuple[Section, ...]:
         return self._shown(task, "reference")
@@ -184,9 +182,8 @@ class OwnKind(TaskKind):
         return task.views or with_views(self._kind, task).views
 
     async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
-        asked = {"proposal": msgspec.to_builtins(proposal), "limits": msgspec.to_builtins(limits)}
         try:
-            said = await self._call("validate", asked, run)
+            said = await self._call("validate", run, proposal, limits)
         except Trouble:
             return RejectReason.LOST
         if "rejected" in said:
@@ -194,9 +191,8 @@ class OwnKind(TaskKind):
         return msgspec.convert(said["task"], Task)
 
     async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
-        asked = {"task": msgspec.to_builtins(task), "answer": msgspec.to_builtins(list(answer))}
         try:
-            return Verdict(await self._call("grade", asked, run))
+            return Verdict(await self._call("grade", run, task, list(answer)))
         except Trouble:
             return Verdict.UNGRADED
 
@@ -205,17 +201,17 @@ class OwnKind(TaskKind):
 
     async def _derived(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived:
         try:
-            said = await self._call("derive_tasks", {"task": msgspec.to_builtins(task), "pairs": pairs}, None)
+            said = await self._call("derive_tasks", None, task, list(pairs))
         except Trouble:
             return ()
         return msgspec.convert(said, tuple[Task, ...])
 
-    async def _call(self, method: str, asked: dict[str, Any], run: Run | None) -> Any:
+    async def _call(self, method: str, run: Run | None, *given: object) -> Any:
         async def reply(request: Any) -> Any:
             assert run is not None
             return msgspec.to_builtins(await run(msgspec.convert(request, ExecutionRequest)))
 
-        message = {"do": method, "name": self.name, **asked}
+        message = {"do": method, "name": self.name, "given": msgspec.to_builtins(given)}
         return await self._functions.call(f"{self._what}, {method}", message, costs=_COSTS, reply=reply)
 
 
@@ -225,11 +221,13 @@ class _Own:
     plugin: str
     name: str
 
-    async def _ask(self, what: str, message: dict[str, Any], *, costs: str, **others: Any) -> Any | None:
+    async def _ask(
+        self, what: str, *given: object, costs: str = _COSTS_PROPOSAL, most_bytes: int = MAX_ANSWER_BYTES, **others: Any
+    ) -> Any | None:
         """Return the function's answer, None if it has none; ``others``: see `OwnFunctions.call`."""
-        named = {"name": self.name, **message}
+        message = {"do": what, "name": self.name, "given": msgspec.to_builtins(given), "max_answer_bytes": most_bytes}
         try:
-            return await self.functions.call(f"{self.plugin}: {what} {self.name}", named, costs=costs, **others)
+            return await self.functions.call(f"{self.plugin}: {what} {self.name}", message, costs=costs, **others)
         except Trouble:
             return None
 
@@ -237,9 +235,7 @@ class _Own:
 class OwnReward(_Own):
     async def __call__(self, solve_rate: float, knobs: RewardConfig) -> float | None:
         """None where it has no answer."""
-        message = {"do": "reward", "solve_rate": solve_rate, "knobs": msgspec.to_builtins(knobs)}
-        paid = await self._ask("reward", message, costs=_COSTS_PROPOSAL)
-        return None if paid is None else float(paid)
+        return await self._ask("reward", solve_rate, knobs)
 
 
 class OwnBonus(_Own):
@@ -249,10 +245,7 @@ class OwnBonus(_Own):
         async def reply(_: Any) -> Any:
             return msgspec.to_builtins(list(inputs.known()))
 
-        task, references = msgspec.to_builtins(inputs.task), msgspec.to_builtins(list(inputs.references))
-        message = {"do": "bonus", "task": task, "references": references}
-        paid = await self._ask("bonus", message, costs=_COSTS_PROPOSAL, reply=reply)
-        return None if paid is None else float(paid)
+        return await self._ask("bonus", inputs.task, list(inputs.references), reply=reply)
 
 
 class OwnEstimator(_Own):
@@ -260,13 +253,7 @@ class OwnEstimator(_Own):
         """Advantages, float32 (R); None if it fails."""
         import torch
 
-        inputs = {
-            "rewards": list(batch.rewards),
-            "response_lengths": list(batch.response_lengths),
-            "kind_roles": msgspec.to_builtins(list(batch.kind_roles)),
-            "groups": list(batch.groups),
-        }
-        message = {"do": "estimate", "inputs": inputs, "max_answer_bytes": 1024 + 8 * len(batch.seq_index_R)}
-        costs = "nothing is learned in such a step"
-        said = await self._ask("estimator", message, costs=costs, limit_s=ESTIMATE_LIMIT_S)
+        given = list(batch.rewards), list(batch.response_lengths), list(batch.kind_roles), list(batch.groups)
+        most_bytes, costs = 1024 + 8 * len(batch.seq_index_R), "nothing is learned in such a step"
+        said = await self._ask("estimator", *given, costs=costs, most_bytes=most_bytes, limit_s=ESTIMATE_LIMIT_S)
         return None if said is None else torch.from_numpy(np.frombuffer(base64.b64decode(said), np.float32).copy())

@@ -29,15 +29,13 @@ def load(arguments: Sequence[str]) -> Callable[[Any, Ask], Any]:
     stated = read_stated(plugin)
 
     def answer(asked: Any, ask: Ask) -> Any:
-        group, method = _METHODS[asked["do"]]
-        return method(stated[group][asked["name"]], asked, ask)
+        group, types, method = _METHODS[asked["do"]]
+        return method(stated[group][asked["name"]], ask, *msgspec.convert(asked["given"], types))
 
     return answer
 
 
-def _validate(kind: TaskKind, asked: Any, ask: Ask) -> Any:
-    proposal = msgspec.convert(asked["proposal"], Proposal)
-    limits = msgspec.convert(asked["limits"], ProposalLimits)
+def _validate(kind: TaskKind, ask: Ask, proposal: Proposal, limits: ProposalLimits) -> Any:
     outcome = asyncio.run(kind.validate(proposal, limits, _run(ask)))  # type: ignore[arg-type]
     if isinstance(outcome, RejectReason):
         return {"rejected": outcome}
@@ -46,17 +44,15 @@ def _validate(kind: TaskKind, asked: Any, ask: Ask) -> Any:
     return {"task": _task(kind, outcome, proposal.id)}
 
 
-def _grade(kind: TaskKind, asked: Any, ask: Ask) -> Any:
-    task, answer = msgspec.convert(asked["task"], Task), msgspec.convert(asked["answer"], tuple[Section, ...])
+def _grade(kind: TaskKind, ask: Ask, task: Task, answer: tuple[Section, ...]) -> Any:
     verdict = asyncio.run(kind.grade(task, answer, _run(ask)))  # type: ignore[arg-type]
     if not isinstance(verdict, Verdict):
         raise Nonsense(f"{repr(verdict)[:60]}, which is no Verdict")
     return verdict
 
 
-def _derive_tasks(kind: TaskKind, asked: Any, ask: Ask) -> Any:
-    pairs = [(given, returned) for given, returned in asked["pairs"]]
-    derived = kind.derive_tasks(msgspec.convert(asked["task"], Task), pairs)
+def _derive_tasks(kind: TaskKind, ask: Ask, task: Task, pairs: list[tuple[str, str]]) -> Any:
+    derived = kind.derive_tasks(task, pairs)
     if not isinstance(derived, tuple):
         raise Nonsense(f"{repr(derived)[:60]}, which is no tuple of tasks")
     return [_task(kind, task) for task in derived]
@@ -86,12 +82,11 @@ def _run(ask: Ask) -> Run:
     return run
 
 
-def _reward(function: Any, asked: Any, ask: Ask) -> float:
-    knobs = msgspec.convert(asked["knobs"], RewardConfig)
-    return _number(function(asked["solve_rate"], knobs))
+def _reward(function: Any, ask: Ask, solve_rate: float, knobs: RewardConfig) -> float:
+    return _number(function(solve_rate, knobs))
 
 
-def _bonus(function: Any, asked: Any, ask: Ask) -> float:
+def _bonus(function: Any, ask: Ask, task: Task, references: tuple[Task, ...]) -> float:
     known: list[tuple[Task, ...]] = []
 
     def ask_known() -> Sequence[Task]:
@@ -99,8 +94,6 @@ def _bonus(function: Any, asked: Any, ask: Ask) -> float:
             known.append(msgspec.convert(ask("known tasks"), tuple[Task, ...]))
         return known[0]
 
-    task = msgspec.convert(asked["task"], Task)
-    references = msgspec.convert(asked["references"], tuple[Task, ...])
     return _number(function(BonusInputs(task, references, ask_known)))
 
 
@@ -110,14 +103,14 @@ def _number(value: object) -> float:
     raise Nonsense(f"{repr(value)[:60]}, which is no finite number")
 
 
-def _estimate(function: Any, asked: Any, ask: Ask) -> str:
+def _estimate(function: Any, ask: Ask, *given: Any) -> str:
     """Return advantages, float32 (R), as base64."""
     import torch
 
     from azr.algorithms.batch import Batch
 
-    given = {**asked["inputs"], "kind_roles": list(map(tuple, asked["inputs"]["kind_roles"]))}
-    batch = Batch(**given)
+    rewards, lengths, kind_roles, groups = given
+    batch = Batch(rewards=rewards, response_lengths=lengths, kind_roles=kind_roles, groups=groups)
     returned = function(batch)
     if not isinstance(returned, torch.Tensor):
         raise Nonsense(f"{repr(returned)[:60]}, which is no tensor")
@@ -129,15 +122,15 @@ def _estimate(function: Any, asked: Any, ask: Ask) -> str:
     return base64.b64encode(returned.detach().float().numpy().tobytes()).decode()
 
 
-_METHODS: dict[str, tuple[str, Callable[[Any, Any, Ask], Any]]] = {
-    "validate": (KINDS, _validate),
-    "grade": (KINDS, _grade),
-    "derive_tasks": (KINDS, _derive_tasks),
-    "reward": (REWARDS, _reward),
-    "bonus": (BONUSES, _bonus),
-    "estimate": (ESTIMATORS, _estimate),
+_METHODS: dict[str, tuple[str, Any, Callable[..., Any]]] = {
+    "validate": (KINDS, tuple[Proposal, ProposalLimits], _validate),
+    "grade": (KINDS, tuple[Task, tuple[Section, ...]], _grade),
+    "derive_tasks": (KINDS, tuple[Task, list[tuple[str, str]]], _derive_tasks),
+    "reward": (REWARDS, tuple[float, RewardConfig], _reward),
+    "bonus": (BONUSES, tuple[Task, tuple[Task, ...]], _bonus),
+    "estimator": (ESTIMATORS, tuple[list[float], list[int], list[tuple[str, str]], list[str]], _estimate),
 }
-"""By the name in a message: group of its kind or function, and what is done with that."""
+"""By the name in a message: group of its kind or function, types of what is given, and what is done with it."""
 
 if __name__ == "__main__":
     serve(load)

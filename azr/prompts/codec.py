@@ -13,18 +13,8 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 from azr.config import Config
 from azr.errors import UserError
 from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
-from azr.prompts.chat_template import (
-    Turn,
-    adds_bos,
-    auto_template,
-    choose_template,
-    control_tokens,
-    opened_response,
-    opens_thinking,
-    render,
-    render_conversation,
-    turn_end,
-)
+from azr.prompts import chat_template
+from azr.prompts.chat_template import Turn, choose_template, opens_thinking, render, render_conversation, turn_end
 from azr.prompts.token_text import SharedHeads, TokenArray, TokenTable
 from azr.records import Completion, FinishReason, PromptIds, Reason, Stops, Task
 from azr.tasks.base import TaskKind
@@ -37,6 +27,7 @@ from azr.tasks.prompts import (
     CompletionFormat,
     PromptFacts,
     PromptFormat,
+    ResponseFormat,
     Section,
     answer_part,
     opened_block,
@@ -61,8 +52,7 @@ class PromptCodec:
         stop_strings: tuple[str, ...] | None = None,
     ) -> None:
         """``template``: text of the chat template in use, if any; ``end_ids``: what ends a response beside its EOS;
-        ``stop_strings``: those of the format when not given.
-        """
+        ``stop_strings``: those of the format when not given."""
         self._tokenizer, self._format = tokenizer, prompt_format
         self.template = template
         strings = prompt_format.stop_strings if stop_strings is None else stop_strings
@@ -73,12 +63,12 @@ class PromptCodec:
         self.opens_thinking = template is not None and opens_thinking(template, tokenizer)
         end = None if template is None else turn_end(template, tokenizer)
         self._end_id = int(tokenizer.eos_token_id if end is None else tokenizer.convert_tokens_to_ids(end))
-        self._bos = [int(tokenizer.bos_token_id)] if adds_bos(tokenizer) else []
+        self._bos = [int(tokenizer.bos_token_id)] if chat_template.adds_bos(tokenizer) else []
         self._heads = SharedHeads(tokenizer, self.encode, self.encode_text)
         self._table = TokenTable.of(tokenizer)
         self._encoded: OrderedDict[str, TokenArray] = OrderedDict()
         """Cache of solver prompts: estimates and solvers ask the same. No proposal prompt comes twice."""
-        self._control_tokens = control_tokens(template, tokenizer)
+        self._control_tokens = chat_template.control_tokens(template, tokenizer)
 
     @classmethod
     def load(cls, config: Config) -> PromptCodec:
@@ -97,43 +87,46 @@ class PromptCodec:
                 )
             tags = CompactFormat(config.reward.format)
             return cls(tokenizer, tags, end_ids=_end_ids_of_generation(model.path))
-        template = choose_template(model.template, tokenizer, model.thinking)
-        style: PromptFormat = CompletionFormat(lambda text: len(tokenizer.encode(text)), _facts(config))
-        if model.prompt_format == "chat":
-            thinking = opens_thinking(template, tokenizer)
-            rendered = partial(render, template, tokenizer)
-            style = ChatFormat(rendered, _facts(config), config.reward.format, thinking=thinking)
-        return cls(tokenizer, style, template=template, end_ids=_end_ids(model.path, template, tokenizer))
+        template, completes = choose_template(model.template, tokenizer, model.thinking), model.prompt_format != "chat"
+        return cls.with_template(
+            model.path, template, tokenizer, completes=completes, facts=_facts(config), form=config.reward.format
+        )
 
     @classmethod
     def with_template(
         cls,
         path: str,
         template: str,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         *,
         stops: Stops | None = None,
         stop_strings: tuple[str, ...] | None = None,
-        tokenizer: PreTrainedTokenizerBase | None = None,
         completes: bool = False,
+        facts: PromptFacts | None = None,
+        form: ResponseFormat = "strict",
     ) -> PromptCodec:
         """Return the codec of a chat model whose prompts are written by the text of a Jinja template.
 
-        ``completes``: its tasks are asked in the completion format.
-        ``stops``: where its responses end, when that is known. ``stop_strings``: as in the constructor.
-        ``tokenizer``: the model's, when it is loaded already.
+        ``tokenizer``: the model's, when it is loaded already. ``stops``: where its responses end, when that is known.
+        ``stop_strings``: as in the constructor. ``completes``: its tasks are asked in the completion format, otherwise
+        in the chat format, of which ``form`` is the response format.
         """
         tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
-        ends = _end_ids(path, template, tokenizer) if stops is None else stops.token_ids
+        ends: Collection[int] = () if stops is None else stops.token_ids
+        if stops is None:
+            # End tokens other than the tokenizer's EOS: those of generation, and the template's end of a turn.
+            end = turn_end(template, tokenizer)
+            ends = _end_ids_of_generation(path) | ({int(tokenizer.convert_tokens_to_ids(end))} if end else set())
         strings = stop_strings if stops is None else stops.strings
-        style: PromptFormat = CompletionFormat(lambda text: len(tokenizer.encode(text)))
+        style: PromptFormat = CompletionFormat(tokenizer.encode, facts)
         if not completes:
-            style = ChatFormat(partial(render, template, tokenizer), thinking=opens_thinking(template, tokenizer))
+            thinking = opens_thinking(template, tokenizer)
+            style = ChatFormat(partial(render, template, tokenizer), facts, form, thinking=thinking)
         return cls(tokenizer, style, template=template, end_ids=ends, stop_strings=strings)
 
     def auto_template(self) -> str:
         """Return what `model.template auto` chooses for this model, and why."""
-        chosen, reason = auto_template(self._tokenizer)
-        return f"{chosen}, because {reason}"
+        return "{}, because {}".format(*chat_template.auto_template(self._tokenizer))
 
     def ask(self, message: str) -> list[int]:
         """Return the prompt ids of a user's message; only the chat format has messages."""
@@ -141,20 +134,15 @@ class PromptCodec:
         return self.encode(render(self.template, self._tokenizer, message))
 
     def converse(self, turns: Sequence[Turn]) -> tuple[list[int], str]:
-        """Return the prompt ids of a conversation, and the beginning of the response that the prompt contains.
-
-        Raises UserError when the chat template cannot write as many turns.
-        """
+        """Return the prompt ids of a conversation, and the beginning of the response that the prompt contains. Raises
+        UserError when the chat template cannot write as many turns."""
         assert self.template is not None, "the compact format has no messages"
         prompt = render_conversation(self.template, self._tokenizer, turns)
-        return self.encode(prompt), opened_response(prompt)
+        return self.encode(prompt), chat_template.opened_response(prompt)
 
     def trace_ids(self, text: str, opened: str) -> list[int]:
-        """Return ids of another model's whole response, with the end of a turn.
-
-        ``opened``: with what the prompt itself begins the response, see `converse`; a trace that begins so, too, loses
-        it.
-        """
+        """Return ids of another model's whole response, with the end of a turn. ``opened``: with what the prompt itself
+        begins the response, see `converse`; a trace that begins so, too, loses it."""
         begun = text.lstrip()
         if opened and begun.startswith(opened.strip()):
             text = begun.removeprefix(opened.strip())
@@ -332,14 +320,6 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _end_ids(path: str, template: str, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Return end tokens other than the tokenizer's EOS: those of generation, and the template's end of a turn."""
-    end_ids = _end_ids_of_generation(path)
-    if end := turn_end(template, tokenizer):
-        end_ids.add(int(tokenizer.convert_tokens_to_ids(end)))
-    return end_ids
-
-
 def _facts(config: Config) -> PromptFacts:
     return PromptFacts(
         induction_inputs=config.selfplay.induction_inputs,
@@ -350,10 +330,8 @@ def _facts(config: Config) -> PromptFacts:
 
 
 def _end_ids_of_generation(path: str) -> set[int]:
-    """Return the end tokens of the model's generation config, which may differ from the tokenizer's.
-
-    Raises UserError when it is there and cannot be read.
-    """
+    """Return the end tokens of the model's generation config, which may differ from the tokenizer's. Raises UserError
+    when it is there and cannot be read."""
     try:
         ids = GenerationConfig.from_pretrained(path).eos_token_id
     except OSError as error:

@@ -150,11 +150,8 @@ _BYTE_OF = dict(_byte_chars())
 
 
 class TextStream:
-    """Decoder whose outputs, joined, are the text of all tokens.
-
-    In vocabularies like SentencePiece's an invalid byte changes the text of its neighbours; text that was returned
-    before stays.
-    """
+    """Decoder whose outputs, joined, are the text of all tokens. In vocabularies like SentencePiece's an invalid byte
+    changes the text of its neighbours; text that was returned before stays."""
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode

@@ -22,7 +22,7 @@ CHOICES = (TRAIN, *(name for name in TEMPLATES if name != "auto"))
 """Templates by name; anything else names a Jinja file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AskedModel:
     """A model that can be started and asked."""
 
@@ -61,15 +61,7 @@ def open_model(place: str, step: int | None = None, template: str = TRAIN) -> As
     folder, found, config, form = _find(place, step)
     with tokenizer_errors(place, folder, named="MODEL"):
         codec = _codec(folder, template, config, form)
-    return AskedModel(
-        place=place,
-        folder=folder,
-        step=found,
-        config=config,
-        template=template,
-        codec=codec,
-        context=context_length(folder),
-    )
+    return AskedModel(place, folder, found, config, template, codec, context_length(folder))
 
 
 def _find(place: str, step: int | None) -> tuple[Path, int | None, Config | None, PromptForm | None]:

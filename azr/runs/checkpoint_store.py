@@ -87,10 +87,8 @@ class CheckpointStore:
 
     @asynccontextmanager
     async def stage(self, step: int) -> AsyncIterator[Staging]:
-        """A folder to fill; leaving the context commits it as the step's checkpoint and prunes old ones.
-
-        After an error nothing of it is left, and what was there stays. Raises OSError when the disk is full.
-        """
+        """A folder to fill; leaving the context commits it as the step's checkpoint and prunes old ones. After an error
+        nothing of it is left, and what was there stays. Raises OSError when the disk is full."""
         await asyncio.to_thread(self.clear_staging)
         staging = Staging((self._folder / f"{STAGING}{uuid4().hex[:8]}").absolute())
         staging.folder.mkdir()
@@ -123,9 +121,6 @@ class CheckpointStore:
             _remove(path)
         os.rename(staging.folder, path)
         sync(self._folder)
-        self._prune()
-
-    def _prune(self) -> None:
         for step in self.steps()[: -self._keep]:
             if not (self.path(step) / PIN_FILE).exists():
                 _remove(self.path(step))
@@ -157,10 +152,8 @@ class AsyncCheckpointer:
             self._start()
 
     async def finish(self) -> None:
-        """Waits for the checkpoint that is being written, if one is.
-
-        One that cannot be written costs a line in the log and nothing else: the one before it is still there.
-        """
+        """Waits for the checkpoint that is being written, if one is. One that cannot be written costs a line in the log
+        and nothing else: the one before it is still there."""
         if self._saving is None:
             return
         try:
@@ -300,11 +293,8 @@ class ResumeState:
 
 
 def resolve_run(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:
-    """Return the run that ``--resume where`` speaks of, and the step if it names one.
-
-    ``where``: ``latest``, a run directory, or the folder of one of its checkpoints. Raises UserError when there is no
-    such run.
-    """
+    """Return the run that ``--resume where`` speaks of, and the step if it names one. ``where``: ``latest``, a run
+    directory, or the folder of one of its checkpoints. Raises UserError when there is no such run."""
     place, step = run_path(run) if where == LATEST else Path(where), None
     if where != LATEST and step_of(place) >= 0:
         step, place = step_of(place), place.resolve().parent.parent

@@ -279,9 +279,8 @@ def has_eval(metrics: Metrics) -> bool:
 
 
 def eval_shares(metrics: Metrics) -> dict[str, float]:
-    """Right answers in the evaluation of every suite, and of its groups where they are few: ``exam``,
-    ``exam, deduction``. At temperature 1 where samples were taken, else greedily.
-    """
+    """Right answers in the evaluation of every suite, and of its groups where they are few, as ``exam, deduction``. At
+    temperature 1 where samples were taken, else greedily."""
     names = [name for name in metrics if name.startswith(EVAL)]
     ends = [name.rpartition("/")[2] for name in names]
     measure = next((end for end in ends if _MEAN.fullmatch(end)), "greedy")

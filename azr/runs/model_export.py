@@ -24,15 +24,8 @@ from azr.runs.exported_files import add_former_keys, remove_think_tokens
 from azr.runs.metrics import EVAL, has_eval
 from azr.runs.model_folder import check_model, hub_errors, model_folder, read_object, write_object
 from azr.runs.run_dir import PromptForm, RunDirectory
-from azr.train.adapter_files import (
-    ADAPTER_CONFIG,
-    ADAPTER_FILE,
-    BASE_FILE,
-    check_base,
-    check_four_bit,
-    hash_weights,
-    read_base,
-)
+from azr.train import adapter_files
+from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE, BASE_FILE
 
 _TASK = "text-generation"
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}
@@ -68,7 +61,7 @@ def find_source(place: Path, step: int | None) -> Source:
         if step is not None:
             raise UserError(f"{place} is one model and has no steps: leave out --step.")
         return Source(place, None, None)
-    run, folders = RunDirectory(place), _policies(place)
+    run, folders = RunDirectory(place), policies(place)
     chosen = max(folders) if step is None else step
     if chosen not in folders:
         *before, last = map(str, sorted(folders))
@@ -81,18 +74,13 @@ def find_source(place: Path, step: int | None) -> Source:
     return Source(folders[chosen], chosen, base, run)
 
 
-def saved_steps(place: Path) -> list[int]:
-    """Return the steps of which a run has saved the policy, rising. Raises UserError when it has none, or is no run."""
-    return sorted(_policies(place))
-
-
-def _policies(place: Path) -> dict[int, Path]:
-    """The folders of a run's policies by step. Raises UserError when there is none."""
+def policies(place: Path) -> dict[int, Path]:
+    """The folders of a run's policies by step. Raises UserError when there is none, or this is no run."""
     run = RunDirectory(place)
     if not run.config.is_file():
         raise UserError(f"{place} is no run: name a run directory, such as orz_ckpt/first.")
-    policies = run.checkpoints.glob("*/policy")
-    folders = {step: path for path in policies if (step := step_of(path.parent)) >= 0}
+    saved = run.checkpoints.glob("*/policy")
+    folders = {step: path for path in saved if (step := step_of(path.parent)) >= 0}
     if not folders:
         raise UserError(f"{run.checkpoints} holds no policy yet: wait until the run has saved one.")
     return folders
@@ -232,10 +220,10 @@ def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
 
     folder = model_folder(base, fetch=True, named=named)
     assert folder is not None, "fetching finds it or raises"
-    belongs = read_base(adapters)
-    check_base(belongs.files, hash_weights(folder), str(adapters))
+    belongs = adapter_files.read_base(adapters)
+    adapter_files.check_base(belongs.files, adapter_files.hash_weights(folder), str(adapters))
     if belongs.four_bit:
-        check_four_bit()
+        adapter_files.check_four_bit()
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder} has no weights as safetensors, which merging reads: save the model as such first.")

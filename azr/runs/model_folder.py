@@ -112,9 +112,8 @@ def _text_setting(folder: Path, name: str) -> int | None:
 
 
 def check_tokenizer_files(path: str, folder: Path, named: str = "model.path") -> None:
-    """Raises UserError for a folder without any, for which transformers would at times make an empty tokenizer, or
-    with settings that cannot be read.
-    """
+    """Raises UserError for a folder without any, for which transformers would at times make an empty tokenizer, or with
+    settings that cannot be read."""
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise UserError(
             f"{named} {path!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give a whole Hugging "

@@ -96,10 +96,8 @@ class Progress:
         self._since = self._clock()
 
     def step_done(self, step: int, metrics: Metrics) -> None:
-        """Ends a step with one line: ``step 3/24 · valid 91% · solve ded .41 abd .38 · loss 0.0123 · 21 s · …``.
-
-        The first of a process follows one that explains it.
-        """
+        """Ends a step with one line: ``step 3/24 · valid 91% · solve ded .41 abd .38 · loss 0.0123 · 21 s · …``. The
+        first of a process follows one that explains it."""
         seconds = self._clock() - self._since
         self._durations.append(seconds)
         self.step = step + 1

@@ -99,10 +99,8 @@ class RunDirectory:
         offsets.tasks.check(self.tasks)
 
     def set_aside_after(self, step: int, offsets: LogOffsets, checkpoints: Sequence[Path]) -> Path | None:
-        """Move what later steps wrote, with their ``checkpoints``, into a folder of their own and return it.
-
-        None if there is nothing. Drafts go, and TensorBoard's files, which are made again from the metrics.
-        """
+        """Move what later steps wrote, with their ``checkpoints``, into a folder of their own and return it. None if
+        there is nothing. Drafts go, and TensorBoard's files, which are made again from the metrics."""
         aside = self.path / "passed_over" / time.strftime("%Y%m%d-%H%M%S")
         while aside.exists():
             aside = aside.with_name(f"{aside.name}+")

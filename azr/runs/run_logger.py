@@ -76,10 +76,8 @@ class RunLogger:
 
     @classmethod
     def reopen(cls, config: Config, progress: Progress, step: int, offsets: LogOffsets) -> Self:
-        """Continue in the directory of a run as it was after ``step``; what came later is set aside.
-
-        Reads the logs: do not call it on an event loop. Raises UserError if they were altered since.
-        """
+        """Continue in the directory of a run as it was after ``step``; what came later is set aside. Reads the logs: do
+        not call it on an event loop. Raises UserError if they were altered since."""
         run = RunDirectory(run_path(config.run))
         run.check_logs(offsets)
         later = CheckpointStore(run.checkpoints, config.checkpoint.keep).later(step)

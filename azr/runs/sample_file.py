@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import msgspec
 from blake3 import blake3
 
 from azr.errors import UserError
 from azr.records import VALID, FinishReason, PromptIds, Role, Sample, Task
-
-if TYPE_CHECKING:
-    from azr.runs.metrics import Metrics
 
 Decode = Callable[[PromptIds], str]
 """Token ids to text, special tokens included. Called from a thread."""
@@ -29,6 +28,8 @@ SCHEMA: int = next(each.default for each in fields(Sample) if each.name == "sche
 COMPRESSION = 3
 """gzip's level for samples. Of 4 KB with 2 KB of mathematics as people write it, level 1 makes 986 bytes in 0.025 ms
 of CPU, 3 makes 923 in 0.032, 5 makes 804 in 0.052 and 6 makes 796 in 0.079."""
+_PIECE = 1 << 16
+"""Bytes that are decompressed at a time: zlib copies what comes after the end of a member."""
 MAX_TOKENS = 2000
 """Most tokens of a response that are written one by one."""
 MEMBER_BYTES = 1 << 18
@@ -107,6 +108,43 @@ def read_sample(line: bytes) -> Sample:
     return sample
 
 
+CUT_SHORT = "it is cut short"
+
+
+class Member(NamedTuple):
+    """A part of a file of lines that was compressed by itself."""
+
+    begin: int
+    end: int
+    """Bytes of the file."""
+    text: bytes
+    damage: str
+    """What is wrong with it; empty if it is whole."""
+
+
+def read_members(path: Path, at: int = 0, most: float = math.inf) -> Iterator[Member]:
+    """Yield the gzip members of a file from a byte on, the last of them as far as it can be read.
+
+    ``most``: longest text of a member, bytes. Raises OSError.
+    """
+    end, damage = at, ""
+    with path.open("rb") as file:
+        while not damage:
+            begin, text, reader = file.seek(end), bytearray(), zlib.decompressobj(wbits=31)
+            try:
+                while not reader.eof and (piece := file.read(_PIECE)):
+                    text += reader.decompress(piece)
+                    if len(text) > most:
+                        raise zlib.error(f"a part of it unpacks to over {int(most) >> 20} MiB")
+                    end += len(piece) - len(reader.unused_data)
+                if end == begin:
+                    return
+                damage = "" if reader.eof else CUT_SHORT
+            except zlib.error as error:
+                damage = f"it is damaged ({error})"
+            yield Member(begin, end, bytes(text), damage)
+
+
 def _tree(line: bytes) -> Any:
     """JSON's tree of a line."""
     try:
@@ -134,7 +172,8 @@ def _upgraded(record: Any) -> Any:
 
 def _upgraded_answer(record: dict[str, Any]) -> dict[str, Any]:
     """Return an answer of an evaluation before it was a sample, with the fields of `Sample`."""
-    verdict, answer = record["verdict"], record["answer"]
+    verdict, stated = record["verdict"], record["answer"]
+    answer = None if stated is None else [("answer", stated)]
     is_graded = verdict != "ungraded"
     unfinished = FinishReason.LENGTH if record["tokens"] else FinishReason.GIVEN_UP
     return record | {
@@ -145,11 +184,7 @@ def _upgraded_answer(record: dict[str, Any]) -> dict[str, Any]:
         "response_tokens": record["tokens"],
         "tokens": (),
         "finish_reason": unfinished if record["truncated"] else FinishReason.STOP,
-        "judgement": {
-            "verdict": verdict,
-            "answer": None if answer is None else [("answer", answer)],
-            "parts": record["parts"],
-        },
+        "judgement": {"verdict": verdict, "answer": answer, "parts": record["parts"]},
         "accuracy": float(verdict == "right") if is_graded else None,
         "used": "recorded" if is_graded else "ungraded",
     }
@@ -180,8 +215,6 @@ def cleaned(tree: Any) -> Any:
     return tree
 
 
-_TUPLES = ("inputs", "outputs", "parents")
-"""Fields of a task that JSON holds as lists."""
 _CHUNK = 16 << 20
 
 
@@ -260,18 +293,14 @@ class JsonLines:
         self._file.close()
 
 
-def read_metrics(path: Path) -> list[tuple[int, Metrics]]:
+def read_metrics(path: Path) -> list[tuple[int, dict[str, Any]]]:
     """Steps of ``metrics.jsonl`` with their numbers."""
     return [(record.pop("step"), record) for record in _records(path)]
 
 
 def read_tasks(path: Path) -> list[Task]:
     """Tasks of ``tasks.jsonl``: every one that entered the buffer, in order."""
-    tasks = []
-    for record in _records(path):
-        views = {view: tuple((label, text) for label, text in shown) for view, shown in record.get("views", {}).items()}
-        tasks.append(Task(**record | {name: tuple(record[name]) for name in _TUPLES} | {"views": views}))
-    return tasks
+    return [msgspec.convert(record, Task) for record in _records(path)]
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

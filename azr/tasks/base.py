@@ -12,9 +12,8 @@ from azr import values
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
 from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request, read_input
-from azr.tasks.instructions import WORKED, Worked, instructions
+from azr.tasks.instructions import LABELS, WORKED, Instructions, PromptFacts, Section, Worked, instructions
 from azr.tasks.normalize import fingerprint, is_program
-from azr.tasks.prompts import LABELS, Instructions, PromptFacts, Section
 
 Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
 """Executes a program behind isolation; no code that a model wrote runs anywhere else."""
@@ -78,10 +77,8 @@ class ProposalLimits:
 
 
 class TaskKind(ABC):
-    """A kind of reasoning: one file in this folder and one line in the registry, or one in a plug-in.
-
-    Prompts, answers and pretraining documents are all built from the same sections of a task, so they cannot differ.
-    """
+    """A kind of reasoning: one file in this folder and one line in the registry, or one in a plug-in. Prompts, answers
+    and pretraining documents are all built from the same sections of a task, so they cannot differ."""
 
     name: ClassVar[str]
     reference_kinds: ClassVar[tuple[str, ...]]
@@ -109,10 +106,7 @@ class TaskKind(ABC):
 
     def examples(self, induction_inputs: int) -> tuple[Task, ...]:
         """Return worked examples for the completion format, which are never accepted as tasks; none if the kind cannot
-        be played in it.
-
-        ``induction_inputs``: number of inputs of an induction.
-        """
+        be played in it. ``induction_inputs``: number of inputs of an induction."""
         return ()
 
     @abstractmethod
@@ -280,10 +274,8 @@ async def evaluate_inputs(
 
 
 def reject_reason(result: ExecutionResult, accepted: Sequence[CallStatus] = (CallStatus.OK,)) -> RejectReason | None:
-    """Return why a program that was run with repeats makes no task.
-
-    None if all calls ended in an accepted status and were found to be deterministic.
-    """
+    """Return why a program that was run with repeats makes no task. None if all calls ended in an accepted status and
+    were found to be deterministic."""
     if result.static_check:
         return RejectReason.NOT_ALLOWED
     if result.lost:

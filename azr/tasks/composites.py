@@ -43,10 +43,8 @@ def schedule(composites: CompositesConfig, step: int) -> tuple[float, int]:
 
 
 def give_functions(tasks: Iterable[Task], count: int) -> GivenFunctions | None:
-    """Return the first ``count`` programs that serve, or as many as there are; None if there is none.
-
-    No two of equal text, and none that is a composite itself or imports another thing by a name already taken.
-    """
+    """Return the first ``count`` programs that serve, or as many as there are; None if there is none. No two of equal
+    text, and none that is a composite itself or imports another thing by a name already taken."""
     imports: dict[str, str] = {}
     functions: list[str] = []
     used: list[Task] = []
@@ -71,10 +69,8 @@ def give_functions(tasks: Iterable[Task], count: int) -> GivenFunctions | None:
 
 
 def compose(sections: Sequence[Section], given: GivenFunctions) -> tuple[Section, ...] | RejectReason:
-    """Return the proposal with the given functions in front of its program, or why it cannot be.
-
-    It must hold one program, whose ``f`` calls every given function, and which binds none of their names.
-    """
+    """Return the proposal with the given functions in front of its program, or why it cannot be. It must hold one
+    program, whose ``f`` calls every given function, and which binds none of their names."""
     programs = [section.text.strip("\n") for section in sections if section.label == "program"]
     tree = parse_program(programs[0]) if len(programs) == 1 else None
     if tree is None:

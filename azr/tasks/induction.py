@@ -7,19 +7,8 @@ from collections.abc import Sequence
 from azr import values
 from azr.execution import ExecutionRequest
 from azr.records import Task
-from azr.tasks.base import (
-    IDENTITY,
-    Proposal,
-    ProposalLimits,
-    RejectReason,
-    Run,
-    TaskKind,
-    Verdict,
-    evaluate_inputs,
-    grade_outputs,
-    reject_reason,
-    section_texts,
-)
+from azr.tasks import base
+from azr.tasks.base import IDENTITY, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.inputs import read_input
 from azr.tasks.instructions import WORKED, instructions
 from azr.tasks.normalize import fingerprint, is_program
@@ -66,10 +55,8 @@ class Induction(TaskKind):
         return (*(Section("input", text) for text in task.inputs), Section("message", task.message))
 
     async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
-        """Takes a message and at least the configured number of inputs, of which the first ones are kept.
-
-        No two of them may be equal, ``1`` and ``1.0`` included: a repeat would show the solver a hidden answer.
-        """
+        """Takes a message and at least the configured number of inputs, of which the first ones are kept. No two of
+        them may be equal, ``1`` and ``1.0`` included: a repeat would show the solver a hidden answer."""
         messages = [s.text.strip() for s in proposal.sections if s.label == "message"]
         texts = [s.text for s in proposal.sections if s.label == "input"][: limits.induction_inputs]
         fewest = limits.induction_inputs if limits.fewest_induction_inputs is None else limits.fewest_induction_inputs
@@ -83,14 +70,14 @@ class Induction(TaskKind):
         given = [each for each in (read_input(text, program) for text in texts) if each is not None]
         if len(given) < len(texts):
             return RejectReason.MALFORMED
-        stated = await evaluate_inputs(given, program, run, limits.repeats)
+        stated = await base.evaluate_inputs(given, program, run, limits.repeats)
         if isinstance(stated, RejectReason):
             return stated
         inputs = _without_repeats(stated)
         if len(inputs) < fewest:
             return RejectReason.MALFORMED
         result = await run(ExecutionRequest(program=program, inputs=inputs, repeats=limits.repeats))
-        reason = reject_reason(result)
+        reason = base.reject_reason(result)
         if reason is not None:
             return reason
         outputs = tuple(call.value for call in result.outputs if call.value is not None)
@@ -108,12 +95,12 @@ class Induction(TaskKind):
         return (Section("program", task.program),)
 
     async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
-        stated = section_texts(answer, "program")
+        stated = base.section_texts(answer, "program")
         if stated is None or not is_program(stated[0].strip("\n")):
             return Verdict.MALFORMED
         hidden = slice(_num_shown(task), None)
         result = await run(ExecutionRequest(program=stated[0].strip("\n"), inputs=task.inputs[hidden]))
-        return grade_outputs(result, task.outputs[hidden])
+        return base.grade_outputs(result, task.outputs[hidden])
 
 
 def _proposal_example(count: int) -> Example:

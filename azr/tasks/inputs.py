@@ -56,10 +56,8 @@ class Computed:
 
 
 def read_input(text: str, program: str, *, is_answer: bool = False) -> str | Computed | None:
-    """Return canonical arguments for the program's ``f``, or what to evaluate for them; None if it is no input.
-
-    An answer may compute, but not search: it must do without loops and conditions, and cannot use the program.
-    """
+    """Return canonical arguments for the program's ``f``, or what to evaluate for them; None if it is no input. An
+    answer may compute, but not search: it must do without loops and conditions, and cannot use the program."""
     try:
         return values.canonical_arguments(values.parse_arguments(text))
     except values.TooLargeError:
@@ -70,9 +68,7 @@ def read_input(text: str, program: str, *, is_answer: bool = False) -> str | Com
 
 def answer_may_state(argument: ast.expr, *, lambdas: bool = False) -> bool:
     """Return whether an answer may state this argument: it may compute, but not search or reach the program.
-
-    ``lambdas``: it may be a function of its own parameters, without loops or functions in it.
-    """
+    ``lambdas``: it may be a function of its own parameters, without loops or functions in it."""
     if not lambdas or not isinstance(argument, ast.Lambda):
         return _is_allowed(argument, frozenset(), True)
     names = frozenset(node.arg for node in ast.walk(argument.args) if isinstance(node, ast.arg))
@@ -163,10 +159,8 @@ def _positional(tree: ast.Module, given: list[ast.expr], named: dict[str, ast.ex
 def _is_allowed(
     expression: ast.expr, known: frozenset[str], is_answer: bool, more: tuple[type[ast.AST], ...] = ()
 ) -> bool:
-    """Whether an input may hold all that occurs in the expression.
-
-    ``known``: names of the program, or of parameters; ``more``: further nodes.
-    """
+    """Whether an input may hold all that occurs in the expression. ``known``: names of the program, or of parameters;
+    ``more``: further nodes."""
     kinds = (*_COMPUTING, *more) if is_answer else (*_COMPUTING, *_SEARCHING)
     names = known | (_FUNCTIONS if is_answer else _FUNCTIONS | _SEARCHING_FUNCTIONS)
     nodes = list(ast.walk(expression))

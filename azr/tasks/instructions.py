@@ -1,4 +1,4 @@
-"""Instructions and worked examples of the kinds, whose texts prompts.toml states."""
+"""Parts of prompts: labelled sections, facts, instructions and worked examples, whose texts prompts.toml states."""
 
 from __future__ import annotations
 
@@ -8,11 +8,63 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from azr.execution import ADMITTED_SHARE
 from azr.executor.protocol import MAX_PROGRAM_BYTES, MAX_VALUE_BYTES, REQUEST_VALUES
-from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
 
+LABELS = ("program", "input", "output", "message")
+"""Labels of sections; a kind may have others, see `azr.tasks.base.TaskKind.labels`."""
 _STATED = tomllib.loads(Path(__file__).with_name("prompts.toml").read_text(encoding="utf-8"))
 ProposalOrSolution = Literal["proposal", "solution"]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One labelled piece of a prompt or a response."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptFacts:
+    """Facts in prompts about the checks that a response will meet."""
+
+    induction_inputs: int = 10
+    """Inputs that an induction proposal must give."""
+    wall_s: float = 1.0
+    """Time limit of one call, seconds."""
+    modules: tuple[str, ...] = ()
+    """Modules that a program may import."""
+    refused_names: tuple[str, ...] = ()
+    """Builtin functions that a program must not use."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time within which a call is neither refused nor late."""
+        return self.wall_s * ADMITTED_SHARE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A short thought and the answer after it, as a good response would give them."""
+
+    shown: tuple[Section, ...] = ()
+    """The question that it answers; empty for proposals."""
+    thought: str
+    answer: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instructions:
+    """Instructions of one role of a kind, in English."""
+
+    task: str
+    """The task, and the rules for the answer."""
+    blocks: str
+    """The fenced blocks that the answer must hold, such as "one ```output block with the returned value"."""
+    example: Example
+    heading: str = ""
+    """The line above the numbered examples of the completion format; empty for a kind that it cannot write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +91,8 @@ WORKED, FAILING = (
 def instructions(
     kind: str, role: ProposalOrSolution, facts: PromptFacts, example: Example | None = None, **named: object
 ) -> Instructions:
-    """Return the instructions of a chat model that proposes or solves tasks of one of the project's kinds.
-
-    ``example``: a whole response, in place of that of prompts.toml. ``named``: more names in the texts.
-    """
+    """Return the instructions of a chat model that proposes or solves tasks of one of the project's kinds. ``example``:
+    a whole response, in place of that of prompts.toml. ``named``: more names in the texts."""
     stated = _STATED[kind][role]
     whole = stated if "task" in stated else _STATED["propose"] | stated
     named |= {"cpu_s": facts.cpu_s, "count": facts.induction_inputs, "goal": stated.get("goal")}

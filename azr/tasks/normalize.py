@@ -26,10 +26,8 @@ def parse(program: str) -> ast.Module | None:
 
 
 def parse_program(program: str) -> ast.Module | None:
-    """Return the syntax tree of a program that defines ``f`` at module level with a parameter, else None.
-
-    Of a program that is parsed so, the functions below take every task and raise nothing.
-    """
+    """Return the syntax tree of a program that defines ``f`` at module level with a parameter, else None. Of a program
+    that is parsed so, the functions below take every task and raise nothing."""
     tree = parse(program)
     if tree is None:
         return None
@@ -49,11 +47,8 @@ def is_program(program: str) -> bool:
 
 
 def written(tree: ast.AST) -> str | None:
-    """Return the text of a syntax tree; None if it cannot be written.
-
-    Python reads integers in hex of any length but writes none of over 4,300 decimal digits, and it cannot write some
-    f-strings that it can read.
-    """
+    """Return the text of a syntax tree; None if it cannot be written. Python reads integers in hex of any length but
+    writes none of over 4,300 decimal digits, and it cannot write some f-strings that it can read."""
     try:
         return ast.unparse(tree)
     except (ValueError, RecursionError):

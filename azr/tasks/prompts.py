@@ -8,87 +8,16 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
-from azr.execution import ADMITTED_SHARE
 from azr.records import Reason, Task
+from azr.tasks.base import TaskKind
 from azr.tasks.blocks import PYTHON, blocks
+from azr.tasks.instructions import LABELS, Example, Instructions, PromptFacts, Section
 
-LABELS = ("program", "input", "output", "message")
-"""Labels of sections; a kind may have others, see `azr.tasks.base.TaskKind.labels`."""
+__all__ = ["LABELS", "Example", "Instructions", "PromptFacts", "Section"]  # plug-ins find them here, too
+
 ResponseFormat = Literal["strict", "answer", "thought"]
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One labelled piece of a prompt or a response."""
-
-    label: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptFacts:
-    """Facts in prompts about the checks that a response will meet."""
-
-    induction_inputs: int = 10
-    """Inputs that an induction proposal must give."""
-    wall_s: float = 1.0
-    """Time limit of one call, seconds."""
-    modules: tuple[str, ...] = ()
-    """Modules that a program may import."""
-    refused_names: tuple[str, ...] = ()
-    """Builtin functions that a program must not use."""
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU time within which a call is neither refused nor late."""
-        return self.wall_s * ADMITTED_SHARE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """A short thought and the answer after it, as a good response would give them."""
-
-    shown: tuple[Section, ...] = ()
-    """The question that it answers; empty for proposals."""
-    thought: str
-    answer: tuple[Section, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instructions:
-    """Instructions of one role of a kind, in English."""
-
-    task: str
-    """The task, and the rules for the answer."""
-    blocks: str
-    """The fenced blocks that the answer must hold, such as "one ```output block with the returned value"."""
-    example: Example
-    heading: str = ""
-    """The line above the numbered examples of the completion format; empty for a kind that it cannot write."""
-
-
-class Instructor(Protocol):
-    """Part of a task kind that a format uses."""
-
-    name: ClassVar[str]
-    proposes_programs: ClassVar[bool]
-
-    def reference(self, task: Task) -> tuple[Section, ...]: ...
-
-    def proposal(self, task: Task) -> tuple[Section, ...]: ...
-
-    def solver_view(self, task: Task) -> tuple[Section, ...]: ...
-
-    def solution(self, task: Task) -> tuple[Section, ...]: ...
-
-    def examples(self, induction_inputs: int) -> tuple[Task, ...]: ...
-
-    def proposer_instructions(self, facts: PromptFacts) -> Instructions: ...
-
-    def solver_instructions(self, facts: PromptFacts) -> Instructions: ...
 
 
 class CompactFormat:
@@ -115,14 +44,14 @@ class CompactFormat:
     def _render(sections: Sequence[Section]) -> str:
         return "".join(f"<|{s.label}|>{s.text}" for s in sections)
 
-    def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
+    def propose(self, kind: TaskKind, references: Sequence[Task], functions: str = "") -> str:
         """Return the prompt that asks for a new task, given past ones. ``functions``: source of those that the program
         must call, here a program without an input at the end."""
         shown = [kind.reference(task) for task in references]
         given = [[Section("program", functions)]] if functions else []
         return f"<|propose|><|{kind.name}|>" + "".join(map(self._render, [*shown, *given])) + self.answer
 
-    def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
+    def solve(self, kind: TaskKind, shown: Sequence[Section]) -> str:
         """Return the prompt that asks for the hidden part of a task."""
         return f"<|solve|><|{kind.name}|>{self._render(shown)}{self.answer}"
 
@@ -130,7 +59,7 @@ class CompactFormat:
         """Return a well-formed response with these sections."""
         return self._render(sections) + self.end
 
-    def worked(self, kind: Instructor) -> list[tuple[Section, ...]]:
+    def worked(self, kind: TaskKind) -> list[tuple[Section, ...]]:
         """Return questions and answers of the worked examples that prompts of this kind may show."""
         return []
 
@@ -150,10 +79,8 @@ _PROGRAM, _PYTHON = "program", "python"
 
 
 def read_sections(text: str, labels: Sequence[str]) -> tuple[Section, ...] | None:
-    """Return the complete fenced blocks with these labels; None if there is none.
-
-    Every format with fences is read by this function, in training and in evaluation.
-    """
+    """Return the complete fenced blocks with these labels; None if there is none. Every format with fences is read by
+    this function, in training and in evaluation."""
     found = [block for block in blocks(text.replace("\r\n", "\n")) if block.closed]
     named = [(_PROGRAM if block.language in PYTHON else block.language, block.content) for block in found]
     return tuple(Section(label, content.removesuffix("\n")) for label, content in named if label in labels) or None
@@ -187,7 +114,7 @@ class ChatFormat:
         self._render, self._facts, self.response_format = render, facts or PromptFacts(), response_format
         self._thinking = thinking
 
-    def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
+    def propose(self, kind: TaskKind, references: Sequence[Task], functions: str = "") -> str:
         instructions = kind.proposer_instructions(self._facts)
         shown = [
             f"Reference {index}:\n{_fenced(kind.reference(task))}" for index, task in enumerate(references, start=1)
@@ -196,7 +123,7 @@ class ChatFormat:
             shown.append(f"{_GIVEN_FUNCTIONS}\n{_fenced([Section('program', functions)])}")
         return self._render("\n\n".join([instructions.task, self._form(instructions), *shown]))
 
-    def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
+    def solve(self, kind: TaskKind, shown: Sequence[Section]) -> str:
         instructions = kind.solver_instructions(self._facts)
         question = f"Your question:\n{_fenced(shown)}"
         return self._render("\n\n".join([instructions.task, self._form(instructions), question]))
@@ -205,7 +132,7 @@ class ChatFormat:
         answer = f"{_ANSWER}\n{_fenced(sections)}\n{_ANSWERED}"
         return f"{THOUGHT}\n{answer}" if self._thinking else answer
 
-    def worked(self, kind: Instructor) -> list[tuple[Section, ...]]:
+    def worked(self, kind: TaskKind) -> list[tuple[Section, ...]]:
         roles = (kind.proposer_instructions(self._facts), kind.solver_instructions(self._facts))
         return [part for each in roles for part in (each.example.shown, each.example.answer)]
 
@@ -289,10 +216,8 @@ def _only_part(rest: str, *, right_away: bool) -> str | Reason:
 
 
 class CompletionFormat:
-    """Numbered examples, of which the model continues the last: neither instructions nor tags.
-
-    The prompt ends inside the answer, after the fence that begins its first block.
-    """
+    """Numbered examples, of which the model continues the last: neither instructions nor tags. The prompt ends inside
+    the answer, after the fence that begins its first block."""
 
     head = "Exercise"
     stop_strings: tuple[str, ...] = ("```\n\n", f"\n{head} ")
@@ -306,11 +231,11 @@ class CompletionFormat:
     solver_tokens: ClassVar[int] = 350
     response_format: ResponseFormat = "answer"
 
-    def __init__(self, num_tokens: Callable[[str], int], facts: PromptFacts | None = None) -> None:
-        """``num_tokens``: length of a text in the model's tokens."""
-        self._num_tokens, self._facts = num_tokens, facts or PromptFacts()
+    def __init__(self, encode: Callable[[str], Sequence[int]], facts: PromptFacts | None = None) -> None:
+        """``encode``: from a text to the model's tokens, which are counted."""
+        self._encode, self._facts = encode, facts or PromptFacts()
 
-    def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
+    def propose(self, kind: TaskKind, references: Sequence[Task], functions: str = "") -> str:
         """References are the examples; for a kind that proposes no programs, the one reference is asked about."""
         assert not functions, "nothing in this format says that functions must be called"
         heading = kind.proposer_instructions(self._facts).heading
@@ -326,7 +251,7 @@ class CompletionFormat:
             given = [section for task in references for section in kind.reference(task)]
         return self._prompt(self.proposal_tokens, heading, examples, given, kind.proposal(worked[0])[0])
 
-    def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
+    def solve(self, kind: TaskKind, shown: Sequence[Section]) -> str:
         """Answers of a group have the same examples, one of as many sets as there are worked examples."""
         heading = kind.solver_instructions(self._facts).heading
         worked = kind.examples(_SHORT)
@@ -338,20 +263,18 @@ class CompletionFormat:
         self, most: int, heading: str, examples: Sequence[Sequence[Section]], given: Sequence[Section], first: Section
     ) -> str:
         """Return a prompt; if something is given and over ``most`` tokens come of it, one example stands in front.
-
-        ``first``: section with the label of the answer's first block.
-        """
+        ``first``: section with the label of the answer's first block."""
         written = [*map(_fenced, examples), "\n".join([*([_fenced(given)] if given else []), _fence(first) + "\n"])]
         numbered = (f"{self.head} {number}\n{text}" for number, text in enumerate(written, 1))
         prompt = "\n\n".join([heading, *numbered])
-        if given and len(examples) > 1 and self._num_tokens(prompt) > most:
+        if given and len(examples) > 1 and len(self._encode(prompt)) > most:
             return self._prompt(most, heading, examples[:1], given, first)
         return prompt
 
     def response(self, sections: Sequence[Section]) -> str:
         return f"{_fenced(sections)}\n".partition("\n")[2]
 
-    def worked(self, kind: Instructor) -> list[tuple[Section, ...]]:
+    def worked(self, kind: TaskKind) -> list[tuple[Section, ...]]:
         tasks = kind.examples(self._facts.induction_inputs)
         return [part for task in tasks for part in (kind.reference(task), kind.proposal(task))]
 

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from azr.config import RewardConfig
-from azr.datasets.grading import grade
+from azr.datasets.play import grade
 from azr.datasets.rows import DataRow, read_row
 from azr.evaluation.graders.choice import ChoiceGrader
 from azr.evaluation.graders.maths import MathGrader

@@ -149,7 +149,7 @@ def test_thinking_that_a_template_opens_itself_is_closed_or_refused(folders, tmp
 def test_a_response_is_read_with_the_block_that_its_prompt_opened(name, folders):
     """Of a proposal and of an answer, in the completion format, whatever reward.format says."""
     codec = load(folders["chatml"], **{"model.prompt_format": "completion"})
-    kind, style = KINDS[name], CompletionFormat(len)
+    kind, style = KINDS[name], CompletionFormat(str.encode)
     task = kind.examples(10)[0]
     for prompt, sections in (
         (codec.proposal_ids(kind, [kind.seed()]), kind.proposal(task)),

@@ -168,7 +168,7 @@ def test_functions_to_call_stand_last_and_without_any_the_prompt_is_as_ever(styl
 
 
 NUM_INPUTS = 4
-STYLE = CompletionFormat(lambda text: len(text) // 4, PromptFacts(induction_inputs=NUM_INPUTS))
+STYLE = CompletionFormat(lambda text: range(len(text) // 4), PromptFacts(induction_inputs=NUM_INPUTS))
 ALL = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 PROPOSAL = """Python exercises. Each has a function f and one input for it.
 
@@ -236,8 +236,8 @@ def test_examples_differ_between_prompts_and_not_between_answers_of_a_group(kind
 @ALL
 def test_a_question_that_is_long_has_one_example_and_shares_its_beginning_with_a_short_one(kind: TaskKind):
     question = kind.solver_view(kind.seed())
-    long = CompletionFormat(lambda text: STYLE.solver_tokens + 1).solve(kind, question)
-    short = CompletionFormat(lambda text: STYLE.solver_tokens).solve(kind, question)
+    long = CompletionFormat(lambda text: range(STYLE.solver_tokens + 1)).solve(kind, question)
+    short = CompletionFormat(lambda text: range(STYLE.solver_tokens)).solve(kind, question)
     assert "\n\nExercise 2\n" in long and "Exercise 3" not in long and "\n\nExercise 3\n" in short
     assert short.startswith(long.partition("\n\nExercise 2\n")[0])
     assert long.rpartition("Exercise 2")[2] == short.rpartition("Exercise 3")[2], "the question is whole"
@@ -245,7 +245,7 @@ def test_a_question_that_is_long_has_one_example_and_shares_its_beginning_with_a
 
 def test_a_long_proposal_about_a_given_program_has_one_example():
     kind = KINDS["induction"]
-    long = CompletionFormat(lambda text: STYLE.proposal_tokens + 1).propose(kind, [kind.seed()])
+    long = CompletionFormat(lambda text: range(STYLE.proposal_tokens + 1)).propose(kind, [kind.seed()])
     assert "\n\nExercise 2\n```python\ndef f(a):\n    return a\n```\n```input\n" in long and "Exercise 3" not in long
 
 

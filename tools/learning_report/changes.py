@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 from azr.errors import UserError
-from azr.evaluation.scores import GREEDY, estimate, greedy_share, mean_at, sampled_share
+from azr.evaluation.scores import GREEDY, estimate, greedy_share, sampled_share
 from azr.runs.metrics import Metrics, scalar
 from azr.tasks.base import RejectReason
 from tools.learning_report.runs import EXAM, Run
@@ -48,7 +48,7 @@ class Change:
 
 def exam_metrics(run: Run, kind: str, difficulty: str, measure: str) -> list[str]:
     """Names of the metrics whose mean is a measure of the exam inside a run; kinds weigh the same."""
-    name = measure if measure == GREEDY else mean_at(run.config.eval.samples)
+    name = measure if measure == GREEDY else f"mean@{run.config.eval.samples}"
     if difficulty == ALL:
         return [f"{EXAM}/{name}" if kind == ALL else f"{EXAM}/{kind}/{name}"]
     kinds = run.config.selfplay.kinds if kind == ALL else [kind]

@@ -57,10 +57,8 @@ async def open_graders(
 
 @contextlib.asynccontextmanager
 async def make_grader(name: GraderName, executor: Executor | None = None) -> AsyncIterator[Grader]:
-    """Yield a grader; what it starts ends with the block.
-
-    ``executor``: of graders that run programs, see `open_graders`, which says what this raises.
-    """
+    """Yield a grader; what it starts ends with the block. ``executor``: of graders that run programs, see
+    `open_graders`, which says what this raises."""
     if name in _WITH_EXECUTOR:
         assert executor is not None
         yield _WITH_EXECUTOR[name](executor)

@@ -53,11 +53,8 @@ def _is_in_program(parts: Sequence[str], at: int) -> bool:
 
 
 def program(response: str) -> str | None:
-    """Return the script of a response; None if it is empty.
-
-    It is the last Python block that reads its input, else the last Python block, else the last block, else the lines
-    of code, else the whole text.
-    """
+    """Return the script of a response; None if it is empty. It is the last Python block that reads its input, else the
+    last Python block, else the last block, else the lines of code, else the whole text."""
     text = reply(response)
     if not text.strip():
         return None

@@ -139,12 +139,8 @@ def apart(text: str) -> Apart:
     is_number = bool(re.search(r"\d", number)) and not re.search(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", number)
     units = [unit for word in said if (unit := _unit(word))]
     words = frozenset(said) | {word.removesuffix("s") for word in said}
-    return Apart(
-        units[0] if len(set(units)) == 1 and "per" not in said else None,
-        words,
-        is_number,
-        modulus[1] if modulus else None,
-    )
+    unit = units[0] if len(set(units)) == 1 and "per" not in said else None
+    return Apart(unit, words, is_number, modulus[1] if modulus else None)
 
 
 def same_word(gold: str, answer: str) -> bool:
@@ -155,10 +151,8 @@ def same_word(gold: str, answer: str) -> bool:
 
 
 def clock_verdict(gold: str, answer: str) -> bool | None:
-    """Whether two times of day are the same; None when the gold answer is none.
-
-    A ratio ends in no leading zero and can be reduced no more; a zero after the colon is no ratio at all.
-    """
+    """Whether two times of day are the same; None when the gold answer is none. A ratio ends in no leading zero and can
+    be reduced no more; a zero after the colon is no ratio at all."""
     wanted, half = _clock(gold)
     if wanted is None:
         return None

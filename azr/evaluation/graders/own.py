@@ -20,8 +20,6 @@ from azr.records import Judgement, Reason
 from azr.registry import find_entry, import_own
 from azr.tasks.base import Verdict
 
-_MODULE = "azr.evaluation.graders.own"
-"""This module, which is the process of a grader too."""
 GROUP = "azr.graders"
 """Group of entry points by which installed packages name their graders."""
 
@@ -30,23 +28,19 @@ MAX_PARTS = 16
 SCORE = "score"
 _PART = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
 
-Score = bool | float | None
-GradeFunction = Callable[[Mapping[str, Any], str], Score | Mapping[str, Score]]
+GradeFunction = Callable[[Mapping[str, Any], str], object]
+"""From a row and a response to what `checked` takes."""
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is ``module:function`` or an entry point of an installed package.
-
-    Raises UserError when several packages do.
-    """
+    """Whether a name is ``module:function`` or an entry point of an installed package. Raises UserError when several
+    packages do."""
     return ":" in name or (name not in GRADERS and find_entry(GROUP, name) is not None)
 
 
 def load_grader(name: str) -> GradeFunction:
-    """Return the function of this name, also from a module in the working directory.
-
-    Raises UserError when it does not exist, after printing the traceback of a module that cannot be imported.
-    """
+    """Return the function of this name, also from a module in the working directory. Raises UserError when it does not
+    exist, after printing the traceback of a module that cannot be imported."""
     module_name, _, function_name = _function(name).partition(":")
     module = import_own(module_name, f"The module of the grader {name}")
     function = getattr(module, function_name, None)
@@ -71,18 +65,11 @@ class OwnGrader:
     def __init__(self, name: str, workers: int = 2) -> None:
         """Raises UserError as `load_grader` does."""
         load_grader(name)
-        self._name, self._functions = name, OwnFunctions(_MODULE, (_function(name),), workers)
+        self._name, self._functions = name, OwnFunctions("azr.evaluation.graders.own", (_function(name),), workers)
 
     async def __aenter__(self) -> OwnGrader:
         """Start the first process. Raises UserError when it does not start."""
-        try:
-            await self._functions.start()
-        except (RuntimeError, TimeoutError) as error:
-            await self._functions.end()
-            raise UserError(
-                f"The grader {self._name} does not start in its own process: its module must load without a terminal "
-                "and without the run."
-            ) from error
+        await self._functions.check_start(f"The grader {self._name}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -90,23 +77,17 @@ class OwnGrader:
 
     async def grade(self, question: Question, response: str) -> Judgement:
         """Grade; ungraded if the function raises, returns another type, takes too long or ends its process."""
-        message = {"row": question.gold, "response": response}
+        message, named = {"row": question.gold, "response": response}, f"the grader {self._name}"
         try:
-            said = await self._functions.call(
-                f"the grader {self._name}", message, costs="such answers are not trained on"
-            )
+            said = await self._functions.call(named, message, costs="such answers are not trained on")
         except Trouble as trouble:
-            detail = f"the grader {self._name} {trouble}"
-            return Judgement(verdict=Verdict.UNGRADED, detail=detail, reason=Reason.GRADER_FAILED)
+            return Judgement(verdict=Verdict.UNGRADED, detail=f"{named} {trouble}", reason=Reason.GRADER_FAILED)
         score, parts = said[SCORE], said["parts"]
         if score is None:
             return Judgement(verdict=Verdict.MALFORMED, parts=parts, reason=Reason.NO_ANSWER)
-        return Judgement(
-            verdict=Verdict.RIGHT if score == 1 else Verdict.WRONG,
-            answer=(("answer", response),),
-            parts=parts,
-            score=None if isinstance(score, bool) else score,
-        )
+        verdict = Verdict.RIGHT if score == 1 else Verdict.WRONG
+        number = None if isinstance(score, bool) else score
+        return Judgement(verdict=verdict, answer=(("answer", response),), parts=parts, score=number)
 
 
 def checked(returned: object) -> dict[str, Any]:

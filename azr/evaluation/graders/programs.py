@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import re
@@ -13,19 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from azr.evaluation.graders import code_blocks
+from azr.evaluation.graders import code_blocks, sandboxed
 from azr.evaluation.graders.code_blocks import defines, parses
 from azr.evaluation.graders.plain_json import decode, refuse_collisions
-from azr.evaluation.graders.sandboxed import (
-    MAX_SHOWN,
-    RECURSION,
-    Ran,
-    call_program,
-    calls,
-    shown,
-    standard_output,
-    stdin_program,
-)
+from azr.evaluation.graders.sandboxed import MAX_SHOWN, RECURSION, Ran, call_program, calls, shown
 from azr.evaluation.question import Question
 from azr.execution import CallStatus
 from azr.records import Judgement, Reason
@@ -86,6 +78,15 @@ class Calls:
     """``expected`` comes from JSON: tuples count as lists, and numeric keys as text."""
 
 
+def starter_calls(entry: str, inputs: Sequence[list[Any]], outputs: Sequence[Any], **more: Any) -> Calls:
+    """Return the gold of a function that is written below LeetCode's starter code; ``more``: other fields."""
+    cases = {"tests": tuple(map(sandboxed.case_text, inputs))}
+    return Calls(
+        entry=entry, cases=cases, expected={"tests": tuple(outputs)}, prelude=STARTER_IMPORTS,
+        recursion=sandboxed.DEEP_RECURSION, **more,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Tests:
     """Gold of a program that reads standard input: input and expected output of every test."""
@@ -105,10 +106,8 @@ class _Solved:
 
 @dataclass(slots=True)
 class ProgramGrader:
-    """Calls a function, or runs a script once for each of its `Tests`; an answer is right if it passes all.
-
-    The parts of a function's judgement are those of its calls, such as ``base`` and ``plus``.
-    """
+    """Calls a function, or runs a script once for each of its `Tests`; an answer is right if it passes all. The parts
+    of a function's judgement are those of its calls, such as ``base`` and ``plus``."""
 
     executor: Executor
     _solved: dict[tuple[str, str], asyncio.Task[_Solved]] = field(default_factory=dict)
@@ -123,7 +122,7 @@ class ProgramGrader:
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
         if isinstance(gold, Tests):
-            verdict, failure = await self._run_script(gold, stdin_program(answer))
+            verdict, failure = await self._run_script(gold, sandboxed.stdin_program(answer))
             reason = Reason.LOST if verdict is Verdict.UNGRADED else ""
             return Judgement(verdict=verdict, detail=failure, answer=(("answer", answer),), reason=reason)
         key = question.suite, question.id
@@ -142,7 +141,7 @@ class ProgramGrader:
     async def _run_script(self, gold: Tests, program: str) -> tuple[Verdict, str]:
         """Return the verdict, and the first failure if there is one."""
         for given, wanted in zip(gold.inputs, gold.outputs, strict=True):
-            written, call = await standard_output(self.executor, program, given)
+            written, call = await sandboxed.standard_output(self.executor, program, given)
             if call.status is CallStatus.LOST:
                 return Verdict.UNGRADED, ""
             if written is None:
@@ -153,10 +152,8 @@ class ProgramGrader:
         return Verdict.RIGHT, ""
 
     async def _run(self, gold: Calls, program: str, solved: _Solved) -> tuple[dict[str, bool], str] | None:
-        """Return which parts a program passes, and its first failure.
-
-        None if the reference solution failed or the executor lost a call.
-        """
+        """Return which parts a program passes, and its first failure. None if the reference solution failed or the
+        executor lost a call."""
         if solved.expected is None:
             return None
         parts, failure = dict[str, bool](), ""
@@ -329,10 +326,8 @@ JUDGES: dict[str, Judge] = {
 
 
 def same_output(written: str, wanted: str, tolerance: float | None = 0.0) -> bool:
-    """Whether outputs are equal by line, as text or numbers: 1.0 is 1.00.
-
-    With tolerance 0, as in LiveCodeBench, 0.333 is not 0.3333. `Tests.tolerance` explains other values.
-    """
+    """Whether outputs are equal by line, as text or numbers: 1.0 is 1.00. With tolerance 0, as in LiveCodeBench, 0.333
+    is not 0.3333. `Tests.tolerance` explains other values."""
     one, other = _lines(written), _lines(wanted)
     return len(one) == len(other) and all(_same_line(*pair, tolerance) for pair in zip(one, other, strict=True))
 
@@ -344,20 +339,15 @@ def _lines(text: str) -> Sequence[str]:
 def _same_line(written: str, wanted: str, tolerance: float | None) -> bool:
     if written == wanted:
         return True
-    one, other = written.split(), wanted.split()
-    if len(one) != len(other):
+    if len(written.split()) != len(wanted.split()):
         return False
-    try:
-        # Decimal reads digits of every script, and underscores between them.
-        if (
-            written.isascii()
-            and "_" not in written
-            and all(Decimal(a) == Decimal(b) for a, b in zip(one, other, strict=True))
-        ):
-            return True
-    except (InvalidOperation, ValueError):
-        pass
-    return tolerance != 0 and all(a == b or _is_close_text(a, b, tolerance) for a, b in zip(one, other, strict=True))
+    pairs = list(zip(written.split(), wanted.split(), strict=True))
+    # Decimal reads digits of every script, and underscores between them.
+    if written.isascii() and "_" not in written:
+        with contextlib.suppress(InvalidOperation, ValueError):
+            if all(Decimal(a) == Decimal(b) for a, b in pairs):
+                return True
+    return tolerance != 0 and all(a == b or _is_close_text(a, b, tolerance) for a, b in pairs)
 
 
 def _is_close_text(written: str, wanted: str, tolerance: float | None) -> bool:

@@ -38,7 +38,8 @@ _SHARE = 0.5
 _UNSURE = (CallStatus.TIMEOUT, CallStatus.MEMORY, CallStatus.CRASHED, CallStatus.OUTPUT_TOO_LARGE)
 """Statuses after which it is unknown which call of a shared process failed."""
 
-_PLAIN_JSON = Path(plain_json.__file__).read_text()
+PLAIN_JSON = Path(plain_json.__file__).read_text()
+"""Text of the module."""
 
 _START = """
 import atexit, builtins, gc, io, json, os, signal, sys, threading, time, types
@@ -235,17 +236,15 @@ def answer_config(config: ExecutorConfig) -> ExecutorConfig:
 
 
 def answer_pool(config: ExecutorConfig, *, seed: int | None = None) -> SandboxPool:
-    """Return a pool whose sandboxes have the modules that answers import, and take and return long values.
-
-    A run's own pool refuses most of that, so an evaluation in a run has one of these beside it.
-    """
+    """Return a pool whose sandboxes have the modules that answers import, and take and return long values. A run's own
+    pool refuses most of that, so an evaluation in a run has one of these beside it."""
     return SandboxPool(answer_config(config), seed=seed, repeats=ANSWER_REPEATS, answers=True)
 
 
 def call_program(source: str, entry: str, recursion: int = RECURSION, prelude: str = "") -> str:
     """A program for `Calls` that calls a function of the source, or a method of its class ``Solution``."""
     stated = {"_PRELUDE": prelude, "_SOURCE": source, "_ENTRY": entry, "_RECURSION": recursion}
-    return "\n".join([_PLAIN_JSON, *(f"{name} = {value!r}" for name, value in stated.items()), _START, _CALLS])
+    return "\n".join([PLAIN_JSON, *(f"{name} = {value!r}" for name, value in stated.items()), _START, _CALLS])
 
 
 def stdin_program(source: str) -> str:
@@ -287,16 +286,9 @@ async def calls(executor: Executor, program: str, cases: Sequence[str]) -> Ran:
         start = len(found)
         end = start + 1 if start < alone_until else _batch_end(cases, start)
         text = json.dumps("[" + ", ".join(cases[start:end]) + "]")
-        alone = end == start + 1
-        result = await executor.execute(
-            ExecutionRequest(
-                program=program,
-                inputs=(f"{text}, {WALL_S * _SHARE!r}, {MAX_OUTPUT}",),
-                static_check=False,
-                admitted=alone,
-            )
-        )
-        call = result.outputs[0]
+        alone, given = end == start + 1, f"{text}, {WALL_S * _SHARE!r}, {MAX_OUTPUT}"
+        request = ExecutionRequest(program=program, inputs=(given,), static_check=False, admitted=alone)
+        call = (await executor.execute(request)).outputs[0]
         if call.status is CallStatus.LOST:
             return Ran(tuple(found), "lost", lost=True)
         if call.status in _UNSURE and not alone:

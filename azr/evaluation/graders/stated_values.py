@@ -132,11 +132,8 @@ def _finished(found: Sequence[Block], text: str) -> Sequence[Block]:
 
 
 def value_in(text: str, gold: ProgramValue) -> str | None:
-    """Return the value that a text consists of; None if it is anything else.
-
-    A call such as ``f(1)`` gives its arguments, an assertion ``f(1) == 2`` the side that is asked for, and an
-    assignment its right side.
-    """
+    """Return the value that a text consists of; None if it is anything else. A call such as ``f(1)`` gives its
+    arguments, an assertion ``f(1) == 2`` the side that is asked for, and an assignment its right side."""
     text = text.strip().strip("`").strip()
     first, _, rest = text.partition("\n")
     text = re.sub(r"\Aassert\s+", "", (rest if first.strip() == gold.asked else text).strip())
@@ -162,7 +159,7 @@ def value_in(text: str, gold: ProgramValue) -> str | None:
             return None
         text, tree = returned if gold.asked == "output" else ast.get_source_segment(text, call) or "", call
     if gold.asked == "output":
-        return text if _is_data(text) else None
+        return text if is_data(text) else None
     return _arguments(text, tree, gold)
 
 
@@ -186,7 +183,7 @@ def _keywords(text: str, gold: ProgramValue) -> str | None:
         if not isinstance(line, ast.Assign) or len(line.targets) != 1 or not isinstance(line.targets[0], ast.Name):
             return None
         name, value = line.targets[0].id, ast.get_source_segment(text, line.value) or ""
-        if name not in _parameters(gold)[0] or not _is_data(value) or named.setdefault(name, value) != value:
+        if name not in _parameters(gold)[0] or not is_data(value) or named.setdefault(name, value) != value:
             return None
     return ", ".join(f"{name}={value}" for name, value in named.items()) or None
 
@@ -329,7 +326,7 @@ def _stated_after(rest: str, codes: Sequence[str]) -> str:
         if found := _LITERAL.match(rest):
             text = found[0].rstrip(".")
         elif rest[:1] in _CLOSING:
-            text = _shortest(rest[:_MAX_LITERAL], _CLOSING[rest[0]], _is_data)
+            text = _shortest(rest[:_MAX_LITERAL], _CLOSING[rest[0]], is_data)
         after = rest[len(text) :]
     ends = _NUMBER_ENDS if text[:1].isdigit() and not masked else _ENDS
     return text if ends.match(after) and not _MORE.match(after) else ""
@@ -406,9 +403,10 @@ def _same(first: str, second: str) -> bool:
         return first.strip() == second.strip()
 
 
-def _is_data(text: str) -> bool:
+def is_data(text: str, read: Callable[[str], object] = values.parse) -> bool:
+    """Whether a text can be read as plain data, or by `values.parse_arguments` as plain arguments."""
     try:
-        values.parse(text)
+        read(text)
     except values.PlainDataError:
         return False
     return True
@@ -420,9 +418,9 @@ def _plain(text: str, gold: ProgramValue) -> str | None:
         return None
     call = _expression(f"_({value}\n)") if gold.asked == "input" else None
     if not isinstance(call, ast.Call):
-        return value if _is_data(value) else None
+        return value if is_data(value) else None
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return value if all(_is_data(ast.unparse(each)) for each in given) else None
+    return value if all(is_data(ast.unparse(each)) for each in given) else None
 
 
 def _expression(text: str) -> ast.expr | None:

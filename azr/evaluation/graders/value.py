@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from azr import values
-from azr.evaluation.graders.stated_values import ProgramValue, stated_value
+from azr.evaluation.graders.stated_values import ProgramValue, is_data, stated_value
 from azr.evaluation.question import Question
 from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.records import Judgement, Reason, Task
@@ -49,9 +49,8 @@ class ValueGrader:
         gold: ProgramValue = question.gold
         text = stated_value(response, gold)
         if text is None:
-            return Judgement(
-                verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER, detail=f"states no {gold.asked}, or several"
-            )
+            detail = f"states no {gold.asked}, or several"
+            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER, detail=detail)
         verdict = await self._try_input(gold, text) if gold.asked == "input" else _compare(gold, text)
         return Judgement(verdict=verdict, answer=(("answer", text),), reason=_REASONS.get(verdict, ""))
 
@@ -59,7 +58,7 @@ class ValueGrader:
         try:
             arguments = values.canonical_arguments((values.parse_arguments(text), {}))
         except values.PlainDataError:
-            lambdas = not _is_plain(gold.input)  # some recorded inputs are functions
+            lambdas = not is_data(gold.input, values.parse_arguments)  # some recorded inputs are functions
             if not _computes(text, lambdas):
                 return Verdict.WRONG
             # Evaluate the arguments in another process, so that f gets data and no object that acts inside it.
@@ -129,11 +128,3 @@ def _computes(text: str, lambdas: bool) -> bool:
             stated = [*given, *(word.value for word in words)]
             return all(answer_may_state(each, lambdas=lambdas) for each in stated)
     return False
-
-
-def _is_plain(text: str) -> bool:
-    try:
-        values.parse_arguments(text)
-    except values.PlainDataError:
-        return False
-    return True

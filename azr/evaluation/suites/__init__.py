@@ -67,12 +67,9 @@ class LoadedSuite:
     def on_record(self) -> dict[str, Any]:
         """Entry of the suite in a protocol."""
         stops = sorted({string for question in self.questions for string in question.stop_strings})
-        return {
-            "sha256": dict(self.sha256),
-            "messages_sha256": self.messages_sha256,
-            "questions": len(self.questions),
-            "of": len(self.all_questions),
-        } | ({"stop_strings": stops} if stops else {})
+        digests: dict[str, Any] = {"sha256": dict(self.sha256), "messages_sha256": self.messages_sha256}
+        counts = {"questions": len(self.questions), "of": len(self.all_questions)}
+        return digests | counts | ({"stop_strings": stops} if stops else {})
 
 
 def load_suites(
@@ -137,10 +134,8 @@ def hash_of(path: Path) -> str:
 
 
 def subset(questions: Sequence[Question], limit: int, *, groups_alike: bool = False) -> tuple[Question, ...]:
-    """Return at most ``limit`` questions, spread evenly over the suite's order; always the same ones.
-
-    ``groups_alike``: as many of each group, whatever their sizes, as far as they have them; at least one.
-    """
+    """Return at most ``limit`` questions, spread evenly over the suite's order; always the same ones. ``groups_alike``:
+    as many of each group, whatever their sizes, as far as they have them; at least one."""
     groups: dict[str, list[Question]] = {}
     for question in questions:
         groups.setdefault(top(question.group) if groups_alike else "", []).append(question)
@@ -158,7 +153,7 @@ def top(group: str) -> str:
 
 
 def listing(folder: Path | None) -> Iterator[tuple[str, str, str, str, str, str]]:
-    """Yield name, state, rows, SHA-256, licence and source of every suite, for people."""
+    """Yield name, state, SHA-256, licence, rows and source of every suite, for people."""
     for suite in suites_of(folder).values():
         place = folder if folder is not None else exam.OWN.parent
         paths = suite.located(place) if folder is not None or suite.name == exam.NAME else []
@@ -174,4 +169,4 @@ def listing(folder: Path | None) -> Iterator[tuple[str, str, str, str, str, str]
             except UserError as error:
                 state = f"damaged: {error}"
         files = " or ".join(suite.files) if suite.locate is None else ", ".join(suite.files)
-        yield suite.name, state, rows, digests, suite.licence, f"{files}: {suite.source}"
+        yield suite.name, state, digests, suite.licence, rows, f"{files}: {suite.source}"

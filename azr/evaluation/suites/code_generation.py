@@ -16,13 +16,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from azr.evaluation.graders import plain_json
-from azr.evaluation.graders.programs import STARTER_IMPORTS, Calls, Tests
-from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
+from azr.evaluation.graders.programs import Calls, Tests, starter_calls
+from azr.evaluation.graders.sandboxed import PLAIN_JSON, case_text
 from azr.evaluation.question import Question
 from azr.evaluation.suites.files import PROMPTS, Row, text
 
-_CODEC = Path(plain_json.__file__).read_text()
 _RECORDER = """
 def record():
     import copy, random
@@ -55,7 +53,7 @@ def _humaneval_row(suite: str, row: Row, number: int) -> Question:
         test = text(row, "test")
         ast.parse(test)
         task = f"{reference}\n{test}"
-        recorder = f"import json\n{_CODEC}{_RECORDER.format(task=task, entry=entry)}"
+        recorder = f"import json\n{PLAIN_JSON}{_RECORDER.format(task=task, entry=entry)}"
     else:
         cases = _plus_cases(row, list)
         judge, atol = (judge, max(float(row["atol"]), atol)) if judge == "root" else ("", float(row["atol"]))
@@ -88,13 +86,9 @@ def _mbpp_row(suite: str, row: Row, number: int) -> Question:
     id, prompt, entry = text(row, "task_id"), text(row, "prompt"), text(row, "entry_point")
     reference = text(row, "canonical_solution")
     ast.parse(reference)
-    gold = Calls(
-        entry=entry,
-        cases=_plus_cases(row, lambda arguments: restored(_number(id), arguments)),
-        reference=f"{prompt}\n{reference}",
-        atol=float(row["atol"]),
-        judge=_MBPP_JUDGES.get(_number(id), ""),
-    )
+    cases, atol = _plus_cases(row, lambda arguments: restored(_number(id), arguments)), float(row["atol"])
+    judge, reference = _MBPP_JUDGES.get(_number(id), ""), f"{prompt}\n{reference}"
+    gold = Calls(entry=entry, cases=cases, reference=reference, atol=atol, judge=judge)
     return _function_question(suite, id, "write", prompt.strip().strip('"').strip(), gold)
 
 
@@ -174,18 +168,6 @@ def private_tests(packed: str) -> list[dict[str, Any]]:
     return tests
 
 
-def _calls(name: str, inputs: list[list[Any]], outputs: list[Any], *, json: bool = False) -> Calls:
-    return Calls(
-        entry=name,
-        cases={"tests": tuple(case_text(arguments) for arguments in inputs)},
-        expected={"tests": tuple(outputs)},
-        prelude=STARTER_IMPORTS,
-        recursion=DEEP_RECURSION,
-        outer_list=True,
-        json=json,
-    )
-
-
 def _livecodebench_row(suite: str, row: Row, number: int) -> Question:
     problem, starter = text(row, "question_content"), text(row, "starter_code")
     metadata = row.get("metadata") or {}
@@ -198,19 +180,13 @@ def _livecodebench_row(suite: str, row: Row, number: int) -> Question:
     gold: Any
     if name:
         arguments = [[json.loads(line) for line in given.split("\n") if line.strip()] for given in inputs]
-        gold = _calls(str(name), arguments, [json.loads(output) for output in outputs])
+        gold = starter_calls(str(name), arguments, [json.loads(output) for output in outputs], outer_list=True)
         message = PROMPTS["function"].format(problem=problem.rstrip(), starter=starter.rstrip())
     else:
         gold = Tests(tuple(inputs), tuple(outputs), tolerance=0.0)
         message = PROMPTS["program"].format(problem=problem.rstrip())
-    return Question(
-        id=text(row, "question_id"),
-        suite=suite,
-        group=text(row, "difficulty"),
-        message=message,
-        problem=problem,
-        gold=gold,
-    )
+    id, difficulty = text(row, "question_id"), text(row, "difficulty")
+    return Question(id=id, suite=suite, group=difficulty, message=message, problem=problem, gold=gold)
 
 
 def _apps_row(suite: str, row: Row, number: int) -> Question | None:
@@ -226,23 +202,17 @@ def _apps_row(suite: str, row: Row, number: int) -> Question | None:
     if name:
         # Outputs come in a list of one.
         wanted = [output[0] if isinstance(output, list) and len(output) == 1 else output for output in outputs]
-        gold = _calls(str(name), [list(arguments) for arguments in inputs], wanted, json=True)
+        gold = starter_calls(str(name), [list(each) for each in inputs], wanted, outer_list=True, json=True)
         form = "function" if starter.strip() else "called"
         message = PROMPTS[form].format(problem=problem.rstrip(), starter=starter.rstrip(), name=name)
     else:
         gold = Tests(tuple(map(_lines, inputs)), tuple(map(_lines, outputs)), tolerance=0.0)
         message = PROMPTS["program"].format(problem=problem.rstrip())
     solutions = row.get("solutions") or "[]"
-    programs = json.loads(solutions) if isinstance(solutions, str) else solutions
-    return Question(
-        id=str(row["problem_id"] if "problem_id" in row else row["id"]),
-        suite=suite,
-        group=str(row.get("difficulty") or "all"),
-        message=message,
-        problem=problem,
-        gold=gold,
-        programs=tuple(str(program) for program in programs[:1]),
-    )
+    solutions = json.loads(solutions) if isinstance(solutions, str) else solutions
+    id, group = str(row["problem_id"] if "problem_id" in row else row["id"]), str(row.get("difficulty") or "all")
+    programs = tuple(map(str, solutions[:1]))
+    return Question(id=id, suite=suite, group=group, message=message, problem=problem, gold=gold, programs=programs)
 
 
 def _lines(stated: Any) -> str:

@@ -33,9 +33,7 @@ def sealed_questions(folder: Path) -> list[Question]:
 
 def exam_questions(folder: Path) -> list[Question]:
     """Return the exam in a folder as questions; ``gold`` is the task, which tags show to a model in the compact format.
-
-    Raises UserError when there is no file, or a line of one is no task.
-    """
+    Raises UserError when there is no file, or a line of one is no task."""
     files = exam_files(folder)
     if not files:
         raise UserError(
@@ -49,23 +47,12 @@ def _read_file(path: Path) -> list[Question]:
 
 
 def _read_row(kind: TaskKind, row: Row, number: int) -> Question:
-    task = Task(
-        id=row["id"],
-        kind=kind.name,
-        program=row["program"],
-        inputs=tuple(row["inputs"]),
-        outputs=tuple(row["outputs"]),
-        fingerprint=row["fingerprint"],
-        message=row["message"],
-    )
+    fields = {name: row[name] for name in ("id", "program", "fingerprint", "message")}
+    task = Task(kind=kind.name, inputs=tuple(row["inputs"]), outputs=tuple(row["outputs"]), **fields)
+    message, group = ChatFormat(str).solve(kind, kind.solver_view(task)), f"{kind.name}/{row['difficulty']}"
+    program = task.program
     return Question(
-        id=task.id,
-        suite=NAME,
-        group=f"{kind.name}/{row['difficulty']}",
-        message=ChatFormat(str).solve(kind, kind.solver_view(task)),
-        problem=task.program,
-        gold=task,
-        programs=(task.program,),
+        id=task.id, suite=NAME, group=group, message=message, problem=program, gold=task, programs=(program,)
     )
 
 

@@ -11,6 +11,7 @@ import tomllib
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from azr.errors import UserError
@@ -28,10 +29,8 @@ ROW_ERRORS = (
 
 
 def read_rows(path: Path, *, arrays: bool = False) -> Iterator[Any]:
-    """Return the rows of a file in order; with ``arrays``, a row may be a JSON array too.
-
-    Raises UserError with the number of the first that cannot be read.
-    """
+    """Return the rows of a file in order; with ``arrays``, a row may be a JSON array too. Raises UserError with the
+    number of the first that cannot be read."""
     number = 0
     _check_kind(path)
     try:
@@ -103,7 +102,9 @@ def _check_kind(path: Path) -> None:
 
 def _rows(path: Path) -> Iterator[Any]:
     if path.suffix == ".parquet":
-        yield from _parquet(path)
+        with pyarrow("pyarrow.parquet", path).ParquetFile(path) as file:
+            for batch in file.iter_batches(1_024):
+                yield from batch.to_pylist()
         return
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         if path.name.removesuffix(".gz").endswith(".json"):
@@ -162,21 +163,17 @@ def _is_spread(text: bytes) -> bool:
     return "\n" in stated[:end]
 
 
-def _parquet(path: Path) -> Iterator[Any]:
+def pyarrow(module: str, path: Path) -> ModuleType:
+    """Return a module of the package that a parquet file takes. Raises UserError if it is missing."""
     try:
-        parquet = importlib.import_module("pyarrow.parquet")
+        return importlib.import_module(module)
     except ImportError as error:
         raise UserError(f"{path} takes pyarrow, which is missing: run pip install -e '.[eval]' in the clone") from error
-    with parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(1_024):
-            yield from batch.to_pylist()
 
 
 def questions(path: Path, read: ReadRow) -> list[Question]:
-    """Return the questions of a file.
-
-    Raises UserError with the file and the number of the first row that is no row of the suite, or repeats an id.
-    """
+    """Return the questions of a file. Raises UserError with the file and the number of the first row that is no row of
+    the suite, or repeats an id."""
     found: list[Question] = []
     seen: dict[str, int] = {}
     for number, row in enumerate(read_rows(path), 1):

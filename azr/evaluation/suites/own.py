@@ -21,8 +21,7 @@ from azr.evaluation.graders.choice import Choice
 from azr.evaluation.graders.code_blocks import defines
 from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.own import is_own
-from azr.evaluation.graders.programs import STARTER_IMPORTS, Calls, Tests
-from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
+from azr.evaluation.graders.programs import Tests, starter_calls
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import GRADERS, GraderName, Question, Suite
 from azr.evaluation.suites.files import Row, questions, text
@@ -103,15 +102,7 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
         raise ValueError(f"its entry {given['entry']!r} is no name of a function")
     if not all(isinstance(arguments, list) for arguments in inputs):
         raise TypeError("its inputs are not lists, of the arguments of one call each")
-    return Calls(
-        entry=given["entry"],
-        cases={"tests": tuple(map(case_text, inputs))},
-        expected={"tests": tuple(outputs)},
-        prelude=STARTER_IMPORTS,
-        recursion=DEEP_RECURSION,
-        json=True,
-        atol=tolerance or 0.0,
-    )
+    return starter_calls(given["entry"], inputs, outputs, json=True, atol=tolerance or 0.0)
 
 
 def is_tests(answer: object) -> bool:
@@ -205,16 +196,9 @@ def read_declaration(path: Path) -> Suite:
             programs=(text(fields, "program"),) if stated.grader == "value" else (),
         )
 
-    return Suite(
-        name=name,
-        files=(stated.file,),
-        rows=stated.rows,
-        licence=stated.licence,
-        source=stated.source,
-        grader=stated.grader,
-        read_file=partial(questions, read=read_row),
-        sha256={stated.file: stated.sha256} if stated.sha256 else {},
-    )
+    about = {field: getattr(stated, field) for field in ("name", "rows", "licence", "source", "grader")}
+    sha256 = {stated.file: stated.sha256} if stated.sha256 else {}
+    return Suite(files=(stated.file,), read_file=partial(questions, read=read_row), sha256=sha256, **about)
 
 
 def declared(folder: Path, taken: Mapping[str, Suite]) -> dict[str, Suite]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import re
-import string
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Question
 from azr.evaluation.suites.files import PROMPTS, Row, questions, text
+from azr.evaluation.suites.own import labels
 
 CHAT, COMPLETION, COMPLETION_COT = FORMATS = ("chat", "completion", "completion-cot")
 """How a value is asked for. The last two are the few-shot formats of CRUXEval, without and with chain of thought."""
@@ -159,13 +159,13 @@ def _luffy_choice(suite: str, row: Row, number: int) -> Question:
 
 def _mmlu_pro(suite: str, row: Row, number: int) -> Question:
     options = [str(option) for option in row["options"]]
-    labels = tuple(string.ascii_uppercase[: len(options)])
+    letters = labels(options)
     index, answer = row["answer_index"], text(row, "answer")
-    if not 0 <= index < len(labels) or labels[index] != answer:
+    if not 0 <= index < len(letters) or letters[index] != answer:
         raise ValueError(f"answer {answer!r} is not option {index}")
-    listed = "\n".join(f"{label}) {option}" for label, option in zip(labels, options, strict=True))
+    listed = "\n".join(f"{label}) {option}" for label, option in zip(letters, options, strict=True))
     question = f"{text(row, 'question').strip()}\n\n{listed}"
-    return _choice(suite, str(row["question_id"]), text(row, "category"), question, Choice(answer, labels))
+    return _choice(suite, str(row["question_id"]), text(row, "category"), question, Choice(answer, letters))
 
 
 def _cruxeval(asked: Literal["input", "output"], suite: str, prompt_format: str, row: Row, number: int) -> Question:

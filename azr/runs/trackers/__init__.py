@@ -103,8 +103,8 @@ class Feed:
         self._held: int | None = None
         """Last step that the tracker held when it was opened."""
         self._changed = threading.Condition()
-        self._awake, self._closing, self._gave_up, self._failed, self._complete = True, False, False, False, False
-        self._lost_samples = False
+        self._awake = True
+        self._closing = self._gave_up = self._failed = self._complete = self._lost_samples = False
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._thread.start()
 

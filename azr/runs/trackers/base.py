@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from azr.config import Config
 from azr.errors import UserError
-
-if TYPE_CHECKING:
-    from azr.runs.metrics import Metrics
+from azr.runs.metrics import Metrics
 
 NOTHING = -1
 """The step that a tracker holds before its first; step 0 is the evaluation before a run's first step."""

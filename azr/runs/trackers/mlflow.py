@@ -10,17 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from azr.config import Config
 from azr.config_tree import leaves
 from azr.errors import UserError
 from azr.own_data import code_version
+from azr.runs.metrics import Metrics
 from azr.runs.trackers.base import Bookmark, Table, Tracker, bins, first_line, need, without_password
-
-if TYPE_CHECKING:
-    from azr.runs.metrics import Metrics
 
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",

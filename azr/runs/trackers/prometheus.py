@@ -9,16 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from azr.config import Config
 from azr.errors import UserError
 from azr.own_data import code_version
+from azr.runs.metrics import Metrics
 from azr.runs.trackers.base import NOTHING, Table, Tracker, bins, first_line, need
 from azr.tasks.registry import KINDS
-
-if TYPE_CHECKING:
-    from azr.runs.metrics import Metrics
 
 Sample = tuple[str, dict[str, str], float]
 """Name, labels and value of a gauge."""

@@ -11,13 +11,12 @@ import yaml
 from azr.config import Config
 from azr.config_tree import to_tree
 from azr.own_data import code_version
+from azr.runs.metrics import Metrics
 from azr.runs.run_dir import RunDirectory
 from azr.runs.trackers.base import NOTHING, Table, Tracker, bins
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
-
-    from azr.runs.metrics import Metrics
 
 
 class TensorBoardTracker(Tracker):

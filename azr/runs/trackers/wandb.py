@@ -7,16 +7,14 @@ import secrets
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from azr.config import Config
 from azr.config_tree import to_tree
 from azr.errors import UserError
 from azr.own_data import code_version
+from azr.runs.metrics import Metrics
 from azr.runs.trackers.base import Bookmark, Table, Tracker, bins, first_line, need
-
-if TYPE_CHECKING:
-    from azr.runs.metrics import Metrics
 
 SETTINGS: dict[str, Any] = {
     "console": "off",
@@ -68,17 +66,9 @@ class WandbTracker(Tracker):
         wandb = _library()
         self._mark = Bookmark(run, "wandb")
         self._mark.save(self._mark.id or secrets.token_hex(4), self._mark.step)
-        self._run = wandb.init(
-            project=config.tracking.project,
-            id=self._mark.id,
-            name=run.name,
-            dir=str(run.absolute()),
-            resume="allow",
-            reinit="create_new",
-            settings=wandb.Settings(
-                **{key: value for key, value in SETTINGS.items() if _variable(key) not in os.environ}
-            ),
-        )
+        named = {"project": config.tracking.project, "id": self._mark.id, "name": run.name, "dir": str(run.absolute())}
+        settings = wandb.Settings(**{key: value for key, value in SETTINGS.items() if _variable(key) not in os.environ})
+        self._run = wandb.init(resume="allow", reinit="create_new", settings=settings, **named)
         self._run.config.update(to_tree(config) | {"azr_version": code_version()}, allow_val_change=True)
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
@@ -105,9 +95,8 @@ class WandbTracker(Tracker):
             self._run.finish(exit_code=0 if complete else 1)
 
     def where(self) -> str | None:
-        return (
-            self._run.url or f"kept in {self._run.dir.removesuffix('/files')}; `wandb sync` with that folder sends it"
-        )
+        folder = self._run.dir.removesuffix("/files")
+        return self._run.url or f"kept in {folder}; `wandb sync` with that folder sends it"
 
     def _log(self, row: dict[str, Any], at: int) -> None:
         """W&B's own counter must grow, whether the samples of a step come before its numbers or after."""
