@@ -88,36 +88,31 @@ class _Process:
 
     async def ask(self, message: Mapping[str, Any], limit_s: float, reply: Reply | None) -> Any:
         """See `Workers.ask`."""
+        left_s = limit_s
         try:
             await self.start()
-            said, left_s = await self._exchange(message, limit_s)
-            while reply is not None and "ask" in said:
-                said, left_s = await self._exchange(await reply(said["ask"]), left_s)
-        except BaseException as error:
+            assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
+            while True:
+                begun = time.monotonic()
+                try:
+                    async with asyncio.timeout(left_s):
+                        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                        await self._process.stdin.drain()
+                        said = json.loads(await self._process.stdout.readline())
+                    if not isinstance(said, dict):
+                        raise ValueError("no answer")
+                except (TimeoutError, ConnectionError, ValueError) as error:
+                    raise Late(f"took over {limit_s:g} s, or ended its process") from error
+                if reply is None or "ask" not in said:
+                    break
+                left_s -= time.monotonic() - begun
+                message = await reply(said["ask"])
+        except BaseException:
             await self.end()  # nobody reads what it says to this message any more
-            if isinstance(error, Late):
-                raise Late(f"took over {limit_s:g} s, or ended its process") from error
             raise
         if "trouble" in said:
             raise Trouble(said["trouble"])
         return said["answer"]
-
-    async def _exchange(self, message: Any, limit_s: float) -> tuple[dict[str, Any], float]:
-        """Return its answer to a line and the seconds left. Raises Late."""
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(message).encode() + b"\n")
-        begun = time.monotonic()
-        try:
-            async with asyncio.timeout(limit_s):
-                await process.stdin.drain()
-                line = await process.stdout.readline()
-            said = json.loads(line)
-        except (TimeoutError, ConnectionError, ValueError) as error:
-            raise Late from error
-        if not isinstance(said, dict):
-            raise Late
-        return said, limit_s - (time.monotonic() - begun)
 
     async def end(self) -> None:
         process, self._process = self._process, None
@@ -203,36 +198,30 @@ class OwnFunctions(Workers):
         """
         try:
             async with self._borrowed() as process:
-                return await self._call(process, what, message, TIME_LIMIT_S if limit_s is None else limit_s, reply)
+                if self._hangs[what] >= MAX_HANGS:
+                    if time.monotonic() < self._rests_until[what]:
+                        raise Trouble(
+                            f"gave no answer {MAX_HANGS} times in a row, and is asked again after {REST_S:g} s"
+                        )
+                    self._rest(what)  # this one tries it, and no other meanwhile
+                try:
+                    await process.start()
+                except (RuntimeError, TimeoutError, OSError) as error:
+                    raise Trouble(f"is in a process that does not start again ({error})") from error
+                try:
+                    answer = await process.ask(message, TIME_LIMIT_S if limit_s is None else limit_s, reply)
+                except Trouble as trouble:
+                    self._hangs[what] = self._hangs[what] + 1 if isinstance(trouble, Late) else 0
+                    self._rest(what)
+                    raise
+                self._hangs[what] = 0
+                return answer
         except Trouble as trouble:
             said = self._said.setdefault(what, set())
             if str(trouble) not in said and len(said) < NUM_SAID:
                 said.add(str(trouble))
                 _log.warning("%s %s; %s", what, trouble, costs)
             raise
-
-    async def _call(
-        self, process: _Process, what: str, message: Mapping[str, Any], limit_s: float, reply: Reply | None
-    ) -> Any:
-        if self._hangs[what] >= MAX_HANGS:
-            if time.monotonic() < self._rests_until[what]:
-                raise Trouble(f"gave no answer {MAX_HANGS} times in a row, and is asked again after {REST_S:g} s")
-            self._rest(what)  # this one tries it, and no other meanwhile
-        try:
-            await process.start()
-        except (RuntimeError, TimeoutError, OSError) as error:
-            raise Trouble(f"is in a process that does not start again ({error})") from error
-        try:
-            answer = await process.ask(message, limit_s, reply)
-        except Late:
-            self._hangs[what] += 1
-            self._rest(what)
-            raise
-        except Trouble:
-            self._hangs[what] = 0
-            raise
-        self._hangs[what] = 0
-        return answer
 
     def _rest(self, what: str) -> None:
         self._rests_until[what] = time.monotonic() + REST_S
@@ -249,18 +238,18 @@ def end_with(owner: int) -> None:
 
 
 def _await_end(owner: int) -> None:
-    while _runs(owner):
+    while process_stat(owner)[:1] not in ([], ["Z"], ["X"]):  # a zombie has ended
         time.sleep(_LOOK_EVERY_S)
     os._exit(1)
 
 
-def _runs(process: int) -> bool:
-    """Whether the process runs (zombies do not count)."""
+def process_stat(process: int) -> list[str]:
+    """Return the fields of ``/proc/PROCESS/stat`` from the state on; empty if there is no such process."""
     try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        # The name before them, in brackets, may hold blanks.
+        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in ("Z", "X")
+        return []
 
 
 class Nonsense(Exception):
@@ -286,26 +275,19 @@ def serve(load: Callable[[Sequence[str]], Callable[[Any, Ask], Any]]) -> None:
         limit = min(limit, known)  # that of `load` or of the machine
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
-    def say(what: Any) -> None:
-        print(what if isinstance(what, str) else json.dumps(what), file=answers, flush=True)
-
     def ask(what: Any) -> Any:
-        say({"ask": what})
+        print(json.dumps({"ask": what}), file=answers, flush=True)
         return json.loads(questions.readline())
 
-    say({"ready": True})
+    print("ready", file=answers, flush=True)
     for line in questions:
-        say(_answered(answer, json.loads(line), ask))
-
-
-def _answered(answer: Callable[[Any, Ask], Any], message: Any, ask: Ask) -> str:
-    try:
-        said = json.dumps({"answer": answer(message, ask)})
-        if len(said) > message.get("max_answer_bytes", MAX_ANSWER_BYTES):
-            raise Nonsense(f"{len(said):,} bytes, which is more than an answer may have")
-        return said
-    except Nonsense as nonsense:
-        trouble = f"returned {nonsense}"
-    except Exception as error:
-        trouble = f"raised {type(error).__name__}: {str(error)[:200]}"
-    return json.dumps({"trouble": trouble})
+        message = json.loads(line)
+        try:
+            said = json.dumps({"answer": answer(message, ask)})
+            if len(said) > message.get("max_answer_bytes", MAX_ANSWER_BYTES):
+                raise Nonsense(f"{len(said):,} bytes, which is more than an answer may have")
+        except Nonsense as nonsense:
+            said = json.dumps({"trouble": f"returned {nonsense}"})
+        except Exception as error:
+            said = json.dumps({"trouble": f"raised {type(error).__name__}: {str(error)[:200]}"})
+        print(said, file=answers, flush=True)

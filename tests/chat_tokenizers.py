@@ -18,7 +18,7 @@ HEADERS = (
 )
 
 
-def _bytes(special: list[str]) -> Tokenizer:
+def of_bytes(special: list[str]) -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -29,7 +29,7 @@ def _bytes(special: list[str]) -> Tokenizer:
 
 def chatml(*, instruct: bool = False) -> PreTrainedTokenizerFast:
     """As Qwen's: a chat template, no BOS; only an instruction-tuned model's end token is that of a turn."""
-    tokenizer = _bytes(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer = of_bytes(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
     eos = "<|im_end|>" if instruct else "<|endoftext|>"
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=eos, pad_token="<|endoftext|>", chat_template=CHATML
@@ -39,7 +39,7 @@ def chatml(*, instruct: bool = False) -> PreTrainedTokenizerFast:
 def llama(*, instruct: bool = False) -> PreTrainedTokenizerFast:
     """As Llama 3's: every text begins with a BOS; only the instruction-tuned model has a template."""
     bos = "<|begin_of_text|>"
-    tokenizer = _bytes([bos, "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"])
+    tokenizer = of_bytes([bos, "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"])
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{bos} $A", special_tokens=[(bos, tokenizer.token_to_id(bos))]
     )
@@ -52,7 +52,7 @@ def llama(*, instruct: bool = False) -> PreTrainedTokenizerFast:
 
 def plain() -> PreTrainedTokenizerFast:
     """No template and no BOS."""
-    return PreTrainedTokenizerFast(tokenizer_object=_bytes(["</s>"]), eos_token="</s>")
+    return PreTrainedTokenizerFast(tokenizer_object=of_bytes(["</s>"]), eos_token="</s>")
 
 
 def save(tokenizer: PreTrainedTokenizerFast, folder: Path, end_tokens: list[str] | None = None) -> Path:

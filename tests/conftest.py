@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import ray
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from azr.tasks.prompts import CompactFormat
+from tests import chat_tokenizers
 from tests.tiny_models import save_tiny
 
 KINDS = ("deduction", "abduction", "induction", "error")
@@ -24,11 +24,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """Every byte is a token, and every tag of the compact style is one: no text is out of vocabulary."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(CompactFormat.special_tokens(KINDS))
+    tokenizer = chat_tokenizers.of_bytes(CompactFormat.special_tokens(KINDS))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>")
 
 

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 
 from azr import isolated
 from azr.isolated import MAX_HANGS, OwnFunctions, Trouble, Workers
+from tests.runs.factory import until
 
 MODULE = """
 import os, sys, time
@@ -153,9 +153,9 @@ def test_it_ends_with_its_run_even_while_it_hangs(tmp_path: Path) -> None:
         [sys.executable, "-c", run], env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"}
     )
     try:
-        assert _eventually(lambda: _workers(tmp_path) and _cpu_s(_workers(tmp_path)[0]) > 0.7), "it is busy"
+        until(lambda: _workers(tmp_path) and psutil.Process(_workers(tmp_path)[0]).cpu_times().user > 0.7, 60)
         process.send_signal(signal.SIGKILL)
-        assert _eventually(lambda: not _workers(tmp_path))
+        until(lambda: not _workers(tmp_path), 60)
     finally:
         process.kill()
         process.wait()
@@ -175,23 +175,13 @@ def test_a_process_ends_with_its_owner(tmp_path: Path, between: bool) -> None:
     owner = f"import os, subprocess\nsubprocess.run([*{command!r}, str(os.getpid())])"
     process = subprocess.Popen([sys.executable, "-c", owner], start_new_session=True)
     try:
-        assert _eventually(lambda: pid.read_text() != "")
+        until(lambda: pid.read_text() != "", 60)
         process.kill()
         assert process.wait() == -signal.SIGKILL
-        assert _eventually(lambda: not psutil.pid_exists(int(pid.read_text())))
+        until(lambda: not psutil.pid_exists(int(pid.read_text())), 60)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-
-
-def _eventually(holds: Any) -> bool:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            if holds():
-                return True
-        time.sleep(0.05)
-    return False
 
 
 def _workers(folder: Path) -> list[int]:
@@ -202,8 +192,3 @@ def _workers(folder: Path) -> list[int]:
             if wanted in place.read_bytes():
                 found.append(int(place.parent.name))
     return found
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

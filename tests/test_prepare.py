@@ -23,6 +23,9 @@ from tests.conftest import byte_tokenizer
 from tests.e2e.three_kinds import config as mini
 
 RESUMED = ResumeState(state=INITIAL, notes=())
+COMPLETION, CHAT = "--model.prompt-format completion", "--model.prompt-format chat"
+COMPOSITES, PARTIAL = "--selfplay.composites.chance 0.5", "--rollout.staleness 1 --rollout.partial"
+SEVEN = "--selfplay.proposer-prompts 7 --selfplay.solver-prompts 0"
 
 
 @pytest.fixture
@@ -52,27 +55,21 @@ def changed(config: Config, words: str) -> Config:
     "words, said",
     [
         ("--model.thinking open", "model.thinking is open, but only chat prompts can open the thinking"),
+        (f"{COMPLETION} {COMPOSITES}", "which no example of the completion format"),
+        (f"{COMPLETION} --data.path rows.jsonl", "the completion format continues examples: set"),
         (
-            "--model.prompt-format completion --selfplay.composites.chance 0.5",
-            "which no example of the completion format",
-        ),
-        ("--model.prompt-format completion --data.path rows.jsonl", "the completion format continues examples: set"),
-        (
-            "--model.prompt-format completion --selfplay.kinds induction --selfplay.induction-inputs 11",
+            f"{COMPLETION} --selfplay.kinds induction --selfplay.induction-inputs 11",
             "worked examples of the completion format have 10 inputs: lower it",
         ),
         ("--model.template conversation", "the compact format has no chat template: leave it at auto"),
         (
-            "--model.prompt-format chat --model.template convesation",
+            f"{CHAT} --model.template convesation",
             r"neither auto, conversation, tokenizer nor a file; did you mean conversation\?",
         ),
-        ("--model.prompt-format chat --model.template no.jinja", "is 'no.jinja', which is neither"),
+        (f"{CHAT} --model.template no.jinja", "is 'no.jinja', which is neither"),
         ("--selfplay.kinds deduction,magic", "There is no task kind 'magic'. selfplay.kinds may hold"),
         ("--selfplay.kinds deduction,deduction", "at least one kind, and none twice"),
-        (
-            "--selfplay.proposer-prompts 7 --selfplay.solver-prompts 0 --algorithm.policy-mini-batches 5",
-            "algorithm.policy_mini_batches=5 does not divide",
-        ),
+        (f"{SEVEN} --algorithm.policy-mini-batches 5", "algorithm.policy_mini_batches=5 does not divide"),
         ("--algorithm.estimator.critic-mini-batches 5", "algorithm.estimator.critic_mini_batches=5 does not divide"),
         ("--train.data-parallel 5", "train.data_parallel=5 does not divide"),
         (
@@ -88,14 +85,8 @@ def changed(config: Config, words: str) -> Config:
         ("--train.shard none --train.offload-optimizer", "shard is none, but train.offload_optimizer needs DeepSpeed"),
         ("--train.lora.four-bit", "which cannot be trained themselves: set train.lora.rank"),
         ("--rollout.staleness 1", "give engines their own with --cluster.no-colocate, or set rollout.partial"),
-        (
-            "--rollout.staleness 1 --rollout.partial --algorithm.importance none",
-            "nothing corrects for it while algorithm.importance is none",
-        ),
-        (
-            "--rollout.staleness 1 --rollout.partial --run.deterministic",
-            "cannot be deterministic: leave one of them out",
-        ),
+        (f"{PARTIAL} --algorithm.importance none", "nothing corrects for it while algorithm.importance is none"),
+        (f"{PARTIAL} --run.deterministic", "cannot be deterministic: leave one of them out"),
         ("--train.tokens-per-micro-batch 100", "cannot hold one trajectory"),
         ("--cluster.push ipc --cluster.no-colocate", "for engines on the trainers' GPUs: leave it"),
         ("--cluster.push ipc --train.device cpu", "cluster.push=ipc is for memory of GPUs, and this run is on"),
@@ -112,16 +103,16 @@ def changed(config: Config, words: str) -> Config:
         ("--train.device cpu --train.attention flash_attn", "train.attention is flash_attn, which needs a GPU"),
         ("--train.dtype float32 --train.attention flash_attn", "needs a GPU and train.dtype=bfloat16: take auto"),
         (
-            "--selfplay.composites.chance 0.5 --selfplay.composites.functions 4",
+            f"{COMPOSITES} --selfplay.composites.functions 4",
             "functions is 4 and cannot grow to selfplay.composites.max_functions=3",
         ),
-        ("--selfplay.composites.chance 0.5 --selfplay.kinds induction", "needs a kind that proposes programs"),
+        (f"{COMPOSITES} --selfplay.kinds induction", "needs a kind that proposes programs"),
         (
             "--executor.backend bubblewrap --executor.docker-runtime runsc",
             "executor.docker_runtime=runsc is for containers, and executor.backend=bubblewrap has none",
         ),
-        ("--selfplay.composites.chance 0.5 --ablation.no-new-tasks", "switch ablation.new_tasks on, or take 0"),
-        ("--selfplay.composites.chance 0.5 --selfplay.composites.start-step 25", "start_step is 25, after the last"),
+        (f"{COMPOSITES} --ablation.no-new-tasks", "switch ablation.new_tasks on, or take 0"),
+        (f"{COMPOSITES} --selfplay.composites.start-step 25", "start_step is 25, after the last"),
     ],
 )
 def test_knobs_that_contradict_each_other_are_named(sound, words, said):

@@ -47,14 +47,6 @@ class Outcome:
         return is_certain and self.call.status in _DECIDED_ALONE and not self.caused_by_other_calls
 
 
-class LoadedProgram(NamedTuple):
-    """Checked and compiled program, cached so that neither is done again."""
-
-    suspicion: int
-    code: bytes
-    """Marshalled; empty when it is too long."""
-
-
 class Cache(Generic[K, V]):
     """Values within a budget of bytes; those that were not used for the longest time leave first."""
 
@@ -79,5 +71,5 @@ class Cache(Generic[K, V]):
 
 
 CallCache = Cache[CallKey, Outcome]
-CodeCache = Cache[tuple[str, bool], LoadedProgram]
-"""By source and whether it was held to the static check."""
+CodeCache = Cache[tuple[str, bool], tuple[int, bytes]]
+"""Suspicion and marshalled code, by source and whether it was held to the static check."""

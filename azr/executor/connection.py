@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import math
 from collections.abc import Callable
 from typing import cast
 
 from azr.errors import UserError
 from azr.executor import protocol
-from azr.executor.backends.sandbox import Launcher, LaunchError, Sandbox
+from azr.executor.backends.sandbox import LaunchError, Sandbox
 from azr.executor.protocol import Limits
 
 _GREETING_S = 60.0
 _CLOSE_S = 5.0
-
-OnPart = Callable[[bytes], bool]
-"""Takes a part of a reply; whether it was the last."""
 
 
 class Connection(asyncio.Protocol):
@@ -25,48 +22,42 @@ class Connection(asyncio.Protocol):
     Everything happens on the event loop's thread: ``send`` and the callbacks never wait.
     """
 
-    def __init__(self, sandbox: Sandbox, limits: Limits, on_lost: Callable[[], None]) -> None:
-        self._sandbox = sandbox
-        self._limits = limits
-        self._on_lost = on_lost
-        self._frames = protocol.FrameBuffer(limits.part_bytes)
-        self._streams = protocol.StreamSplitter() if sandbox.multiplexed else None
+    def __init__(self, sandbox: Sandbox, on_part: Callable[[bytes], None], on_lost: Callable[[], None]) -> None:
+        """``on_part`` gets each part of its replies, and raises ProtocolError for one that it must not send.
+
+        ``on_lost`` is called once when it ends in any other way than by ``close``.
+        """
+        self._sandbox, self._on_part, self._on_lost = sandbox, on_part, on_lost
+        self._streams = protocol.FrameBuffer(math.inf, protocol.DOCKER_HEADER) if sandbox.multiplexed else None
         self._greeting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting: deque[OnPart] = deque()
         self._transport: asyncio.Transport | None = None
         self._closed = False
 
-    @classmethod
-    async def open(cls, launcher: Launcher, hash_seed: int, limits: Limits, on_lost: Callable[[], None]) -> Connection:
-        """Launch a zygote and wait until it has tested its seal.
+    async def open(self, limits: Limits) -> None:
+        """Wait until the launched zygote has tested its seal.
 
-        ``on_lost`` is called once when it ends in any other way than by ``close``. Raises UserError when the seal
-        does not hold, and LaunchError when the zygote does not start.
+        Raises UserError when that does not hold, and LaunchError when the zygote does not start; it is closed then.
         """
-        sandbox = await launcher.launch(hash_seed)
-        connection = cls(sandbox, limits, on_lost)
+        self._frames = protocol.FrameBuffer(limits.part_bytes)
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sandbox.socket)
-            connection._write(protocol.frame(protocol.limits_body(limits)))
-            greeting = protocol.decode(await asyncio.wait_for(connection._greeting, _GREETING_S))
-        except (OSError, TimeoutError, protocol.ProtocolError) as error:
-            await connection.close()
-            raise LaunchError("the sandbox did not start") from error
-        except BaseException:
-            await connection.close()
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: self, self._sandbox.socket)
+            self.send(protocol.frame(protocol.limits_body(limits)))
+            greeting = protocol.decode(await asyncio.wait_for(self._greeting, _GREETING_S))
+            if (failures := greeting.get("self_test_failures")) != []:
+                raise UserError(
+                    f"The sandbox does not hold on this machine: a program could reach {failures}. "
+                    "It needs Linux on x86-64 or aarch64 with seccomp filters."
+                )
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, OSError | protocol.ProtocolError):
+                raise LaunchError("the sandbox did not start") from error
             raise
-        if (failures := greeting.get("self_test_failures")) != []:
-            await connection.close()
-            raise UserError(
-                f"The sandbox does not hold on this machine: a program could reach {failures}. "
-                "It needs Linux on x86-64 or aarch64 with seccomp filters."
-            )
-        return connection
 
-    def send(self, request: bytes, on_part: OnPart) -> None:
-        """Queue the frames of a request for the zygote; ``on_part`` gets what it replies unless the zygote is lost."""
-        self._waiting.append(on_part)
-        self._write(request)
+    def send(self, frames: bytes) -> None:
+        """Queue frames for the zygote."""
+        assert self._transport is not None
+        self._transport.write(frames)
 
     def abandon(self) -> None:
         """Kill the zygote with everything in it; ``on_lost`` follows unless it was closed."""
@@ -95,8 +86,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for body in self._frames.feed(data if self._streams is None else self._streams.output(data)):
-                self._receive(body)
+            for piece in [data] if self._streams is None else self._streams.feed(data):
+                for body in self._frames.feed(piece):
+                    if self._greeting.done():
+                        self._on_part(body)
+                    else:
+                        self._greeting.set_result(body)
         except protocol.ProtocolError:
             self.abandon()
 
@@ -106,16 +101,3 @@ class Connection(asyncio.Protocol):
         elif not self._closed:
             self._sandbox.kill()
             self._on_lost()
-
-    def _receive(self, body: bytes) -> None:
-        if not self._greeting.done():
-            self._greeting.set_result(body)
-            return
-        if not self._waiting:
-            raise protocol.ProtocolError("a reply to no request")
-        if self._waiting[0](body):
-            self._waiting.popleft()
-
-    def _write(self, frames: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(frames)

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from azr.config import ExecutorConfig
 from azr.errors import UserError
@@ -37,7 +38,7 @@ ANSWER_MODULES = (
 )  # fmt: skip
 """Modules that answers to benchmarks may import in addition to those of proposals; missing ones are skipped. None of
 them reaches files, processes, sockets or threads: the sandbox refuses the system calls."""
-_ANSWER_INPUT_BYTES, _ANSWER_OUTPUT_BYTES = 16 * 2**20, 4 * 2**20
+_ANSWER_LIMITS: Any = {"input_bytes": 16 * 2**20, "output_bytes": 4 * 2**20, "modules": ANSWER_MODULES}
 _CACHE_BYTES = 64 * 2**20
 _MOST_WAITING = 4096
 
@@ -64,15 +65,11 @@ class SandboxPool:
             raise UserError("executor.workers and repeats must be at least 1 and executor.wall_s positive.")
         self._config, self._seed, self._repeats = config, seed, repeats
         self._limits = protocol.Limits(
-            wall_s=config.wall_s, request_s=_REQUEST_WALLS * config.wall_s, memory_mb=config.memory_mb
+            wall_s=config.wall_s,
+            request_s=_REQUEST_WALLS * config.wall_s,
+            memory_mb=config.memory_mb,
+            **_ANSWER_LIMITS if answers else {},
         )
-        if answers:
-            self._limits = replace(
-                self._limits,
-                input_bytes=_ANSWER_INPUT_BYTES,
-                output_bytes=_ANSWER_OUTPUT_BYTES,
-                modules=ANSWER_MODULES,
-            )
         # Repeats need interpreters with different hash seeds, even when few programs run at once.
         self._slots = max(config.workers, repeats * protocol.SUSPECT_FACTOR if repeats > 1 else 1)
         self._launcher: Launcher | None = None
@@ -105,23 +102,28 @@ class SandboxPool:
         async with self._starting:
             if self._scheduler is not None:
                 return
-            backend = await asyncio.to_thread(select_backend, self._config)
-            scheduler = Scheduler(backend.launcher, self._slots, self._config.workers, self._limits, self._seed)
+            launcher, isolation = await asyncio.to_thread(select_backend, self._config)
+            scheduler = Scheduler(launcher, self._slots, self._config.workers, self._limits, self._seed)
             try:
                 await scheduler.start()
             except BaseException as error:
-                await backend.launcher.close()
+                await launcher.close()
                 if isinstance(error, LaunchError):
-                    raise UserError(f"The executor's sandboxes do not start behind {backend.name}: {error}.") from error
+                    name = isolation.partition(":")[0]
+                    raise UserError(f"The executor's sandboxes do not start behind {name}: {error}.") from error
                 raise
-            self.isolation, self._launcher, self._scheduler = backend.description, backend.launcher, scheduler
+            self.isolation, self._launcher, self._scheduler = isolation, launcher, scheduler
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         """Return the result of every call of the request. Raises ValueError only for requests no program could meet.
 
         Waits first if very many requests are waiting already.
         """
-        self._check(request)
+        assert not self._closed, "the pool is closed"
+        if not 1 <= request.repeats <= self._repeats:
+            raise ValueError(f"A request may have 1 to {self._repeats} repeats here, not {request.repeats}.")
+        if not 1 <= len(request.inputs) <= MAX_INPUTS:
+            raise ValueError(f"A request must have 1 to {MAX_INPUTS} inputs, not {len(request.inputs)}.")
         if self._scheduler is None:
             await self.start()
         async with self._waiting:
@@ -155,13 +157,6 @@ class SandboxPool:
             await self._scheduler.close()
             await self._launcher.close()
 
-    def _check(self, request: ExecutionRequest) -> None:
-        assert not self._closed, "the pool is closed"
-        if not 1 <= request.repeats <= self._repeats:
-            raise ValueError(f"A request may have 1 to {self._repeats} repeats here, not {request.repeats}.")
-        if not 1 <= len(request.inputs) <= MAX_INPUTS:
-            raise ValueError(f"A request must have 1 to {MAX_INPUTS} inputs, not {len(request.inputs)}.")
-
     async def _execute(self, request: ExecutionRequest) -> ExecutionResult:
         self._requests += 1
         self._inputs += len(request.inputs)
@@ -178,7 +173,14 @@ class SandboxPool:
                 self._running[fresh] = asyncio.create_task(self._run(request, fresh))
             # Shielded: a caller who gives up must not take along what others wait for.
             found |= await asyncio.shield(self._running[fresh])
-        return _assemble([found[key] for key in keys], cached=not fresh or running is not None)
+        outcomes = [found[key] for key in keys]
+        deterministic = [outcome.deterministic for outcome in outcomes]
+        return ExecutionResult(
+            outputs=tuple(outcome.call for outcome in outcomes),
+            deterministic=None if None in deterministic else all(deterministic),
+            static_check=next((outcome.static_check for outcome in outcomes if outcome.static_check), ()),
+            cached=not fresh or running is not None,
+        )
 
     async def _run(self, request: ExecutionRequest, keys: tuple[CallKey, ...]) -> dict[CallKey, Outcome]:
         """Run calls of one program together; return and remember their outcomes."""
@@ -208,16 +210,6 @@ class SandboxPool:
         if sum(_bytes(key.input) for key in keys) > longest:
             return f"the inputs are longer than {longest} bytes"
         return None
-
-
-def _assemble(outcomes: Sequence[Outcome], *, cached: bool) -> ExecutionResult:
-    deterministic = [outcome.deterministic for outcome in outcomes]
-    return ExecutionResult(
-        outputs=tuple(outcome.call for outcome in outcomes),
-        deterministic=None if None in deterministic else all(deterministic),
-        static_check=next((outcome.static_check for outcome in outcomes if outcome.static_check), ()),
-        cached=cached,
-    )
 
 
 def _bytes(text: str) -> int:

@@ -57,16 +57,17 @@ PART = struct.Struct("!cff")
 """Letter, wall-clock seconds and CPU seconds, both by the zygote's clocks."""
 CODE = struct.Struct("!h")
 """Exit code of a child, negative for the signal that ended it."""
-_REPORTS = {
-    CallStatus.OK: b"o",
-    CallStatus.RAISED: b"r",
-    CallStatus.MEMORY: b"m",
-    CallStatus.OUTPUT_TOO_LARGE: b"l",
-    CallStatus.REJECTED: b"j",
+DOCKER_HEADER, _STDOUT = struct.Struct("!B3xI"), 1
+"""Number of a stream and length of a piece of it, and the number of standard output."""
+_STATUSES = {
+    b"o": CallStatus.OK,
+    b"r": CallStatus.RAISED,
+    b"m": CallStatus.MEMORY,
+    b"l": CallStatus.OUTPUT_TOO_LARGE,
+    b"j": CallStatus.REJECTED,
 }
-"""Letters of a child's report on a call."""
-OK, RAISED, MEMORY, OUTPUT_TOO_LARGE, REJECTED = _REPORTS.values()
-_STATUSES = {letter: status for status, letter in _REPORTS.items()}
+"""By the letters of a child's report on a call."""
+OK, RAISED, MEMORY, OUTPUT_TOO_LARGE, REJECTED = _STATUSES
 
 
 class Kind:
@@ -193,49 +194,30 @@ def _fill(descriptor: int, room: memoryview) -> bool:
 class FrameBuffer:
     """Collects bytes that arrive in pieces and gives back whole bodies."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: float, header: struct.Struct = LENGTH) -> None:
+        """``header``: ends with the length, and may begin with a stream's number, as Docker's attach stream does."""
+        self._limit, self._header = limit, header
         self._data = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Bodies completed by ``data``. Raises ProtocolError for a frame longer than the limit."""
+        """Bodies completed by ``data``; of several streams, only those of standard output.
+
+        Raises ProtocolError for a frame longer than the limit.
+        """
         self._data = data = self._data + data if self._data else data
-        bodies, start = [], 0
-        while len(data) - start >= HEADER_BYTES:
-            (length,) = LENGTH.unpack_from(data, start)
+        bodies, start, size = [], 0, self._header.size
+        while len(data) - start >= size:
+            *stream, length = self._header.unpack_from(data, start)
             if length > self._limit:
                 raise ProtocolError(f"a frame of {length} bytes exceeds {self._limit}")
-            end = start + HEADER_BYTES + length
+            end = start + size + length
             if len(data) < end:
                 break
-            bodies.append(data[start + HEADER_BYTES : end])
+            if stream in ([], [_STDOUT]):
+                bodies.append(data[start + size : end])
             start = end
         self._data = data[start:]
         return bodies
-
-
-class StreamSplitter:
-    """Takes standard output out of Docker's attach stream, whose pieces carry a header of their own."""
-
-    _HEADER = struct.Struct("!B3xI")
-    _STDOUT = 1
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def output(self, data: bytes) -> bytes:
-        """Standard output completed by ``data``; what the other streams say is dropped."""
-        self._data += data
-        pieces = []
-        while len(self._data) >= self._HEADER.size:
-            stream, length = self._HEADER.unpack_from(self._data)
-            end = self._HEADER.size + length
-            if len(self._data) < end:
-                break
-            if stream == self._STDOUT:
-                pieces.append(bytes(self._data[self._HEADER.size : end]))
-            del self._data[:end]
-        return b"".join(pieces)
 
 
 def limits_body(limits: Limits) -> bytes:
@@ -255,18 +237,15 @@ def request_frames(kind: int, program: bytes, inputs: Sequence[str]) -> bytes:
 
 def read_bytes(descriptor: int) -> bytes:
     """Body of the next frame, by plain reads, which are all that a sealed child may do. Raises EOFError at the end."""
-    (length,) = LENGTH.unpack(_read_exactly(descriptor, HEADER_BYTES))
-    return _read_exactly(descriptor, length)
-
-
-def _read_exactly(descriptor: int, length: int) -> bytes:
-    data = b""
+    data, length = b"", HEADER_BYTES
     while len(data) < length:
         piece = os.read(descriptor, length - len(data))
         if not piece:
             raise EOFError("no further input")
         data += piece
-    return data
+        if len(data) == length == HEADER_BYTES:
+            length += LENGTH.unpack(data)[0]
+    return data[HEADER_BYTES:]
 
 
 def letter_of(part: bytes) -> bytes:
@@ -376,10 +355,19 @@ def _outcome(part: bytes, output_bytes: int, known: str | None) -> CallResult:
         how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
         return CallResult(status=CallStatus.CRASHED, error=f"the process {how}", wall_s=wall_s)
     try:
-        if letter not in Part.ANSWERS:
+        status, text = _STATUSES.get(content[:1]), content[1:].decode()
+        if letter not in Part.ANSWERS or status is None:
             raise ProtocolError("no report of a call")
-        return _read_report(content, wall_s, min(cpu_s, wall_s), output_bytes, known)
-    except ProtocolError as error:
+        times = {"wall_s": wall_s, "cpu_s": min(cpu_s, wall_s)}
+        if status is CallStatus.OK:
+            if text != known:
+                most = max(output_bytes, values.MAX_BYTES)
+                text = values.canonical(values.parse(text, max_bytes=most), max_bytes=output_bytes)
+            return CallResult(status=status, value=text, **times)
+        if not _is_sentence(text) or (status is CallStatus.RAISED and not text.isidentifier()):
+            raise ProtocolError("malformed error")
+        return CallResult(status=status, error=text, **times)
+    except (ProtocolError, UnicodeDecodeError, values.PlainDataError) as error:
         return invalid(error, wall_s)
 
 
@@ -387,33 +375,10 @@ TOO_MUCH = CallResult(status=CallStatus.OUTPUT_TOO_LARGE, error="the returned va
 """Result of a call whose request returned too much in total."""
 
 
-def invalid(error: ProtocolError, wall_s: float) -> CallResult:
+def invalid(error: Exception, wall_s: float) -> CallResult:
     """Return the result of a call with a forged report: this call failed, and no other."""
     return CallResult(status=CallStatus.CRASHED, error=sentence(f"forged report: {error}"), wall_s=wall_s)
 
 
-def _read_report(content: bytes, wall_s: float, cpu_s: float, output_bytes: int, known: str | None) -> CallResult:
-    """A child's claim, its value truly canonical, as the known one is."""
-    try:
-        status = _STATUSES[content[:1]]
-        text = content[1:].decode()
-    except (KeyError, UnicodeDecodeError) as error:
-        raise ProtocolError("malformed call") from error
-    if status is CallStatus.OK:
-        value = text if text == known else _canonical(text, output_bytes)
-        return CallResult(status=status, value=value, wall_s=wall_s, cpu_s=cpu_s)
-    if not _is_sentence(text) or (status is CallStatus.RAISED and not text.isidentifier()):
-        raise ProtocolError("malformed error")
-    return CallResult(status=status, error=text, wall_s=wall_s, cpu_s=cpu_s)
-
-
 def _is_sentence(text: str) -> bool:
     return 0 < len(text) <= _MAX_SENTENCE and text.isprintable()
-
-
-def _canonical(value: str, output_bytes: int) -> str:
-    try:
-        most = max(output_bytes, values.MAX_BYTES)
-        return values.canonical(values.parse(value, max_bytes=most), max_bytes=output_bytes)
-    except values.PlainDataError as error:
-        raise ProtocolError(f"the value is not plain data ({error})") from error

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from azr.errors import UserError
 from azr.executor import protocol
@@ -32,7 +31,6 @@ RESTART_WAITS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
 RETRY_DELAY_S = 0.2
 """Before what was lost is tried again: what took its zygote may have taken the others, unnoticed so far."""
 _GRACE_S = 10.0
-_MAX_HASH_SEED = 2**32 - 1
 _WATCH_S = 1.0
 _log = logging.getLogger(__name__)
 
@@ -114,20 +112,24 @@ class Scheduler:
             raise problem
         self._watch = asyncio.create_task(self._watch_for_silence())
 
-    def submit(self, job: Job) -> None:
-        """Have a job run in any slot that is not taken by what it is compared with."""
-        if self._seed is None and not job.taken:
+    def submit(self, job: Job, *, alone: bool = False) -> None:
+        """Have a job run in any slot that is not taken by what it is compared with; ``alone``: with nothing else."""
+        if alone:
+            self._quarantined.append(job)
+        elif self._seed is None and not job.taken:
             self._pending.append(job)
         else:
-            self._pin(job)
+            free = [slot for slot in self.slots if slot not in job.taken]
+            assert free, "fewer slots than repeats"
+            if self._seed is not None:
+                slot = free[job.order % len(free)]
+            else:
+                slot = min(free, key=lambda slot: (slot.connection is None, len(slot.pinned) + len(slot.running)))
+            job.taken.add(slot)
+            slot.pinned.append(job)
         for slot in self.slots:
             if slot.connection is None and slot.starting is None and (slot.starts or slot.pinned):
                 self._restart(slot)
-        self._schedule()
-
-    def submit_alone(self, job: Job) -> None:
-        """Have a job run with nothing else in its slot."""
-        self._quarantined.append(job)
         self._schedule()
 
     async def close(self) -> None:
@@ -142,7 +144,7 @@ class Scheduler:
         await asyncio.gather(*(slot.connection.close() for slot in self.slots if slot.connection is not None))
         for slot in self.slots:
             slot.connection = None
-        self._give_up_all()
+        self._give_up(self.slots)
 
     @property
     def restarts(self) -> int:
@@ -157,7 +159,7 @@ class Scheduler:
             while slot.pinned and len(slot.running) < PIPELINE_DEPTH:
                 self._send(slot, slot.pinned.popleft())
         while self._pending and open_slots:
-            slot = min(open_slots, key=_load)
+            slot = min(open_slots, key=lambda slot: len(slot.running))
             if len(slot.running) >= PIPELINE_DEPTH:
                 break
             self._send(slot, self._pending.popleft())
@@ -169,7 +171,7 @@ class Scheduler:
             free = [slot for slot in self.slots if slot.connection and not slot.exclusive and slot not in reserved]
             free = [slot for slot in free if slot not in job.taken] if job.retry_at <= time.monotonic() else []
             if free:
-                reserved[min(free, key=_load)] = job
+                reserved[min(free, key=lambda slot: len(slot.running))] = job
         return reserved
 
     def _takes_work(self, slot: Slot, alone: Job | None) -> bool:
@@ -181,7 +183,7 @@ class Scheduler:
         if slot.running:
             return False
         if alone is None:
-            self._recycle(slot)
+            self._restart(slot)
         else:
             self._quarantined.remove(alone)
             slot.exclusive = True
@@ -195,31 +197,19 @@ class Scheduler:
         slot.running.append(job)
         slot.num_served += 1
         job.taken.add(slot)
-        slot.connection.send(job.request, partial(self._replied, slot, job))
+        slot.connection.send(job.request)
 
-    def _replied(self, slot: Slot, job: Job, part: bytes) -> bool:
+    def _replied(self, slot: Slot, part: bytes) -> None:
+        if not slot.running:
+            raise protocol.ProtocolError("a reply to no request")
+        job = slot.running[0]
         slot.started_at = time.monotonic()
         job.parts.append(part)
-        if not protocol.is_complete(job.parts, job.count, job.is_apart):
-            return False
-        slot.running.popleft()
-        slot.exclusive = False
-        job.end(job.parts)
-        self._schedule()
-        return True
-
-    def _pin(self, job: Job) -> None:
-        """Queue a job for a slot that none of those it is compared with has."""
-        free = [slot for slot in self.slots if slot not in job.taken]
-        assert free, "fewer slots than repeats"
-        slot = self._choose(free, job)
-        job.taken.add(slot)
-        slot.pinned.append(job)
-
-    def _choose(self, free: Sequence[Slot], job: Job) -> Slot:
-        if self._seed is not None:
-            return free[job.order % len(free)]
-        return min(free, key=lambda slot: (slot.connection is None, len(slot.pinned) + len(slot.running)))
+        if protocol.is_complete(job.parts, job.count, job.is_apart):
+            slot.running.popleft()
+            slot.exclusive = False
+            job.end(job.parts)
+            self._schedule()
 
     def _lost(self, slot: Slot) -> None:
         """A zygote ended on its own, or was ended for its silence or its nonsense."""
@@ -240,17 +230,13 @@ class Scheduler:
             self._schedule()
             asyncio.get_running_loop().call_later(2 * RETRY_DELAY_S, self._schedule)
 
-    def _recycle(self, slot: Slot) -> None:
-        connection, slot.connection = slot.connection, None
-        assert connection is not None
-        self._restart(slot, first=connection)
+    def _restart(self, slot: Slot) -> None:
+        old, slot.connection = slot.connection, None
+        slot.starting = asyncio.create_task(self._replace(slot, old))
 
-    def _restart(self, slot: Slot, first: Connection | None = None) -> None:
-        slot.starting = asyncio.create_task(self._replace(slot, first))
-
-    async def _replace(self, slot: Slot, first: Connection | None) -> None:
-        if first is not None:
-            await first.close()
+    async def _replace(self, slot: Slot, old: Connection | None) -> None:
+        if old is not None:
+            await old.close()
         for wait_s in RESTART_WAITS_S:
             await asyncio.sleep(wait_s)
             try:
@@ -260,32 +246,25 @@ class Scheduler:
                 _log.warning("a sandbox does not start: %s", error)
         slot.starting = None
         if slot.connection is None:
-            self._gave_up(slot)
+            # Nothing waits for a slot that does not come up, nor for a pool of which no slot does.
+            alive = any(other.connection is not None or other.starting is not None for other in self.slots)
+            self._give_up([slot] if alive else self.slots)
         self._schedule()
 
     async def _open(self, slot: Slot) -> None:
         slot.starts += 1
         slot.num_served = 0
-        seed = self._hash_seed(slot)
-        slot.connection = await Connection.open(self._launcher, seed, self._limits, lambda: self._lost(slot))
-
-    def _hash_seed(self, slot: Slot) -> int:
-        """For the zygote of a slot: from 1 on, since 0 would switch hashing by seeds off."""
         rng = random.SystemRandom() if self._seed is None else random.Random(f"{self._seed}/{slot.number}")
-        return rng.randint(1, _MAX_HASH_SEED)
+        seed = rng.randint(1, 2**32 - 1)  # 0 would switch hashing by seeds off
+        sandbox = await self._launcher.launch(seed)
+        connection = Connection(sandbox, lambda part: self._replied(slot, part), lambda: self._lost(slot))
+        await connection.open(self._limits)
+        slot.connection = connection
 
-    def _gave_up(self, slot: Slot) -> None:
-        """Nothing waits for a slot that does not come up, nor for a pool of which no slot does."""
-        waiting = list(slot.pinned)
-        slot.pinned.clear()
-        for job in waiting:
-            job.end(None)
-        if all(other.connection is None and other.starting is None for other in self.slots):
-            self._give_up_all()
-
-    def _give_up_all(self) -> None:
-        queues = [self._pending, self._quarantined, *(slot.pinned for slot in self.slots)]
-        queues += [slot.running for slot in self.slots]
+    def _give_up(self, slots: Sequence[Slot]) -> None:
+        """End the jobs of slots; those of all slots, and with them what waits for any."""
+        queues = [queue for slot in slots for queue in (slot.pinned, slot.running)]
+        queues += [self._pending, self._quarantined] if slots is self.slots else []
         for queue in queues:
             while queue:
                 queue.popleft().end(None)
@@ -297,7 +276,3 @@ class Scheduler:
             for slot in self.slots:
                 if slot.connection is not None and slot.running and slot.started_at < overdue:
                     slot.connection.abandon()
-
-
-def _load(slot: Slot) -> int:
-    return len(slot.running)

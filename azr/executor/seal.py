@@ -266,15 +266,12 @@ def self_test_failures(zygote: int) -> list[str]:
         "processes": _fork_and_end,
         "signals": lambda: os.kill(zygote, 0),
     }
-    return [name for name, attempt in attempts.items() if _succeeds(attempt)]
-
-
-def _succeeds(attempt: Callable[[], object]) -> bool:
-    try:
-        attempt()
-    except OSError:
-        return False
-    return True
+    reached = []
+    for name, attempt in attempts.items():
+        with contextlib.suppress(OSError):
+            attempt()
+            reached.append(name)
+    return reached
 
 
 def _fork_and_end() -> None:

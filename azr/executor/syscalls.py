@@ -32,57 +32,35 @@ _CLOCKS = 16
 """Ids of clocks that belong to nobody. As a signed number the id of a process's or a descriptor's clock is negative."""
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """The argument is one of these numbers."""
-
-    argument: int
-    numbers: tuple[int, ...]
-
-    def code(self) -> list[tuple[int, int | None, int | None, int]]:
-        last = len(self.numbers) - 1
-        return [
-            (_JUMP_EQUAL, last - place, None if place == last else 0, number)
-            for place, number in enumerate(self.numbers)
-        ]
+_Step = tuple[int, int | None, int | None, int]
+"""An instruction, where a jump to None means a refusal."""
+Rule = tuple[_Step, ...]
+"""Check of one argument's low 32 bits: all that the kernel reads of a command, a clock, an advice, or of flags that it
+knows. It falls through if the argument is right."""
 
 
-@dataclass(frozen=True, slots=True)
-class Below:
-    """The argument, without its sign, is below a limit."""
-
-    argument: int
-    limit: int
-
-    def code(self) -> list[tuple[int, int | None, int | None, int]]:
-        return [(_JUMP_AT_LEAST, None, 0, self.limit)]
+def _rule(argument: int, *steps: _Step) -> Rule:
+    # Both machines are little-endian: the low half comes first.
+    return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument), *steps
 
 
-@dataclass(frozen=True, slots=True)
-class AtLeast:
-    """The argument, without its sign, is this number or above."""
-
-    argument: int
-    number: int
-
-    def code(self) -> list[tuple[int, int | None, int | None, int]]:
-        return [(_JUMP_AT_LEAST, 0, None, self.number)]
+def _one_of(argument: int, *numbers: int) -> Rule:
+    left = range(len(numbers) - 1, -1, -1)
+    steps = ((_JUMP_EQUAL, ahead, 0 if ahead else None, number) for ahead, number in zip(left, numbers, strict=True))
+    return _rule(argument, *steps)
 
 
-@dataclass(frozen=True, slots=True)
-class OnlyBits:
-    """The argument has no bit but these."""
-
-    argument: int
-    bits: int
-
-    def code(self) -> list[tuple[int, int | None, int | None, int]]:
-        return [(_JUMP_ANY_BIT, None, 0, _ALL_BITS & ~self.bits)]
+def _below(argument: int, limit: int) -> Rule:
+    """Without its sign, as in the next."""
+    return _rule(argument, (_JUMP_AT_LEAST, None, 0, limit))
 
 
-Rule = OneOf | Below | AtLeast | OnlyBits
-"""Of one argument's low 32 bits: all that the kernel reads of a command, a clock, an advice, or of flags that it knows.
-``code`` gives instructions whose jumps to None mean a refusal, and which fall through when the argument is right."""
+def _at_least(argument: int, number: int) -> Rule:
+    return _rule(argument, (_JUMP_AT_LEAST, 0, None, number))
+
+
+def _only_bits(argument: int, bits: int) -> Rule:
+    return _rule(argument, (_JUMP_ANY_BIT, None, 0, _ALL_BITS & ~bits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +79,19 @@ CALLS = {
     # Memory of its own that holds no code. Nothing is shared, of a file, at a place of its choosing or of huge pages,
     # whose number others could watch.
     "brk": Call(12, 214),
-    "mmap": Call(9, 222, (OnlyBits(2, _PROT_READ | _PROT_WRITE), OneOf(3, (_MAP_PRIVATE | _MAP_ANONYMOUS,)))),
+    "mmap": Call(9, 222, (_only_bits(2, _PROT_READ | _PROT_WRITE), _one_of(3, _MAP_PRIVATE | _MAP_ANONYMOUS))),
     "munmap": Call(11, 215),
     # With an old size of nothing, or one that is nothing once rounded up to pages, some kernels make a second view.
-    "mremap": Call(25, 216, (AtLeast(1, 1), Below(1, _ALL_BITS - 4094), OneOf(3, (_MREMAP_MAYMOVE,)))),
+    "mremap": Call(25, 216, (_at_least(1, 1), _below(1, _ALL_BITS - 4094), _one_of(3, _MREMAP_MAYMOVE))),
     # What the C library's allocator gives back. Other advice moves pages of files that sandboxes share in and out.
-    "madvise": Call(28, 233, (OneOf(2, (_MADV_DONTNEED,)),)),
+    "madvise": Call(28, 233, (_one_of(2, _MADV_DONTNEED),)),
     # What the C library's locks and semaphores do. Without the private flag the kernel goes by the page, and pages of
     # the C library are the same in other sandboxes.
-    "futex": Call(202, 98, (OneOf(1, (
-        _FUTEX_WAIT | _FUTEX_PRIVATE,
-        _FUTEX_WAKE | _FUTEX_PRIVATE,
-        _FUTEX_WAIT_BITSET | _FUTEX_PRIVATE,
-        _FUTEX_WAIT_BITSET | _FUTEX_PRIVATE | _FUTEX_CLOCK_REALTIME,
-    )),)),
-    "clock_gettime": Call(228, 113, (Below(0, _CLOCKS),)),
-    "clock_nanosleep": Call(230, 115, (Below(0, _CLOCKS),)),
+    "futex": Call(202, 98, (_one_of(1, *(command | _FUTEX_PRIVATE for command in (
+        _FUTEX_WAIT, _FUTEX_WAKE, _FUTEX_WAIT_BITSET, _FUTEX_WAIT_BITSET | _FUTEX_CLOCK_REALTIME,
+    ))),)),
+    "clock_gettime": Call(228, 113, (_below(0, _CLOCKS),)),
+    "clock_nanosleep": Call(230, 115, (_below(0, _CLOCKS),)),
     "exit_group": Call(231, 94),
 }  # fmt: skip
 
@@ -188,10 +163,7 @@ def _search(blocks: list[tuple[int, list[_Instruction]]]) -> list[_Instruction]:
 
 def _block(rules: tuple[Rule, ...]) -> Iterator[_Instruction]:
     """What comes after a call's number was recognised: its rules, one after the other, then the two ends."""
-    code: list[tuple[int, int | None, int | None, int]] = []
-    for rule in rules:
-        # Both machines are little-endian: the low half comes first.
-        code += [(_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * rule.argument), *rule.code()]
+    code = [step for rule in rules for step in rule]
     for place, (opcode, if_true, if_false, operand) in enumerate(code):
         # Past the rest of the rules and past the permission.
         refusal = len(code) - place

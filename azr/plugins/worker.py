@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -87,12 +88,9 @@ def _reward(function: Any, ask: Ask, solve_rate: float, knobs: RewardConfig) -> 
 
 
 def _bonus(function: Any, ask: Ask, task: Task, references: tuple[Task, ...]) -> float:
-    known: list[tuple[Task, ...]] = []
-
+    @functools.cache
     def ask_known() -> Sequence[Task]:
-        if not known:
-            known.append(msgspec.convert(ask("known tasks"), tuple[Task, ...]))
-        return known[0]
+        return msgspec.convert(ask("known tasks"), tuple[Task, ...])
 
     return _number(function(BonusInputs(task, references, ask_known)))
 

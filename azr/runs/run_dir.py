@@ -26,6 +26,7 @@ import yaml
 from azr.config import Config, RunConfig
 from azr.config_tree import to_tree
 from azr.errors import UserError
+from azr.isolated import process_stat
 from azr.own_data import code_version
 from azr.records import Stops
 from azr.runs.sample_file import LogOffsets
@@ -342,8 +343,5 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int | None:
-    try:
-        # The name, in brackets, may hold blanks.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except OSError:
-        return None
+    stat = process_stat(pid)
+    return int(stat[19]) if stat else None

@@ -1,3 +1,5 @@
+"""Which kernels a model takes and what they replace; on a GPU also how near they are, as `benchmarks.kernels` says."""
+
 from __future__ import annotations
 
 import subprocess
@@ -14,6 +16,7 @@ from azr.algorithms.architectures import CHECKED
 from azr.algorithms.attention import FLASH, PADDED, VARLEN, choose_attention
 from azr.algorithms.kernels import COVERED, apply_liger, choose_kernels
 from azr.errors import UserError
+from benchmarks.kernels import compare
 from tests.tiny_models import FAMILIES
 
 INSTALLED = "installed"
@@ -90,3 +93,10 @@ def test_the_kernels_agree_with_the_plain_path_in_the_interpreter() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-m", "benchmarks.kernels"], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_fused_kernels_are_as_near_to_float32_as_the_plain_path() -> None:
+    gaps = list(compare("cuda"))
+    assert len(gaps) > 200
+    assert [gap for gap in gaps if not gap.passes] == []

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from azr.algorithms.losses import add_sums, mismatch_metrics, policy_loss, policy_metrics, value_loss, value_metrics
-from azr.config import CISPO, GSPO, PPO, AlgorithmConfig, KLConfig, SequenceCap, SequenceMask, TokenCap, TokenMask
+from azr.config import CISPO, GSPO, PPO, AlgorithmConfig, KLConfig, SequenceCap, SequenceMask, TokenMask
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -36,40 +36,6 @@ def test_an_unmoved_policy_has_the_policy_gradient() -> None:
     assert loss.item() == pytest.approx(0.25)
     close(logprobs.grad, -0.5, 0.75)
     assert policy_metrics(sums)["approx_kl"] == 0.0
-
-
-def test_importance_weights_scale_objective_and_kl_but_not_the_entropy() -> None:
-    logprobs = tensor(-1.0)
-    config = AlgorithmConfig(entropy_coef=0.1, kl=KLConfig(coef=0.5), importance=TokenCap(cap=10.0))
-    loss, sums = loss_of(
-        config,
-        logprobs,
-        rollout_logprobs_R=tensor(-1.0 - math.log(3.0)),
-        reference_logprobs_R=tensor(-1.5),
-        entropy_R=tensor(2.0),
-    )
-    kl = math.exp(-0.5) - 1 + 0.5
-    assert loss.item() == pytest.approx(-3.0 - 0.1 * 2.0 + 3.0 * 0.5 * kl)
-    assert policy_metrics(sums)["kl_reference"] == pytest.approx(kl)
-
-
-def test_loss_weights_multiply_every_term() -> None:
-    config = AlgorithmConfig(entropy_coef=0.1, kl=KLConfig(coef=0.5))
-    columns = {
-        "advantages_R": tensor(2.0, -1.0, 0.5),
-        "reference_logprobs_R": tensor(-1.5, -1.0, -4.0),
-        "entropy_R": tensor(2.0, 1.0, 3.0),
-    }
-    weights, logprobs = tensor(0.5, 2.0, 1.0), tensor(-1.0, -2.0, -3.0)
-    apart = [
-        loss_of(config, logprobs[i : i + 1], **{name: column[i : i + 1] for name, column in columns.items()})[0]
-        for i in range(3)
-    ]
-    loss, sums = loss_of(config, logprobs, **columns, loss_weights_R=weights)
-    assert loss.item() == pytest.approx(sum(w * one.item() for w, one in zip(weights.tolist(), apart, strict=True)))
-    assert sums["loss"].item() == pytest.approx(loss.item())
-    ones, _ = loss_of(config, logprobs, **columns, loss_weights_R=torch.ones(3, dtype=torch.float64))
-    assert torch.equal(ones, loss_of(config, logprobs, **columns)[0])
 
 
 def test_an_entropy_without_a_coefficient_is_a_metric_without_gradient() -> None:

@@ -18,14 +18,6 @@ from tests.tiny_models import save_tiny
 from .tiny import completions, score, tiny_config, tiny_policy
 
 
-def test_tied_embeddings_stay_tied_and_the_state_dict_keeps_its_names() -> None:
-    model = tiny_policy(tied=True)
-    assert model.hf.lm_head.weight is model.hf.model.embed_tokens.weight
-    assert {"lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"} <= set(model.hf.state_dict())
-    untied = tiny_policy(tied=False)
-    assert untied.hf.lm_head.weight is not untied.hf.model.embed_tokens.weight
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_dummy_batch_gives_every_parameter_a_zero_gradient(tied: bool) -> None:
     """Ranks that have nothing to do must still take part in every collective of the backward."""

@@ -30,15 +30,6 @@ def completion(prompt: tuple[int, ...], response: tuple[int, ...]) -> Completion
     return factory.completion(response, prompt)
 
 
-def test_a_shared_prompt_is_in_the_stream_once() -> None:
-    batch = pack([completion((7, 8), (1, 2)), completion((9,), (3,)), completion((7, 8), (4,)), completion((7, 8), ())])
-    assert batch.token_ids_T.tolist() == [7, 8, 1, 2, 9, 3, 4]
-    assert batch.position_ids_T.tolist() == [0, 1, 2, 3, 0, 1, 2]
-    assert batch.unshared_index_E.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 6, 0, 1]
-    assert batch.cu_seqlens.tolist() == [0, 4, 6, 9, 11]
-    assert batch.logit_pos_R.tolist() == [1, 2, 4, 1] and batch.target_R.tolist() == [1, 2, 3, 4]
-
-
 def test_prompt_groups_hold_one_prompt_and_no_more_than_a_micro_batch() -> None:
     samples = [completion((7, 8), (1, 2)), completion((9,), (3,)), completion((7, 8), (4,)), completion((7, 8), (5, 6))]
     assert group_by_prompt(samples, 100) == [[0, 2, 3], [1]]
@@ -105,11 +96,6 @@ def test_ranks_get_like_totals() -> None:
     plan = plan_micro_batches(lengths, 4, 4096)
     totals = [sum(lengths[i] for micro in rank for i in micro) for rank in plan]
     assert max(totals) / min(totals) < 1.005
-
-
-def test_a_dummy_batch_appears_only_when_forced() -> None:
-    plan = plan_micro_batches([100, 100, 100], 2, 100)
-    assert sorted(len(micro) for rank in plan for micro in rank) == [0, 1, 1, 1]
 
 
 def test_large_samples_need_no_search() -> None:

@@ -6,32 +6,22 @@ import random
 from dataclasses import replace
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
+from transformers import PreTrainedConfig, Qwen2ForCausalLM, Qwen2Model
 
 from azr.algorithms.attention import PADDED
 from azr.algorithms.models import Checkpointing, CriticModel, PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.records import Completion
+from tests import tiny_models
 from tests.runs.factory import completion
 
 VOCAB = 53
 
 
-def tiny_config(*, tied: bool = True, attention: str = PADDED, sliding_window: int | None = None) -> Qwen2Config:
-    return Qwen2Config(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        tie_word_embeddings=tied,
-        use_sliding_window=sliding_window is not None,
-        sliding_window=sliding_window,
-        max_window_layers=0,
-        attn_implementation=attention,
-    )
+def tiny_config(*, tied: bool = True, attention: str = PADDED, sliding_window: int | None = None) -> PreTrainedConfig:
+    sizes = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "max_window_layers": 0}
+    window = {"use_sliding_window": sliding_window is not None, "sliding_window": sliding_window}
+    return tiny_models.tiny_config("qwen2", tie_word_embeddings=tied, attn_implementation=attention, **sizes, **window)
 
 
 def _double_precision(model: torch.nn.Module) -> torch.nn.Module:

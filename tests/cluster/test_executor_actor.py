@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from azr.cluster.executor_actor import ExecutorPool, RemoteExecutor
+from azr.cluster.executor_actor import RemoteExecutor
 from azr.config import ExecutorConfig
 from azr.execution import CallStatus, ExecutionRequest
 from tests.executor.conftest import alive, sandboxes
@@ -82,18 +82,6 @@ async def test_a_request_that_loses_every_pool_is_lost_and_the_next_is_not(execu
     assert (await executor.execute(answer_to(1))).ok
     counts = await executor.stats_delta()
     assert (counts["inputs"], counts["ok"]) == (2, 2)
-
-
-async def test_the_pool_as_a_ray_actor(ray_cluster: None) -> None:
-    actor = ExecutorPool.remote(ExecutorConfig(workers=2))
-    request = ExecutionRequest(program="def f(x): return x + 1", inputs=("1", "'a'"), repeats=2)
-    result = await actor.execute.remote(request)
-    assert [o.status for o in result.outputs] == [CallStatus.OK, CallStatus.RAISED]
-    assert result.outputs[0].value == "2" and result.deterministic
-    assert (await actor.execute.remote(request)).cached
-    assert (await actor.execute.remote(ExecutionRequest(program="def f(): return 1", inputs=("",)))).ok
-    stats = await actor.stats.remote()
-    assert (stats["requests"], stats["cache_hits"], stats["ok"], stats["raised"]) == (3, 2, 2, 1)
 
 
 async def test_the_pool_itself_needs_no_ray() -> None:

@@ -64,11 +64,7 @@ async def test_memory_is_free_before_the_other_side_takes_it() -> None:
     recorded = Recorded()
     turns = recorded.turns(shared=True)
     await turns.trainers_turn(recorded.phase)
-    assert recorded.calls == [
-        ": policy moves",
-        "sleep: engines sleep",
-        ": policy gpu_memory",
-    ]
+    assert recorded.calls == [": policy moves", "sleep: engines sleep", ": policy gpu_memory"]
     recorded.calls.clear()
     assert await turns.engines_turn(3, recorded.phase) == REPORT
     assert recorded.calls == [

@@ -12,15 +12,7 @@ import pytest
 import torch
 
 from azr.cluster import push_ipc, push_nccl
-from azr.cluster.weight_transfers import (
-    TRANSFERS,
-    Inbox,
-    Outbox,
-    Rank,
-    decide_push,
-    make_inbox,
-    make_outbox,
-)
+from azr.cluster.weight_transfers import TRANSFERS, Inbox, Outbox, Rank, decide_push, make_inbox, make_outbox
 from azr.config import ClusterConfig, Config, RolloutConfig, TrainConfig
 from azr.errors import UserError
 

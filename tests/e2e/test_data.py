@@ -20,15 +20,7 @@ from transformers import GenerationConfig, Qwen2ForCausalLM
 
 from benchmarks.data_learning import SFT, SIZES, TEMPLATE, write_questions
 from tests.conftest import byte_tokenizer
-from tests.e2e.runs import (
-    assert_same_rollouts,
-    assert_same_states,
-    content,
-    metrics,
-    rollouts,
-    run_struck,
-    succeed,
-)
+from tests.e2e.runs import assert_same_rollouts, assert_same_states, content, metrics, rollouts, run_struck, succeed
 from tests.tiny_models import tiny_of
 
 BASE = "data/azr_14m_base"

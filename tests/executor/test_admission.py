@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import marshal
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -96,63 +97,43 @@ async def test_time_is_the_zygotes_and_not_what_the_program_says(timed: SandboxP
     assert not isinstance(made, Task)
 
 
-async def test_sleep_costs_no_cpu_time_but_the_limit_holds(timed: SandboxPool):
-    program = "import time\ndef f(x):\n    time.sleep(x)\n    return x"
-    made = await _validate(Unchecked(timed), "deduction", program, str(6 * WALL_S))
-    assert made is RejectReason.FAILED
-
-
 async def _admitted(timed: SandboxPool, kind: str, program: str, given: str) -> Task:
     task = await _validate(Unchecked(timed), kind, program, given)
     assert isinstance(task, Task), task
     return task
 
 
+def starve(pool: SandboxPool, patch: pytest.MonkeyPatch, number: int) -> list[Any]:
+    """Let a program that hangs run in place of this job, counted from 1; its timeout is honest.
+
+    Return the jobs that are run alone, which are added as they come.
+    """
+    hangs = protocol.request_frames(protocol.Kind.CODE, marshal.dumps(compile(HANGS, "program", "exec")), ["1"])
+    submit = pool._scheduler.submit
+    submitted, ran_alone = [], []
+
+    def replaced(job, *, alone: bool):
+        (ran_alone if alone else submitted).append(job)
+        submit(replace(job, request=hangs) if not alone and len(submitted) == number else job, alone=alone)
+
+    patch.setattr(pool._scheduler, "submit", replaced)
+    return ran_alone
+
+
 async def test_an_admitted_task_that_times_out_under_load_is_run_again_alone(timed: SandboxPool, monkeypatch):
     """The first verification meets a machine without time to give; the second has its sandbox to itself."""
     task = await _admitted(timed, "abduction", "def f(x): return x * 3", "1")
-    run, alone = Unchecked(timed), []
-    submit, submit_alone = timed._scheduler.submit, timed._scheduler.submit_alone
-
-    def starve(job):
-        """In place of the program: one that hangs. What comes back is an honest timeout."""
-        code = compile("def f(x):\n    while True: pass", "program", "exec")
-        hangs = protocol.request_frames(protocol.Kind.CODE, marshal.dumps(code), ["1"])
-        submit(replace(job, request=hangs))
-
-    def note(job):
-        alone.append(job)
-        submit_alone(job)
-
-    monkeypatch.setattr(timed._scheduler, "submit", starve)
-    monkeypatch.setattr(timed._scheduler, "submit_alone", note)
-    assert await KINDS["abduction"].grade(task, (Section("input", "1.0"),), run) is Verdict.RIGHT
+    alone = starve(timed, monkeypatch, 1)
+    assert await KINDS["abduction"].grade(task, (Section("input", "1.0"),), Unchecked(timed)) is Verdict.RIGHT
     assert len(alone) == 1
 
 
-async def test_a_proposal_that_runs_out_of_time_once_is_run_again_alone(timed: SandboxPool, monkeypatch):
-    """Be it in the first run or in a repeat."""
-    program, code = "def f(x): return x * 3 + {}", marshal.dumps(compile(HANGS, "program", "exec"))
-    hangs = protocol.request_frames(protocol.Kind.CODE, code, ["1"])
-    submit, submit_alone = timed._scheduler.submit, timed._scheduler.submit_alone
-    submitted, alone = [], []
-
-    def starve(job):
-        submitted.append(job)
-        submit(replace(job, request=hangs) if len(submitted) == starved else job)
-
-    def note(job):
-        alone.append(job)
-        submit_alone(job)
-
-    monkeypatch.setattr(timed._scheduler, "submit", starve)
-    monkeypatch.setattr(timed._scheduler, "submit_alone", note)
-    for starved in (1, 3):
-        submitted.clear()
-        alone.clear()
-        request = ExecutionRequest(program=program.format(starved), inputs=("1",), repeats=4)
-        result = await timed.execute(request)
-        assert result.ok and result.deterministic and len(alone) == 1, result
+@pytest.mark.parametrize("starved", [1, 3], ids=["first run", "repeat"])
+async def test_a_proposal_that_runs_out_of_time_once_is_run_again_alone(timed: SandboxPool, monkeypatch, starved: int):
+    alone = starve(timed, monkeypatch, starved)
+    program = f"def f(x): return x * 3 + {starved}"
+    result = await timed.execute(ExecutionRequest(program=program, inputs=("1",), repeats=4))
+    assert result.ok and result.deterministic and len(alone) == 1, result
 
 
 @pytest.mark.in_turns

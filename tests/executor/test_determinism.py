@@ -24,30 +24,15 @@ COUNTERS = {
     "a list of the library": "import keyword\ndef f(x):\n    keyword.kwlist.append('x')\n    return len(keyword.kwlist)",
     "by its own name": "from keyword import kwlist as k\ndef f(x):\n    k.append('x')\n    return len(k)",
     "by a loop's name": "import keyword\ndef f(x):\n    for k in (keyword.kwlist,): k += ['x']\n    return len(k)",
-    "a frozen set of the library, replaced": (
-        "import keyword\ndef f(x):\n    keyword.n = getattr(keyword, 'n', 0) + 1\n    return keyword.n"
-    ),
+    "a frozen set of the library, replaced": "import keyword\ndef f(x):\n    keyword.n = getattr(keyword, 'n', 0) + 1\n    return keyword.n",
     "the decimal context": "import decimal\ndef f(x):\n    decimal.getcontext().prec += 1\n    return str(decimal.getcontext().prec)",
-    "the decimal flags": (
-        "import decimal\ndef f(x):\n    c = decimal.getcontext()\n    was = c.flags[decimal.Inexact]\n"
-        "    decimal.Decimal(1) / 3\n    return was"
-    ),
+    "the decimal flags": "import decimal\ndef f(x):\n    c = decimal.getcontext()\n    was = c.flags[decimal.Inexact]\n    decimal.Decimal(1) / 3\n    return was",
     "the default decimal context": "import decimal\ndef f(x):\n    decimal.DefaultContext.prec += 1\n    return decimal.DefaultContext.prec",
-    "a dialect of csv": (
-        "import csv\ndef f(x):\n    csv.register_dialect(f'd{len(csv.list_dialects())}')\n    return len(csv.list_dialects())"
-    ),
+    "a dialect of csv": "import csv\ndef f(x):\n    csv.register_dialect(f'd{len(csv.list_dialects())}')\n    return len(csv.list_dialects())",
     "the field limit of csv": "import csv\ndef f(x): return csv.field_size_limit(csv.field_size_limit() + 1)",
-    "an attribute of a function": (
-        "import textwrap\ndef f(x):\n    t = textwrap.dedent\n    t.n = getattr(t, 'n', 0) + 1\n    return t.n"
-    ),
-    "an attribute of a class": (
-        "from fractions import Fraction\ndef f(x):\n    try: Fraction.n += 1\n    except AttributeError: Fraction.n = 1\n"
-        "    return Fraction.n"
-    ),
-    "an attribute, through its instance": (
-        "from collections import Counter\ndef f(x):\n    c = type(Counter())\n    try: c.n += 1\n"
-        "    except AttributeError: c.n = 1\n    return c.n"
-    ),
+    "an attribute of a function": "import textwrap\ndef f(x):\n    t = textwrap.dedent\n    t.n = getattr(t, 'n', 0) + 1\n    return t.n",
+    "an attribute of a class": "from fractions import Fraction\ndef f(x):\n    try: Fraction.n += 1\n    except AttributeError: Fraction.n = 1\n    return Fraction.n",
+    "an attribute, through its instance": "from collections import Counter\ndef f(x):\n    c = type(Counter())\n    try: c.n += 1\n    except AttributeError: c.n = 1\n    return c.n",
     "an attribute, through a list": (
         "from collections import ChainMap\nkept = [ChainMap]\ndef f(x):\n    try: kept[0].n += 1\n"
         "    except AttributeError: kept[0].n = 1\n    return kept[0].n"
@@ -68,30 +53,20 @@ COUNTERS = {
         "import functools, json\ndef f(x):\n    def g(): pass\n    g.n = getattr(json.dumps, 'n', 0) + 1\n"
         "    functools.update_wrapper(json.dumps, g, assigned=())\n    return json.dumps.n"
     ),
-    "a final class": (
-        "import typing, collections\ndef f(x):\n    was = hasattr(collections.Counter, '__final__')\n"
-        "    typing.final(collections.Counter)\n    return was"
-    ),
+    "a final class": "import typing, collections\ndef f(x):\n    was = hasattr(collections.Counter, '__final__')\n    typing.final(collections.Counter)\n    return was",
     "a dataclass of the library": (
         "import dataclasses, collections\ndef f(x):\n    was = dataclasses.is_dataclass(collections.Counter)\n"
         "    dataclasses.dataclass(collections.Counter)\n    return was"
     ),
-    "an abstract class": (
-        "from collections.abc import Sized\nclass A: pass\ndef f(x):\n    Sized.register(type('B', (), {}))\n"
-        "    import abc\n    return abc.get_cache_token()"
-    ),
-    "numbers that are none": (
-        "import numbers\ndef f(x):\n    was = issubclass(str, numbers.Number)\n    numbers.Number.register(str)\n    return was"
-    ),
+    "an abstract class": "from collections.abc import Sized\nclass A: pass\ndef f(x):\n    Sized.register(type('B', (), {}))\n    import abc\n    return abc.get_cache_token()",
+    "numbers that are none": "import numbers\ndef f(x):\n    was = issubclass(str, numbers.Number)\n    numbers.Number.register(str)\n    return was",
     "subclasses of object": "def f(x):\n    class A: pass\n    return len(object.__subclasses__())",
     "subclasses, kept by a cycle": "def f(x):\n    A = type('A', (int,), {})\n    A.a = A\n    return len(int.__subclasses__())",
     "garbage that counts": (
         "import keyword\nclass A:\n    def __del__(self): keyword.kwlist.append(1)\ndef f(x):\n    a = A()\n    a.a = a\n"
         "    for _ in range(2000): [].append([])\n    b = [[] for _ in range(3000)]\n    return len(keyword.kwlist)"
     ),
-    "a table of copies": (
-        "import copy\ndef f(x):\n    copy._deepcopy_dispatch[len(copy._deepcopy_dispatch)] = 1\n    return len(copy._deepcopy_dispatch)"
-    ),
+    "a table of copies": "import copy\ndef f(x):\n    copy._deepcopy_dispatch[len(copy._deepcopy_dispatch)] = 1\n    return len(copy._deepcopy_dispatch)",
     "a table of reduction": "import copyreg\ndef f(x):\n    t = copyreg.dispatch_table\n    t[len(t)] = 1\n    return len(t)",
     "the modules": "import sys\ndef f(x):\n    sys.modules[f'm{len(sys.modules)}'] = sys\n    return len(sys.modules)",
     "the deepest recursion": "import sys\ndef f(x):\n    sys.setrecursionlimit(sys.getrecursionlimit() + 1)\n    return sys.getrecursionlimit()",
@@ -113,9 +88,7 @@ COUNTERS = {
         "def f(x):\n    d = str.__dict__ | Grab()\n    d['n'] = d.get('n', 0) + 1\n    return d['n']"
     ),
     "how the code was specialised": "def f(x):\n    for n in range(3): n + n\n    return f.__code__._co_code_adaptive",
-    "counts of references": (
-        "import sys, keyword\ndef f(x):\n    a = [keyword.kwlist]\n    a.append(a)\n    return sys.getrefcount(keyword.kwlist)"
-    ),
+    "counts of references": "import sys, keyword\ndef f(x):\n    a = [keyword.kwlist]\n    a.append(a)\n    return sys.getrefcount(keyword.kwlist)",
     "kept text": "import sys\ndef f(x):\n    a = [sys.intern('kept' + 'x' * x)]\n    a.append(a)\n    return sys.getrefcount(a[0])",
     "classes that types remember": (
         "from typing import List\nimport keyword\nclass M(type):\n    def __hash__(self): return 1\n    def __eq__(self, other): return True\n"
@@ -131,9 +104,7 @@ COUNTERS = {
     ),
     "a part of the library, replaced": "import string\ndef f(x):\n    string.digits += '1'\n    return string.digits",
     "a class of templates": "import string\ndef f(x):\n    string.Template.flags += 1\n    return int(string.Template.flags)",
-    "a warning seen before": (
-        "import warnings\ndef f(x):\n    warnings.filters.append(1)\n    return len(warnings.filters)"
-    ),
+    "a warning seen before": "import warnings\ndef f(x):\n    warnings.filters.append(1)\n    return len(warnings.filters)",
     "a codec": "import codecs\ndef f(x):\n    try: codecs.lookup_error('mine')\n    except LookupError:\n        codecs.register_error('mine', len)\n        return 0\n    return 1",
     "the collector's count": "import gc\ndef f(x):\n    a = []\n    a.append(a)\n    return gc.get_count()",
     "the collector's callbacks": "import gc\ndef f(x):\n    gc.callbacks.append(len)\n    return len(gc.callbacks)",
@@ -150,9 +121,7 @@ COUNTERS = {
         ROUTES + "def f(x):\n    c = namespace('ctypes')['c_int']\n    c.n = getattr(c, 'n', 0) + 1\n    return c.n"
     ),
     "the program among the modules": "import sys\ndef f(x):\n    m = sys.modules['program']\n    m.f.n = 1\n    sys.modules['old'] = m\n    return len([n for n in sys.modules if n in ('old', 'program')])",
-    "the pipe": (
-        "import posix\ndef f(x):\n    try: posix.read(4, 1)\n    except OSError: return -1\n    return 1"
-    ),
+    "the pipe": "import posix\ndef f(x):\n    try: posix.read(4, 1)\n    except OSError: return -1\n    return 1",
 }  # fmt: skip
 """Programs that try to answer otherwise when they were called before."""
 DIFFERENT = {

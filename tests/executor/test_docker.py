@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,14 +22,13 @@ from azr.errors import UserError
 from azr.executor import backends
 from azr.executor.backends import docker as docker_backend
 from azr.executor.backends import docker_image
-from azr.executor.backends.sandbox import BackendUnavailable, LaunchError
+from azr.executor.backends.sandbox import BackendUnavailable
 from azr.executor.pool import SandboxPool
 from tests.executor.conftest import CONFIG, call, copy_package, require
 from tests.executor.test_backends import ORDINARY
 
 on_one_loop = pytest.mark.asyncio(loop_scope="session")
 DOCKER = replace(CONFIG, backend="docker")
-OWNED = {"label": f"azr.owner={docker_backend.owner_id()}"}
 
 
 @pytest.fixture(scope="module")
@@ -143,18 +141,6 @@ def test_leftovers_of_dead_processes_alone_are_removed(client):
 
 
 @on_one_loop
-async def test_a_launcher_leaves_no_container(client):
-    launcher, _ = await asyncio.to_thread(docker_backend.prepare, DOCKER)
-    before = {found["Id"] for found in client.containers(all=True, filters=OWNED)}
-    sandboxes = await asyncio.gather(*map(launcher.launch, range(3)))
-    assert len({found["Id"] for found in client.containers(all=True, filters=OWNED)} - before) == 3
-    await launcher.close()
-    assert not {found["Id"] for found in client.containers(all=True, filters=OWNED)} - before
-    for sandbox in sandboxes:
-        sandbox.socket.close()
-
-
-@on_one_loop
 async def test_a_removal_that_the_engine_never_reports_holds_nobody_up(client, launched, monkeypatch):
     """An engine asked in the moment of the removal may stay silent: as silent as about a container that stays."""
     launcher, _ = await asyncio.to_thread(docker_backend.prepare, DOCKER)
@@ -254,8 +240,8 @@ def test_an_engine_that_cannot_be_reached_is_one_sentence(monkeypatch, address, 
         backends.select_backend(DOCKER)
     assert "\n" not in str(refusal.value)
     monkeypatch.setitem(backends.BACKENDS, "bubblewrap", backends.BACKENDS["namespace"])
-    chosen = backends.select_backend(replace(DOCKER, backend="auto"))
-    assert chosen.name == "bubblewrap" and "docker does not work here" in chosen.description
+    _, description = backends.select_backend(replace(DOCKER, backend="auto"))
+    assert description.startswith("bubblewrap: ") and "docker does not work here" in description
 
 
 def test_a_socket_that_may_not_be_used_is_one_sentence():
@@ -287,54 +273,3 @@ def test_missing_cgroup_controllers_are_named():
 def test_an_engine_on_another_kind_of_machine_is_named():
     with pytest.raises(BackendUnavailable, match="no filter of system calls for riscv64: use x86_64 or aarch64"):
         docker_image._check_engine({"Architecture": "riscv64"}, None)
-
-
-class Way:
-    """A way to the engine that can be cut, as when the engine stops."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def __aenter__(self) -> Way:
-        self._server = await asyncio.start_unix_server(self._serve, self.path)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.cut()
-
-    def cut(self) -> None:
-        self._server.close()
-        Path(self.path).unlink(missing_ok=True)
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream, downstream = await asyncio.open_unix_connection("/var/run/docker.sock")
-        self._writers += [writer, downstream]
-        await asyncio.gather(self._copy(reader, downstream), self._copy(upstream, writer), return_exceptions=True)
-
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(2**16):
-            writer.write(data)
-        writer.close()
-
-
-@on_one_loop
-async def test_an_engine_that_stops_is_a_failure_to_launch(client, monkeypatch, tmp_path):
-    async with Way(str(tmp_path / "engine.sock")) as way:
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{way.path}")
-        launcher, _ = await asyncio.to_thread(docker_backend.prepare, DOCKER)
-        sandbox = await launcher.launch(hash_seed=1)
-        way.cut()
-        assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(sandbox.socket, 1), 10) == b""
-        with pytest.raises(LaunchError, match="no container could be started"):
-            await launcher.launch(hash_seed=2)
-        sandbox.kill()
-        await asyncio.wait_for(sandbox.wait(), 10)
-        sandbox.socket.close()
-        await launcher.close()
-    deadline = time.monotonic() + 10
-    while sandbox.container_id in _running(client) and time.monotonic() < deadline:
-        await asyncio.sleep(0.05)
-    assert sandbox.container_id not in _running(client)

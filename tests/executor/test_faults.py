@@ -70,24 +70,6 @@ async def test_killed_zygotes(backend):
         assert pool.stats()["restarts"] >= 1
 
 
-async def test_killed_containers():
-    require("docker")
-    client = docker.APIClient()
-
-    async def damage() -> None:
-        for _ in range(5):
-            await asyncio.sleep(1.0)  # as above
-            mine = [slot.connection._sandbox.container_id for slot in pool._scheduler.slots if slot.connection]
-            if mine:
-                with contextlib.suppress(docker.errors.APIError):
-                    await asyncio.to_thread(client.kill, mine[0])
-
-    async with SandboxPool(replace(CONFIG, backend="docker"), repeats=1) as pool:
-        assert await run_amid(pool, damage) == {CallStatus.OK: REQUESTS}
-        assert pool.stats()["restarts"] >= 2
-    client.close()
-
-
 class Engine:
     """A Docker engine of the test's own, which can be stopped without harm to the machine's."""
 

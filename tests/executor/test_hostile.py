@@ -39,9 +39,7 @@ async def siege(backend, request):
         outcomes = await run(chosen.values(), backend, world)
         breaches = world.breaches(world.mark)
     return Siege(
-        outcomes={one.attack.id: one for one in outcomes},
-        breaches=breaches,
-        left=await traces.left_since(before),
+        outcomes={one.attack.id: one for one in outcomes}, breaches=breaches, left=await traces.left_since(before)
     )
 
 

@@ -66,8 +66,7 @@ async def test_mbpp_solutions_pass_their_own_assertions(walled: SandboxPool):
     rows = [row for row in public_data.rows("MbppPlus.jsonl") if row["task_id"] not in public_data.IMPURE_SOLUTIONS]
     assert len(rows) == 377
     results = await execute_many(
-        walled,
-        [ExecutionRequest(program=public_data.mbpp_self_test(row), inputs=("",), repeats=2) for row in rows],
+        walled, [ExecutionRequest(program=public_data.mbpp_self_test(row), inputs=("",), repeats=2) for row in rows]
     )
     wrong = {
         row["task_id"]: result

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -231,6 +232,13 @@ async def test_an_actor_killed_in_sleep_and_a_core_during_the_push(
     assert await gone(*sleeper.values(), *pushed.values())
     assert [said[:16] for said in deaths(caplog)] == ["rollout engine 0", "rollout engine 1"]
     await parts.check()
+
+
+async def test_no_engine_starts_as_another_one_did() -> None:
+    """Neither its neighbours, nor the one that it replaces, nor its own first life before a run was resumed."""
+    lives = list(product((1, 2), (0, 1), (0, 3), (0, 1)))
+    seeds = {engine_group.engine_seed(*life) for life in lives}
+    assert len(seeds) == len(lives) and all(0 <= seed < 2**32 for seed in seeds)
 
 
 class Mortal(TakesSharedCalls):

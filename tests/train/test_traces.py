@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from azr.algorithms.batch import Batch
 from azr.config import GAE, GRPO, RLOO, TRRPP, AlgorithmConfig, Config, DrGRPO, OffPolicyConfig
 from azr.records import Completion, Role, Sample
 from azr.train.learner import Learner
 from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.worker_group import WorkerGroup
-from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step, update_policy, with_micro_batches
+from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, with_micro_batches
 
 TRACED = (0, 1, 2, 0, 1)
 """Of every five responses one is a trace (2), two begin with half of one (1)."""
@@ -145,15 +144,6 @@ async def test_gradients_are_those_written_out_whatever_the_packing_and_the_rank
         assert [t.mismatch is None for t in taught] == [t.origin == "trace" for t in taught]
 
 
-async def test_a_right_trace_among_seven_wrong_answers(groups, base, completions) -> None:
-    eight = [traced(c, 0, share=float(i == 7), reward=float(i == 7)) for i, c in enumerate(completions[:8])]
-    await learn(groups[1], base, eight)
-    assert [t.advantage for t in eight] == [-1 / 8] * 7 + [7 / 8]
-    imitating = replace(base, algorithm=sft(estimator=DrGRPO()))
-    await learn(groups[1], imitating, eight)
-    assert [t.advantage for t in eight] == [0.0] * 8
-
-
 @pytest.mark.parametrize("estimator", [TRRPP(), RLOO(), GRPO(), DrGRPO()], ids=lambda knobs: type(knobs).__name__)
 async def test_imitation_ignores_what_the_trace_earned(estimator, base, groups, trajectories) -> None:
     config = replace(base, algorithm=sft(estimator=estimator, drop_zero_advantage=True))
@@ -184,20 +174,6 @@ async def test_steps_of_nothing_but_traces_make_them_more_probable(dtype, base, 
     assert not absent & first["policy"].keys()
 
 
-async def test_responses_without_traces_learn_bit_for_bit_as_with_a_mask_of_none(
-    base, groups, completions, columns
-) -> None:
-    config = replace(base, algorithm=AlgorithmConfig(entropy_coef=0.01))
-    batch = one_step(completions, groups[2], with_micro_batches(config, 40))
-    needed = {name: columns[name] for name in ("rollout_logprobs", "advantages", "old_logprobs")}
-    told = []
-    for mask in ({}, {"is_trace": torch.zeros(len(columns["advantages"]), dtype=torch.bool)}):
-        await learn(groups[2], config, [traced(c, i, 0.0) for i, c in enumerate(completions)])
-        told.append([await update_policy(groups[2], batch, needed | mask, STEP_S) for _ in range(2)])
-    for without, masked in zip(*told, strict=True):
-        assert {name: masked[name] for name in without} == without
-
-
 async def test_the_critic_learns_from_what_was_sampled_alone(base, groups, lend_group, trajectories) -> None:
     ppo = replace(base, algorithm=AlgorithmConfig(estimator=GAE()))
     critic = await lend_group("critic", CriticWorker, ppo, 1)
@@ -209,12 +185,3 @@ async def test_the_critic_learns_from_what_was_sampled_alone(base, groups, lend_
     imitating = replace(ppo, algorithm=sft(estimator=GAE()))
     only = [traced(t.completion, i, 1.0) for i, t in enumerate(trajectories)]
     assert "critic" not in (await learn(groups[1], imitating, only, critic))[0]
-
-
-def test_the_mask_follows_the_trajectories(trajectories: list[Sample]) -> None:
-    mask = Batch.from_samples(trajectories).is_trace_R
-    assert mask is not None and mask.tolist() == [
-        position < t.trace_tokens for t in trajectories for position in range(len(t.completion.response_ids))
-    ]
-    assert {t.origin for t in trajectories} == {"sampled", "prefix", "trace"}
-    assert Batch.from_samples([t for t in trajectories if t.origin == "sampled"]).is_trace_R is None

@@ -1,13 +1,24 @@
-"""What needs no process of its own around DeepSpeed."""
+"""What needs no process of its own: the rate's schedule, the profile's table, random states, the store of the ranks."""
 
 from __future__ import annotations
 
+import json
+import random
 from dataclasses import replace
 
+import numpy as np
+import psutil
 import pytest
+import ray
+import torch
+import torch.distributed as dist
 
 from azr.config import TrainConfig
+from azr.train.model_worker import ModelWorker
+from azr.train.profile import by_phase, table
+from azr.train.state import random_state, restore_random_state
 from azr.train.zero3 import lr_lambda
+from playground.azr_14m_mini import config
 from playground.orz_7b_ppo import config as orz_7b_ppo
 
 
@@ -36,3 +47,38 @@ def test_decay_counts_training_steps_however_many_optimizer_steps_a_model_takes_
     for each in (critic_steps, 1):
         assert lr_lambda(train.warmup_steps + 950 * each, train, each) == 0
         assert lr_lambda(24, train, each) == 0.5, "warm-up is of optimizer steps"
+
+
+def test_what_no_operation_took_is_idle() -> None:
+    rows = [("nvjet_hsh_128x256", 4.0), ("flash_fwd_kernel", 1.0), ("ncclDevKernel_AllGather", 0.5), ("aten::mul", 2.0)]
+    phases = by_phase(rows, 10.0)
+    assert phases == {"matrix products": 5.0, "communication": 0.5, "memory-bound": 2.0, "idle": 2.5}
+    assert table(phases).splitlines()[0].split() == ["matrix", "products", "5.000", "s", "50.0%"]
+    assert by_phase(rows, 1.0)["idle"] == 0.0
+
+
+def test_random_states_come_back() -> None:
+    def draw() -> tuple[object, ...]:
+        return random.random(), random.gauss(), np.random.normal(), tuple(torch.randn(3).tolist())
+
+    random.gauss(), np.random.normal()  # both keep a second number for the next call
+    state = json.loads(json.dumps(random_state(torch.device("cpu"))))
+    first = draw()
+    assert draw() != first
+    restore_random_state(state, torch.device("cpu"))
+    assert draw() == first
+
+
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"], ids=["one machine", "a cluster"])
+def test_it_listens_on_one_interface(address: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.5")  # of this machine, and not its first
+    train = replace(config.train, dtype="float32")
+    ours = replace(config, train=train, cluster=replace(config.cluster, address=address))
+    worker = ModelWorker("policy", 0, 1, "cpu", ours)
+    host, port = worker.create_store()
+    listening = psutil.Process().net_connections(kind="tcp")
+    hosts = [each.laddr.ip for each in listening if each.status == psutil.CONN_LISTEN and each.laddr.port == port]
+    assert hosts == [host] == ["127.0.0.1" if address is None else "127.0.0.5"]
+    peer = dist.TCPStore(host, port, is_master=False)
+    peer.set("asked", "answered")
+    assert peer.get("asked") == b"answered"

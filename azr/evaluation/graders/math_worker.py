@@ -7,6 +7,7 @@ they need a main thread, cancel each other and do not stop native code.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 import resource
@@ -30,56 +31,57 @@ def load(arguments: Sequence[str]) -> Callable[[Any, Ask], Any]:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     # Deep nesting ends in an exception here, and in a crash beyond.
     sys.setrecursionlimit(3_000)
-    from math_verify import parse, verify
-    from math_verify.parser import ExprExtractionConfig, LatexExtractionConfig
-
+    _how()
     with contextlib.suppress(ImportError):
         _patch()
-    how = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
-    parsed: dict[str, list[Any]] = {}
-
-    def read(text: str) -> list[Any]:
-        return list(parse(f"$\\boxed{{{text}}}$", extraction_config=how, parsing_timeout=None, raise_on_error=True))
-
-    def equal(gold: Any, answer: Any) -> bool:
-        return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True))
-
-    def answer(asked: Any, ask: Ask) -> dict[str, bool]:
-        for gold in asked["gold"]:
-            if gold not in parsed:
-                parsed[gold] = read(gold)
-        return _compare(asked, parsed, read, equal)
-
-    return answer
+    return _compare
 
 
-def _compare(
-    asked: dict[str, Any],
-    parsed: dict[str, list[Any]],
-    read: Callable[[str], list[Any]],
-    equal: Callable[[Any, Any], bool],
-) -> dict[str, bool]:
+@functools.cache
+def _how() -> tuple[Any, ...]:
+    from math_verify.parser import ExprExtractionConfig, LatexExtractionConfig
+
+    return LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()
+
+
+def _read(text: str) -> list[Any]:
+    from math_verify import parse
+
+    return list(parse(f"$\\boxed{{{text}}}$", extraction_config=_how(), parsing_timeout=None, raise_on_error=True))
+
+
+_read_gold = functools.cache(_read)
+
+
+def _equal(gold: Any, answer: Any) -> bool:
+    from math_verify import verify
+
+    return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True))
+
+
+def _compare(asked: dict[str, Any], ask: Ask) -> dict[str, bool]:
     texts, given = asked["gold"], asked["answer"]
+    parsed = [_read_gold(text) for text in texts]
     # What the library makes nothing of it leaves as text.
-    seen = all(any(not isinstance(each, str) for each in parsed[gold]) for gold in texts)
+    seen = all(any(not isinstance(each, str) for each in gold) for gold in parsed)
     if "".join(given.split()) in ("".join(gold.split()) for gold in texts):
         return {"right": True, "exact": True, "close": True, "parsed": seen}
-    golds = [parsed[gold] for gold in texts if parsed[gold]]
+    golds = [gold for gold in parsed if gold]
     if not golds:
         raise Nonsense("no comparison, as the gold answer cannot be parsed")
     wrong = {"right": False, "exact": False, "close": False, "parsed": seen}
     if _BIG_BINOMIAL.search(given):
         return wrong
     try:
-        answer = read(given)
+        answer = _read(given)
         if any(map(_is_large, answer)) and not any(_is_large(each) for gold in golds for each in gold):
             return wrong
-        right = any(equal(gold, answer) for gold in golds)
+        right = any(_equal(gold, answer) for gold in golds)
         distances = [_distance(gold, answer) for gold in golds]
     except Exception as error:
         error.__traceback__ = error.__context__ = None  # they hold what took the memory that ran out
         # Raised for the gold answer alone too, this says nothing of the answer.
-        if all(equal(gold, gold) for gold in golds):
+        if all(_equal(gold, gold) for gold in golds):
             return wrong
         raise
     within = asked["tolerance"] is not None and any(a <= asked["tolerance"] for a, _ in distances)
@@ -160,12 +162,9 @@ def _distance(gold: list[Any], answer: list[Any]) -> tuple[float, float]:
 
 def _number(parsed: list[Any]) -> float | None:
     for each in parsed:
-        try:
-            value = float(each.evalf()) if hasattr(each, "evalf") else None
-        except (TypeError, ValueError, OverflowError, AttributeError):
-            value = None
-        if value is not None and math.isfinite(value):
-            return value
+        with contextlib.suppress(TypeError, ValueError, OverflowError, AttributeError):
+            if math.isfinite(value := float(each.evalf())):
+                return value
     return None
 
 

@@ -7,7 +7,6 @@ seal before it serves. A backend adds what only its launcher can give.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from azr.config import ExecutorConfig
 from azr.errors import UserError
@@ -34,16 +33,6 @@ BACKENDS: dict[str, Prepare] = {
 """Strongest first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
-    """The backend that was selected."""
-
-    name: str
-    launcher: Launcher
-    description: str
-    """One line: which backend, what it offers, and why no stronger one."""
-
-
 def candidates(config: ExecutorConfig) -> tuple[str, ...]:
     """Names of the backends that may be taken, strongest first. Who names a container runtime wants containers."""
     if config.backend != "auto":
@@ -51,10 +40,10 @@ def candidates(config: ExecutorConfig) -> tuple[str, ...]:
     return ("docker",) if config.docker_runtime is not None else tuple(BACKENDS)
 
 
-def select_backend(config: ExecutorConfig) -> Backend:
-    """The strongest of the candidates that works here. Blocks; the first use builds an image.
+def select_backend(config: ExecutorConfig) -> tuple[Launcher, str]:
+    """The strongest of the candidates that works here, and one line: its name, what it offers, why no stronger one.
 
-    Raises UserError when none does.
+    Blocks; the first use builds an image. Raises UserError when none works.
     """
     skipped: list[str] = []
     for name in candidates(config):
@@ -63,7 +52,7 @@ def select_backend(config: ExecutorConfig) -> Backend:
         except BackendUnavailable as error:
             skipped.append(f"{name} does not work here: {error}")
         else:
-            return Backend(name=name, launcher=launcher, description="; ".join([f"{name}: {description}", *skipped]))
+            return launcher, "; ".join([f"{name}: {description}", *skipped])
     raise UserError(f"executor.backend: {'; '.join(skipped)}.")
 
 

@@ -7,10 +7,8 @@ import http
 import logging
 import os
 import socket
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import docker
 import requests
@@ -18,6 +16,7 @@ import requests
 from azr.config import ExecutorConfig
 from azr.executor.backends.docker_image import connect, ensure_image
 from azr.executor.backends.sandbox import BackendUnavailable, LaunchError
+from azr.isolated import process_stat
 
 _MARK, _OWNER = "azr.executor", "azr.owner"
 _HEADROOM_MB, _PIDS = 128, 64
@@ -31,8 +30,8 @@ _ASK_AGAIN_S = 2
 """An engine that is asked about a removal in the moment in which it happens may never answer."""
 _PROBE_S = 60
 _THREADS = 256
+_STARTED = 19  # index of a process's start time, in clock ticks since boot
 _ENGINE_ERRORS = (docker.errors.DockerException, requests.RequestException)
-_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
@@ -82,7 +81,7 @@ class ContainerLauncher:
         self._container_ids: set[str] = set()
 
     async def launch(self, hash_seed: int) -> ContainerSandbox:
-        return await self._in_thread(lambda: self._launch(hash_seed))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._launch, hash_seed)
 
     def remove(self, container_id: str) -> None:
         """Have a container removed by force, whatever it does."""
@@ -90,7 +89,7 @@ class ContainerLauncher:
 
     async def removed(self, container_id: str) -> None:
         """Until the container is gone; one that does not go is removed by force."""
-        await self._in_thread(lambda: self._await_removal(container_id))
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._await_removal, container_id)
         self._container_ids.discard(container_id)
 
     async def close(self) -> None:
@@ -113,9 +112,6 @@ class ContainerLauncher:
             _remove(self._client, container_id)
         if code:
             raise BackendUnavailable(f"the interpreter in {self._tag} ended with code {code}: remove that image")
-
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _launch(self, hash_seed: int) -> ContainerSandbox:
         container_id = None
@@ -167,18 +163,15 @@ class ContainerLauncher:
         return end
 
     def _await_removal(self, container_id: str) -> None:
-        if not any(self._is_removed(container_id) for _ in range(_REMOVAL_S // _ASK_AGAIN_S)):
-            _remove(self._client, container_id)
-
-    def _is_removed(self, container_id: str) -> bool:
-        """Whether a container is known to be gone before it is time to ask again."""
-        try:
-            self._client.wait(container_id, timeout=_ASK_AGAIN_S, condition="removed")
-        except docker.errors.NotFound:
-            return True
-        except _ENGINE_ERRORS:
-            return False
-        return True
+        for _ in range(_REMOVAL_S // _ASK_AGAIN_S):
+            try:
+                self._client.wait(container_id, timeout=_ASK_AGAIN_S, condition="removed")
+                return
+            except docker.errors.NotFound:
+                return
+            except _ENGINE_ERRORS:
+                continue  # it may be there still
+        _remove(self._client, container_id)
 
     def _remove(self, container_id: str) -> None:
         _remove(self._client, container_id)
@@ -215,7 +208,7 @@ def _error_text(error: Exception) -> str:
 
 def owner_id() -> str:
     """Host, boot, process namespace, process and its start time: no two processes ever share it."""
-    return " ".join((*_place(), str(os.getpid()), _started(os.getpid())))
+    return " ".join((*_place(), str(os.getpid()), process_stat(os.getpid())[_STARTED]))
 
 
 def is_stale(owner: str) -> bool:
@@ -226,18 +219,9 @@ def is_stale(owner: str) -> bool:
         return False
     if place[1] != boot:
         return True
-    return place[2] == namespace and _started(int(process)) != started
+    return place[2] == namespace and process_stat(int(process))[_STARTED : _STARTED + 1] != [started]
 
 
 def _place() -> tuple[str, str, str]:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return socket.gethostname(), boot, os.readlink("/proc/self/ns/pid")
-
-
-def _started(process: int) -> str:
-    """Start time in clock ticks since boot; empty when there is no such process."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    return stat.rpartition(")")[2].split()[19]

@@ -42,22 +42,17 @@ class ProcessSandbox:
         return self._process.pid
 
     def kill(self) -> None:
-        if self._process.returncode is None:
-            # The command in front ends once it has seen the zygote end, so that its own end says nothing is left.
-            for process in self._behind() or [self._process.pid]:
-                # It may have ended without the event loop having heard of it yet.
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-
-    def _behind(self) -> list[int]:
-        """The zygote behind a command in front, if there is one and it has come that far."""
-        if not self._fronted:
-            return []
-        path = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        try:
-            return [int(number) for number in path.read_text(encoding="ascii").split()]
-        except (FileNotFoundError, ProcessLookupError):
-            return []
+        if self._process.returncode is not None:
+            return
+        # The command in front ends once it has seen the zygote end, so that its own end says nothing is left.
+        children, behind = Path(f"/proc/{self.pid}/task/{self.pid}/children"), ""
+        if self._fronted:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                behind = children.read_text(encoding="ascii")
+        for process in [int(number) for number in behind.split()] or [self.pid]:
+            # It may have ended without the event loop having heard of it yet.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
     async def wait(self) -> None:
         await self._process.wait()

@@ -180,10 +180,7 @@ _MARKED = {
     "by a getter": "d = operator.attrgetter('_member_map_')(type(re.I))\n    was = 'mark' in d\n    d['mark'] = 1",
     "an attribute of a member": "was = hasattr(re.I, 'mark')\n    re.I.mark = 1",
     "an attribute of a class": "was = hasattr(type(re.I), 'mark')\n    type(re.I).mark = 1",
-    "an attribute of a caught class": (
-        "try: json.loads('')\n    except json.JSONDecodeError as e:\n        was = hasattr(type(e), 'mark')\n"
-        "        type(e).mark = 1"
-    ),
+    "an attribute of a caught class": "try: json.loads('')\n    except json.JSONDecodeError as e:\n        was = hasattr(type(e), 'mark')\n        type(e).mark = 1",
     "a copy that sets attributes": (
         "two = chr(95) * 2\n    ways = {two + 'reduce_ex' + two: lambda s, p: ((lambda: json.dumps), (), {'mark': 1})}\n"
         "    was = hasattr(json.dumps, 'mark')\n    copy.copy(type('X', (), ways)())"
@@ -192,20 +189,11 @@ _MARKED = {
         "two = chr(95) * 2\n    ways = {two + 'reduce_ex' + two: lambda s, p: ((lambda: json.dumps), (), {'mark': 1})}\n"
         "    was = hasattr(json.dumps, 'mark')\n    copy.copy([type][0]('X', (), ways)())"
     ),
-    "what collection finds": (
-        "class A:\n        def __del__(self): keyword.kwlist.append('mark')\n    a = A()\n    a.a = a\n"
-        "    was = 'mark' in keyword.kwlist"
-    ),
+    "what collection finds": "class A:\n        def __del__(self): keyword.kwlist.append('mark')\n    a = A()\n    a.a = a\n    was = 'mark' in keyword.kwlist",
     "a loop's target": ("was = hasattr(json.JSONDecodeError, 'mark')\n    for json.JSONDecodeError.mark in [1]: pass"),
     "a dialect": "import csv\n    was = 'mark' in csv.list_dialects()\n    csv.register_dialect('mark', delimiter='|')",
-    "a data class of the library": (
-        "import collections, dataclasses\n    was = dataclasses.is_dataclass(collections.Counter)\n"
-        "    dataclasses.dataclass(collections.Counter)"
-    ),
-    "a class without heirs": (
-        "import collections, typing\n    was = getattr(collections.Counter, '__fi' 'nal__', False)\n"
-        "    typing.final(collections.Counter)"
-    ),
+    "a data class of the library": "import collections, dataclasses\n    was = dataclasses.is_dataclass(collections.Counter)\n    dataclasses.dataclass(collections.Counter)",
+    "a class without heirs": "import collections, typing\n    was = getattr(collections.Counter, '__fi' 'nal__', False)\n    typing.final(collections.Counter)",
     "the collector": "a = []\n    a.append(a)\n    was = gc.get_count()[0] > 200 or gc.get_stats()[1]['collections'] > 50",
 }
 for _name, _body in _MARKED.items():

@@ -35,10 +35,13 @@ for _name, _body in {
     "['b' * 500 + str(i) for i in range(900)]).__next__())",
 }.items():
     TIME.add(_name, "timeout", f"def f():\n    {_body}")
-TIME.add("while loading", "timeout", "while True: pass")
-TIME.add("in a class body", "timeout", "class A:\n    while True: pass\ndef f(): return 1")
-TIME.add("in a decorator", "timeout", "def d(f):\n    while True: pass\n@d\ndef f(): return 1")
-TIME.add("in a default", "timeout", "def f(x=sum(1 for _ in iter(int, 1))): return x")
+for _name, _program in {
+    "while loading": "while True: pass",
+    "in a class body": "class A:\n    while True: pass\ndef f(): return 1",
+    "in a decorator": "def d(f):\n    while True: pass\n@d\ndef f(): return 1",
+    "in a default": "def f(x=sum(1 for _ in iter(int, 1))): return x",
+}.items():
+    TIME.add(_name, "timeout", _program)
 TIME.add(
     "in the value's conversion",
     "timeout rejected",
@@ -73,32 +76,13 @@ TIME.add(
         while True: pass
     """,
 )
-TIME.add(
-    "loop when the interpreter ends",
-    "ok timeout",
-    "import atexit\ndef loop():\n    while True: pass\natexit.register(loop)\ndef f(): return 1",
-    value=lambda v: v == 1,
-)
-TIME.add(
-    "loop in a destructor at the end",
-    "ok timeout",
-    """
-    import sys
-    class E:
-        def __del__(s):
-            while True: pass
-    sys.modules['E'] = keep = E()
-    def f(): return 1
-    """,
-    value=lambda v: v == 1,
-)
+for _name, _program in {
+    "loop when the interpreter ends": "import atexit\ndef loop():\n    while True: pass\natexit.register(loop)\ndef f(): return 1",
+    "loop in a destructor at the end": "import sys\nclass E:\n    def __del__(s):\n        while True: pass\nsys.modules['E'] = keep = E()\ndef f(): return 1\n",
+}.items():
+    TIME.add(_name, "ok timeout", _program, value=lambda v: v == 1)
 TIME.add("wait on a futex", "timeout LookupError", ROUTES + "def f(): return syscall(202, bytes(8), 128, 0, 0)")
-TIME.add(
-    "inputs that each run out of time",
-    "timeout",
-    "def f(x):\n    while True: pass",
-    inputs=("1", "2", "3", "4", "5", "6"),
-)
+TIME.add("inputs that each run out of time", "timeout", "def f(x):\n    while True: pass", inputs=tuple("123456"))
 
 MEMORY = Family("memory")
 for _name, _body in {
@@ -127,32 +111,17 @@ for _name, _body in {
     "a comprehension": "return [[0] * 10**5 for _ in range(10**6)]",
 }.items():
     MEMORY.add(_name, "memory timeout SystemError", f"def f():\n    {_body}")
-MEMORY.add(
-    "hides that it ran out",
-    "timeout memory crashed",
-    "def f():\n    x = [0]\n    while True:\n        try: x += x\n        except MemoryError: x = [x]",
-)
-MEMORY.add(
-    "runs out while its exception is looked at",
-    "memory timeout raised crashed",
-    """
-    class E(Exception):
-        def __del__(s): s.x = [0] * 10**9
-    def f():
-        hog.extend(bytearray(1000) for _ in iter(int, 1))
-        raise E
-    hog = []
-    """,
-)
-MEMORY.add("leaves nothing for the report", "memory timeout crashed ok", """
-    hog = []
-    def f():
-        size = 2**24
-        while size:
-            try: hog.append(bytearray(size))
-            except MemoryError: size >>= 1
-        return 1
-    """)  # fmt: skip
+for _name, _outcomes, _program in (
+    ("hides that it ran out", "timeout memory crashed",
+     "def f():\n    x = [0]\n    while True:\n        try: x += x\n        except MemoryError: x = [x]"),
+    ("runs out while its exception is looked at", "memory timeout raised crashed",
+     "class E(Exception):\n    def __del__(s): s.x = [0] * 10**9\ndef f():\n"
+     "    hog.extend(bytearray(1000) for _ in iter(int, 1))\n    raise E\nhog = []\n"),
+    ("leaves nothing for the report", "memory timeout crashed ok",
+     "hog = []\ndef f():\n    size = 2**24\n    while size:\n        try: hog.append(bytearray(size))\n"
+     "        except MemoryError: size >>= 1\n    return 1\n"),
+):  # fmt: skip
+    MEMORY.add(_name, _outcomes, _program)
 for _name, _flags in {"private": 34, "shared": 33, "reserved only": 16418, "grows down": 290, "locked": 8226}.items():
     MEMORY.add(
         f"raw mapping, {_name}",

@@ -30,13 +30,29 @@ for _path in (
     "/sys/class/net/lo/address",
 ):
     READING.add(f"open {_path}", DENIED, f"def f(): return open('{_path}', 'rb').read(100)")
-READING.add("the parent's environment", DENIED, _POSIX + "def f(): open('/proc/%d/environ' % posix.getppid()).read()")
-READING.add("posix.open", DENIED, _POSIX + "def f(): return posix.read(posix.open('@secret@', 0), 100)")
-READING.add("FileIO", DENIED, "import _io\ndef f(): return _io.FileIO('@secret@').read()")
-READING.add("open_code", DENIED, "import _io\ndef f(): return _io.open_code('@secret@').read()")
-READING.add(
-    "a loader's get_data", DENIED + " AttributeError NameError", "def f(): return __loader__.get_data('@secret@')"
-)
+for _name, _program in {
+    "the parent's environment": "import posix\ndef f(): open('/proc/%d/environ' % posix.getppid()).read()",
+    "posix.open": "import posix\ndef f(): return posix.read(posix.open('@secret@', 0), 100)",
+    "FileIO": "import _io\ndef f(): return _io.FileIO('@secret@').read()",
+    "open_code": "import _io\ndef f(): return _io.open_code('@secret@').read()",
+    "an opener of its own": "import posix\ndef f(): return open('@secret@', opener=posix.open).read()",
+    "list a folder": "import posix\ndef f(): return posix.listdir('/')",
+    "scan a folder": "import posix\ndef f(): return [e.name for e in posix.scandir('@home@')]",
+    "look at a path": "import posix\ndef f(): return posix.stat('@secret@').st_size",
+    "follow a link": "import posix\ndef f(): return posix.readlink('/proc/self/exe')",
+    "the current folder": "import posix\ndef f(): return posix.getcwd()",
+    "climb out of the root": "import posix\ndef f():\n    posix.chdir('../../..')\n    return posix.listdir('.')",
+    "change the root again": "import posix\ndef f():\n    posix.chroot('..')\n    return posix.listdir('/')",
+    "descend from an inherited folder": "import posix\ndef f(): posix.fchdir(2)",
+}.items():
+    READING.add(_name, DENIED, _program)
+for _name, _more, _program, _value in (
+    ("a loader's get_data", "AttributeError NameError", "def f(): return __loader__.get_data('@secret@')", None),
+    ("linecache", "ok", "import linecache\ndef f(): return linecache.getlines('@secret@')", lambda v: v == []),
+    ("ask whether a path exists", "ok", _POSIX + "def f(): return posix.access('@secret@', 0)", lambda v: not v),
+):
+    READING.add(_name, f"{DENIED} {_more}", _program, value=_value)
+READING.add("ask the terminal", "EOFError OSError RuntimeError", "def f(): return input()")
 READING.add(
     "a source loader from the modules",
     DENIED + " StopIteration",
@@ -47,29 +63,6 @@ READING.add(
         return loader.get_data('@secret@')
     """,
 )
-READING.add(
-    "linecache",
-    DENIED + " ok",
-    "import linecache\ndef f(): return linecache.getlines('@secret@')",
-    value=lambda v: v == [],
-)
-READING.add("an opener of its own", DENIED, _POSIX + "def f(): return open('@secret@', opener=posix.open).read()")
-READING.add("list a folder", DENIED, _POSIX + "def f(): return posix.listdir('/')")
-READING.add("scan a folder", DENIED, _POSIX + "def f(): return [e.name for e in posix.scandir('@home@')]")
-READING.add("look at a path", DENIED, _POSIX + "def f(): return posix.stat('@secret@').st_size")
-READING.add(
-    "ask whether a path exists",
-    DENIED + " ok",
-    _POSIX + "def f(): return posix.access('@secret@', 0)",
-    value=lambda v: not v,
-)
-READING.add("follow a link", DENIED, _POSIX + "def f(): return posix.readlink('/proc/self/exe')")
-READING.add("the current folder", DENIED, _POSIX + "def f(): return posix.getcwd()")
-READING.add(
-    "climb out of the root", DENIED, _POSIX + "def f():\n    posix.chdir('../../..')\n    return posix.listdir('.')"
-)
-READING.add("change the root again", DENIED, _POSIX + "def f():\n    posix.chroot('..')\n    return posix.listdir('/')")
-READING.add("descend from an inherited folder", DENIED, _POSIX + "def f(): posix.fchdir(2)")
 READING.add(
     "inherited descriptors",
     "ok",
@@ -99,7 +92,6 @@ READING.add(
     """,
     value=lambda got: not any(got),
 )
-READING.add("ask the terminal", "EOFError OSError RuntimeError", "def f(): return input()")
 for _name, _arguments in {
     "open": "2, b'@secret@', 0",
     "openat": "257, -100, b'@secret@', 0",
@@ -127,13 +119,12 @@ for _folder in ("@home@", "@repo@", "/tmp", "/dev/shm", "/var/tmp", "."):
     WRITING.add(
         f"create in {_folder}", DENIED, f"def f():\n    with open('{_folder}/@mark@', 'w') as file: file.write('x')"
     )
-WRITING.add("overwrite", DENIED, "def f(): return open('@home@/keep', 'w').write('x')")
-WRITING.add("append", DENIED, "def f(): return open('@repo@/keep', 'ab', 0).write(b'x')")
-WRITING.add(
-    "fill the inodes",
-    DENIED,
-    _POSIX + "def f():\n    for n in range(10**6): posix.open('/tmp/@mark@%d' % n, 0o102)",
-)
+for _name, _program in {
+    "overwrite": "def f(): return open('@home@/keep', 'w').write('x')",
+    "append": "def f(): return open('@repo@/keep', 'ab', 0).write(b'x')",
+    "fill the inodes": "import posix\ndef f():\n    for n in range(10**6): posix.open('/tmp/@mark@%d' % n, 0o102)",
+}.items():
+    WRITING.add(_name, DENIED, _program)
 for _call in (
     "mkdir('@home@/@mark@')",
     "mkfifo('@home@/@mark@')",

@@ -108,11 +108,7 @@ _FRAMES = {
 for _name, _bytes in _FRAMES.items():
     _text = repr(_bytes) if len(_bytes) < 9000 else f"__import__('zlib').decompress({zlib.compress(_bytes)!r})"
     FORGERY.add(
-        _name,
-        ANY,
-        f"{_WRITE}\ndef f(x):\n    write({_text})\n    return 'honest'",
-        inputs=("1", "2"),
-        value=_own,
+        _name, ANY, f"{_WRITE}\ndef f(x):\n    write({_text})\n    return 'honest'", inputs=("1", "2"), value=_own
     )
 _CLAIMED = repr(_claim())
 for _name, _outcomes, _body in (
@@ -120,28 +116,19 @@ for _name, _outcomes, _body in (
     ("claim, then hang", "ok timeout crashed", f"write({_CLAIMED})\n    while True: pass"),
     ("half a frame, then hang", "timeout crashed", f"write({_CLAIMED}[:10])\n    while True: pass"),
     ("half a frame, then exit", "crashed", f"write({_CLAIMED}[:10]); posix._exit(0)"),
-    (
-        "a byte every 100 ms",
-        "timeout crashed",
-        "import time\n    write((1000).to_bytes(4, 'big'))\n    while True:\n        write(b'{'); time.sleep(0.1)",
-    ),
-    (
-        "an empty frame every 100 ms",
-        "timeout crashed",
-        "import time\n    while True:\n        write((2).to_bytes(4, 'big') + b'{}'); time.sleep(0.1)",
-    ),
-    (
-        "a long frame, byte by byte",
-        "timeout crashed",
-        "write((260000).to_bytes(4, 'big'))\n    for _ in range(10**6): write(b'c')",
-    ),
+    ("a byte every 100 ms", "timeout crashed",
+     "import time\n    write((1000).to_bytes(4, 'big'))\n    while True:\n        write(b'{'); time.sleep(0.1)"),
+    ("an empty frame every 100 ms", "timeout crashed",
+     "import time\n    while True:\n        write((2).to_bytes(4, 'big') + b'{}'); time.sleep(0.1)"),
+    ("a long frame, byte by byte", "timeout crashed",
+     "write((260000).to_bytes(4, 'big'))\n    for _ in range(10**6): write(b'c')"),
     ("frames without end", "timeout crashed", "while True: write((60000).to_bytes(4, 'big') + bytes(60000))"),
     ("claims without end", "timeout crashed ok", f"while True: write({_CLAIMED})"),
     ("close the report", "crashed ok", "posix.closerange(0, 64); return 1"),
     ("close the report and stay", "crashed timeout", "posix.closerange(0, 64)\n    while True: pass"),
     ("claim and close", "ok crashed", f"write({_CLAIMED}); posix.closerange(0, 64)\n    while True: pass"),
     ("never come back", "crashed", "posix._exit(0)"),
-):
+):  # fmt: skip
     FORGERY.add(_name, _outcomes, f"{_WRITE}\ndef f():\n    {_body}", value=_own)
 FORGERY.add(
     "claim while loading",
@@ -208,23 +195,21 @@ def strings(things, depth=4):
     return sorted(found)
 """
 _NOTHING = {"value": lambda found: found == []}
-PEEKING.add(
-    "in all frames",
-    "ok",
-    _SEARCH + "import sys\ndef f():\n    frame, all = sys._getframe(), []\n    while frame:\n"
-    "        all += [dict(frame.f_locals), dict(frame.f_globals)]\n        frame = frame.f_back\n    return strings(all)",
-    **_NOTHING,
-)
-PEEKING.add(
-    "in all modules", "ok", _SEARCH + "import sys\ndef f(): return strings(list(sys.modules.values()))", **_NOTHING
-)
-PEEKING.add(
-    "in all objects",
-    "ok",
-    _SEARCH + "import gc\ndef f():\n    gc.unfreeze()\n    return strings(gc.get_objects())",
-    **_NOTHING,
-)
-PEEKING.add("in all classes", "ok", ROUTES + _SEARCH + "def f(): return strings(classes())", **_NOTHING)
+for _name, _program in {
+    "in all frames": (
+        _SEARCH + "import sys\ndef f():\n    frame, all = sys._getframe(), []\n    while frame:\n"
+        "        all += [dict(frame.f_locals), dict(frame.f_globals)]\n        frame = frame.f_back\n    return strings(all)"
+    ),
+    "in all modules": _SEARCH + "import sys\ndef f(): return strings(list(sys.modules.values()))",
+    "in all objects": _SEARCH + "import gc\ndef f():\n    gc.unfreeze()\n    return strings(gc.get_objects())",
+    "in all classes": ROUTES + _SEARCH + "def f(): return strings(classes())",
+    "in the environment": (
+        _SEARCH + "import posix\ndef f(): return strings([posix.environ]) + [n for n in posix.environ if b'AZR' in n]"
+    ),
+    "code of ours among the modules": "import sys\ndef f(): return [m for m in sys.modules if 'azr' in m]",
+    "in memory never written": _SEARCH + "def f(): return strings([bytes(bytearray(10**6))])",
+}.items():
+    PEEKING.add(_name, "ok", _program, **_NOTHING)
 PEEKING.add(
     "in the memory that was the zygote's",
     "ok LookupError",
@@ -250,16 +235,3 @@ def f():
 """,
     **_NOTHING,
 )
-PEEKING.add(
-    "in the environment",
-    "ok",
-    _SEARCH + "import posix\ndef f(): return strings([posix.environ]) + [n for n in posix.environ if b'AZR' in n]",
-    **_NOTHING,
-)
-PEEKING.add(
-    "code of ours among the modules",
-    "ok",
-    "import sys\ndef f(): return [m for m in sys.modules if 'azr' in m]",
-    **_NOTHING,
-)
-PEEKING.add("in memory never written", "ok", _SEARCH + "def f(): return strings([bytes(bytearray(10**6))])", **_NOTHING)

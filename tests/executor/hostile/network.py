@@ -9,36 +9,26 @@ from tests.executor.hostile.attack import DENIED, ROUTES, Family
 NETWORK = Family("network")
 _ROUTED = DENIED + " LookupError"
 
-NETWORK.add("the socket module", DENIED, "import socket\ndef f(): socket.create_connection(('127.0.0.1', @tcp@))")
-NETWORK.add("the C module by name", DENIED, "import _socket\ndef f(): return _socket.socket().fileno()")
-NETWORK.add(
-    "the module that the zygote used",
-    _ROUTED,
-    ROUTES + "def f(): namespace('socket')['create_connection'](('127.0.0.1', @tcp@)).send(b'@mark@')",
-)
-NETWORK.add(
-    "a datagram with the class that the zygote used",
-    _ROUTED + " StopIteration",
-    ROUTES
-    + """
+for _name, _program in {
+    "the socket module": "import socket\ndef f(): socket.create_connection(('127.0.0.1', @tcp@))",
+    "the C module by name": "import _socket\ndef f(): return _socket.socket().fileno()",
+    "a web page": "import urllib.request\ndef f(): urllib.request.urlopen('http://127.0.0.1:@tcp@')",
+    "a web page by http.client": "from http.client import HTTPConnection\ndef f(): 1",
+    "an event loop": "import asyncio\ndef f(): asyncio.run(asyncio.open_connection('127.0.0.1', @tcp@))",
+    "mail": "import smtplib\ndef f(): smtplib.SMTP('127.0.0.1', @tcp@)",
+}.items():
+    NETWORK.add(_name, DENIED, _program)
+for _name, _error, _program in (
+    ("the module that the zygote used", "", "def f(): namespace('socket')['create_connection'](('127.0.0.1', @tcp@)).send(b'@mark@')"),
+    ("a datagram with the class that the zygote used", "StopIteration", """
 def f():
     kind = next(c for c in classes() if c.__name__ == 'socket' and c.__module__ == '_socket')
     return kind(2, 2).sendto(b'@mark@', ('127.0.0.1', @udp@))
-""",
-)
-NETWORK.add(
-    "look up a name", _ROUTED + " gaierror", ROUTES + "def f(): namespace('socket')['getaddrinfo']('@mark@.org', 80)"
-)
-NETWORK.add(
-    "the local resolver", _ROUTED + " gaierror", ROUTES + "def f(): namespace('socket')['gethostbyname']('localhost')"
-)
-NETWORK.add("a web page", DENIED, "import urllib.request\ndef f(): urllib.request.urlopen('http://127.0.0.1:@tcp@')")
-NETWORK.add("a web page by http.client", DENIED, "from http.client import HTTPConnection\ndef f(): 1")
-NETWORK.add(
-    "an event loop", DENIED, "import asyncio\ndef f(): asyncio.run(asyncio.open_connection('127.0.0.1', @tcp@))"
-)
-NETWORK.add("mail", DENIED, "import smtplib\ndef f(): smtplib.SMTP('127.0.0.1', @tcp@)")
-
+"""),
+    ("look up a name", "gaierror", "def f(): namespace('socket')['getaddrinfo']('@mark@.org', 80)"),
+    ("the local resolver", "gaierror", "def f(): namespace('socket')['gethostbyname']('localhost')"),
+):  # fmt: skip
+    NETWORK.add(_name, f"{_ROUTED} {_error}", ROUTES + _program)
 for _name, _arguments in {
     "TCP": "41, 2, 1, 0",
     "TCP over IPv6": "41, 10, 1, 0",

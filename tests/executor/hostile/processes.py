@@ -6,19 +6,34 @@ from tests.executor.hostile.attack import DENIED, ROUTES, Family
 
 _POSIX = "import posix\n"
 PROCESSES = Family("processes and daemons")
-PROCESSES.add("fork", DENIED, _POSIX + "def f(): return posix.fork()")
-PROCESSES.add("fork a terminal", DENIED, _POSIX + "def f(): return posix.forkpty()")
-PROCESSES.add("become a shell", DENIED, _POSIX + "def f(): posix.execv('/bin/sh', ['sh', '-c', 'touch @home@/@mark@'])")
-PROCESSES.add("spawn a shell", DENIED, _POSIX + "def f(): return posix.posix_spawn('/bin/sh', ['sh'], {})")
+for _name, _program in {
+    "fork": "import posix\ndef f(): return posix.fork()",
+    "fork a terminal": "import posix\ndef f(): return posix.forkpty()",
+    "become a shell": "import posix\ndef f(): posix.execv('/bin/sh', ['sh', '-c', 'touch @home@/@mark@'])",
+    "spawn a shell": "import posix\ndef f(): return posix.posix_spawn('/bin/sh', ['sh'], {})",
+    "subprocess": "import subprocess\ndef f(): return subprocess.check_output('id')",
+    "multiprocessing": "import multiprocessing\ndef f(): multiprocessing.Process(target=print).start()",
+    "a session of its own": "import posix\ndef f(): posix.setsid(); return posix.fork()",
+    "another process group": "import posix\ndef f(): posix.setpgid(0, 0); return posix.fork()",
+}.items():
+    PROCESSES.add(_name, DENIED, _program)
+for _name, _outcomes, _program in (
+    ("a thread", "RuntimeError", "import _thread\ndef f(): return _thread.start_new_thread(print, ())"),
+    ("a thread that reports for it", "RuntimeError " + DENIED,
+     "import threading\ndef f():\n    t = threading.Thread(target=print)\n    t.start()\n    t.join()"),
+    ("a watchdog thread", "RuntimeError " + DENIED,
+     "import faulthandler\ndef f(): faulthandler.dump_traceback_later(0.01, repeat=True, file=2)"),
+    ("fork bomb", "timeout",
+     "import posix\ndef f():\n    while True:\n        try: posix.fork()\n        except OSError: pass"),
+    ("thread bomb", "timeout memory", "import _thread, time\ndef f():\n    while True:\n"
+     "        try: _thread.start_new_thread(time.sleep, (9,))\n        except RuntimeError: pass\n"),
+):  # fmt: skip
+    PROCESSES.add(_name, _outcomes, _program)
 PROCESSES.add(
     "a command line",
-    "ok " + DENIED,
+    f"ok {DENIED}",
     _POSIX + "def f(): return posix.system('touch @home@/@mark@')",
     value=lambda v: v != 0,
-)
-PROCESSES.add("subprocess", DENIED, "import subprocess\ndef f(): return subprocess.check_output('id')")
-PROCESSES.add(
-    "multiprocessing", DENIED, "import multiprocessing\ndef f(): multiprocessing.Process(target=print).start()"
 )
 PROCESSES.add(
     "the C helper of subprocess",
@@ -30,33 +45,6 @@ PROCESSES.add(
         shell = [b'/bin/sh']
         return _posixsubprocess.fork_exec(
             shell, shell, True, (9,), None, None, *none, 9, True, False, -1, None, None, None, -1, None, False)
-    """,
-)
-PROCESSES.add("a thread", "RuntimeError", "import _thread\ndef f(): return _thread.start_new_thread(print, ())")
-PROCESSES.add(
-    "a thread that reports for it",
-    "RuntimeError " + DENIED,
-    "import threading\ndef f():\n    t = threading.Thread(target=print)\n    t.start()\n    t.join()",
-)
-PROCESSES.add(
-    "a watchdog thread",
-    "RuntimeError " + DENIED,
-    "import faulthandler\ndef f(): faulthandler.dump_traceback_later(0.01, repeat=True, file=2)",
-)
-PROCESSES.add(
-    "fork bomb",
-    "timeout",
-    "import posix\ndef f():\n    while True:\n        try: posix.fork()\n        except OSError: pass",
-)
-PROCESSES.add(
-    "thread bomb",
-    "timeout memory",
-    """
-    import _thread, time
-    def f():
-        while True:
-            try: _thread.start_new_thread(time.sleep, (9,))
-            except RuntimeError: pass
     """,
 )
 PROCESSES.add(
@@ -73,8 +61,6 @@ PROCESSES.add(
         return 'left one behind'
     """,
 )
-PROCESSES.add("a session of its own", DENIED, _POSIX + "def f(): posix.setsid(); return posix.fork()")
-PROCESSES.add("another process group", DENIED, _POSIX + "def f(): posix.setpgid(0, 0); return posix.fork()")
 PROCESSES.add(
     "fork when the interpreter ends",
     "ok",
@@ -242,20 +228,10 @@ def run(code):
     return c['CFUNCTYPE'](c['c_long'])(page)()
 """
 )
-PRIVILEGES.add(
-    "machine code: 32-bit calls",
-    "crashed PermissionError LookupError",
-    _MACHINE_CODE + "def f(): return run(bytes.fromhex('b814000000cd80c3'))",
-)
-PRIVILEGES.add(
-    "machine code: calls with the x32 bit",
-    "crashed PermissionError LookupError ok",
-    _MACHINE_CODE + "def f(): return run(bytes.fromhex('b8270000400f05c3'))",
-    value=lambda v: v == -1,
-)
-PRIVILEGES.add(
-    "machine code: fork",
-    "PermissionError LookupError ok",
-    _MACHINE_CODE + "def f(): return run(bytes.fromhex('b8390000000f05c3'))",
-    value=lambda v: v == -1,
-)
+for _name, _outcomes, _code in (
+    ("32-bit calls", "crashed PermissionError LookupError", "b814000000cd80c3"),
+    ("calls with the x32 bit", "crashed PermissionError LookupError ok", "b8270000400f05c3"),
+    ("fork", "PermissionError LookupError ok", "b8390000000f05c3"),
+):
+    _program = f"{_MACHINE_CODE}def f(): return run(bytes.fromhex('{_code}'))"
+    PRIVILEGES.add(f"machine code: {_name}", _outcomes, _program, value=lambda v: v == -1)

@@ -119,17 +119,9 @@ for _name, _body in {
 }.items():  # fmt: skip
     # With its own tools broken it may fail to report, report nonsense, or hang; that is its own affair.
     TOOLS.add(_name, ANY, f"{_EVERY_TYPE}def f():\n    {_body}\n    return len('abc')", value=lambda v: True)
-TOOLS.add(
-    "the methods of int",
-    ANY,
-    """
-    import gc
-    def f():
-        for one in gc.get_referents(int.__dict__):
-            if type(one) is dict: one['bit_length'] = lambda s: 0; one['__repr__'] = lambda s: '9'
-        return (5).bit_length()
-    """,
-)
+TOOLS.add("the methods of int", ANY, "import gc\ndef f():\n    for one in gc.get_referents(int.__dict__):\n"
+    "        if type(one) is dict: one['bit_length'] = lambda s: 0; one['__repr__'] = lambda s: '9'\n"
+    "    return (5).bit_length()\n")  # fmt: skip
 TOOLS.add("the methods of str", ANY, ROUTES + "def f(): namespace('ctypes')['pythonapi'].PyType_Modified(str)\n")
 TOOLS.add("the limits", DENIED, "import resource\ndef f(): resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))")
 
