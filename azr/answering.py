@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from azr.concurrency import Phase, gather
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Judgement, PromptIds, Reason, Role, Sample, Task
+from azr.records import Completion, Judgement, PromptIds, Reason, Sample, Task
 from azr.tasks.base import Verdict
 from azr.tasks.explanations import explain_answer, unreadable_reason
 from azr.tasks.prompts import Section
@@ -98,16 +98,16 @@ async def answer(
 
 async def judged(problem: Problem, completion: Completion, *, trace_tokens: int = 0) -> Sample:
     """Return the judged sample of one response, without a reward; accuracy is None where it is ungraded."""
-    if completion.finish_reason is FinishReason.GIVEN_UP:
+    if completion.finish_reason == "given_up":
         judgement = Judgement(verdict=Verdict.UNGRADED, detail=GIVEN_UP, reason=Reason.GIVEN_UP)
     else:
         judgement = await problem.judge(completion)
-        if judgement.verdict == Verdict.MALFORMED and completion.finish_reason is FinishReason.LENGTH:
+        if judgement.verdict == Verdict.MALFORMED and completion.finish_reason == "length":
             judgement = replace(judgement, reason=Reason.CUT_OFF)
     is_graded = judgement.verdict != Verdict.UNGRADED
     return Sample(
         completion=completion,
-        role=Role.SOLVER,
+        role="solver",
         kind=problem.kind,
         problem_id=problem.id,
         group=problem.group,
@@ -124,7 +124,7 @@ def given_up(prompt_ids: PromptIds) -> Completion:
         prompt_ids=prompt_ids,  # type: ignore[arg-type]  # it converts sequences
         response_ids=(),  # type: ignore[arg-type]
         logprobs=(),  # type: ignore[arg-type]
-        finish_reason=FinishReason.GIVEN_UP,
+        finish_reason="given_up",
         weight_versions=(),  # type: ignore[arg-type]
     )
 
@@ -132,7 +132,7 @@ def given_up(prompt_ids: PromptIds) -> Completion:
 def cut_off_judgement(completion: Completion) -> Judgement | None:
     """Return the judgement of a response that was cut off, which has no answer: what looks like one stands amid its
     thinking. None for a response that ended by itself."""
-    if completion.finish_reason is not FinishReason.LENGTH:
+    if completion.finish_reason != "length":
         return None
     detail = f"cut off after {len(completion.response_ids)} tokens"
     return Judgement(verdict=Verdict.MALFORMED, detail=detail, reason=Reason.CUT_OFF)

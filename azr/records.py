@@ -175,7 +175,7 @@ NO_TOKENS = Completion(
     prompt_ids=np.zeros(0, np.int32),
     response_ids=np.zeros(0, np.int32),
     logprobs=np.zeros(0, np.float32),
-    finish_reason=FinishReason.STOP,
+    finish_reason="stop",
     weight_versions=np.zeros(0, np.int32),
 )
 """Completion of a sample that was read from a file."""
@@ -269,7 +269,7 @@ class Sample:
     """One response and everything that became of it, from the engine's answer to the line of a rollout or evaluation
     file (docs/observability.md). Later stages fill in their fields by name.
 
-    Example: ``Sample(completion=completion, role=Role.SOLVER, kind="deduction", problem_id="000012-deduction-0003",
+    Example: ``Sample(completion=completion, role="solver", kind="deduction", problem_id="000012-deduction-0003",
     group="solve:000012:000012-deduction-0003", judgement=Judgement(verdict="right"), reward=1.0)``
     """
 
@@ -291,7 +291,7 @@ class Sample:
     response: str = ""
     prompt_tokens: int | None = None
     response_tokens: int | None = None
-    finish_reason: FinishReason = FinishReason.STOP
+    finish_reason: FinishReason = "stop"
     weight_versions: list[tuple[int, int]] = field(default_factory=list)
     """Pairs of a version of the weights and of how many tokens in a row it sampled; tokens of a trace have none."""
     trace_tokens: int = 0
@@ -341,7 +341,7 @@ class Sample:
     @property
     def is_malformed(self) -> bool:
         """Whether the response is not in the asked format; one that was cut off is not."""
-        return self.finish_reason == FinishReason.LENGTH or self.verdict == "malformed"
+        return self.finish_reason == "length" or self.verdict == "malformed"
 
     @property
     def origin(self) -> Origin:

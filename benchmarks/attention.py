@@ -18,7 +18,7 @@ from torch import Tensor
 from azr.algorithms import attention
 from azr.algorithms.kernels import has_flash_attn
 from azr.algorithms.packing import pack
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 
 TOKENS, HEADS, KV_HEADS, WIDTH, REPEATS = 4096, 6, 2, 64, 7
 
@@ -39,7 +39,7 @@ def compare_on_gpu() -> None:
     for prompt, response in ((200, 800), (2000, 200)):
         samples = [
             Completion(prompt_ids=(group,) * prompt, response_ids=(1,) * response, logprobs=(-1.0,) * response,
-                       finish_reason=FinishReason.STOP, weight_versions=0)
+                       finish_reason="stop", weight_versions=0)
             for group in range(16384 // (prompt + 4 * response)) for _ in range(4)
         ]  # fmt: skip
         batch = pack(samples)

@@ -35,7 +35,7 @@ from azr.cluster.supervisor import TakesSharedCalls
 from azr.config import TRRPP, Config, ModelConfig, RolloutConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 from azr.rollout import engine_group
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.runs.metrics import step_metrics
@@ -96,7 +96,7 @@ class ScriptedEngine(TakesSharedCalls):
             prompt_ids=prompt,
             response_ids=ids,
             logprobs=np.full(len(ids), -1.0, np.float32),
-            finish_reason=FinishReason.STOP,
+            finish_reason="stop",
             weight_versions=np.zeros(len(ids), np.int32),
             text=self._codec.decode(ids),
         )

@@ -23,7 +23,7 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.queries import TaskFilter
 from azr.explorer.server import make_app
-from azr.records import Completion, FinishReason, Judgement, Role, Sample, Task
+from azr.records import Completion, Judgement, Sample, Task
 from azr.runs.sample_file import JsonLines, write_samples
 
 KINDS = ("deduction", "abduction", "induction")
@@ -57,11 +57,11 @@ def step_of(step: int, count: int, texts: Sequence[str], rng: random.Random) -> 
         prompt = np.array([rng.randrange(len(texts))], np.int32)
         prompt.flags.writeable = False
         for place in range(GROUP + 1):
-            role = Role.SOLVER if place else Role.PROPOSER
+            role = "solver" if place else "proposer"
             verdict = rng.choice(["right", "wrong", "wrong", "malformed"] if place else ["valid", "valid", "failed"])
             completion = Completion(
                 prompt_ids=prompt, response_ids=ids[(at := rng.randrange(len(texts))) : at + 1], logprobs=-0.5,
-                finish_reason=FinishReason.STOP, weight_versions=step - 1,
+                finish_reason="stop", weight_versions=step - 1,
             )  # fmt: skip
             judgement = Judgement(verdict=verdict, detail="f(3) returned 4, not 5", answer=(("output", "4"),))
             yield Sample(

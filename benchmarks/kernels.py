@@ -23,7 +23,7 @@ from azr.algorithms.kernels import COVERED, Kernels
 from azr.algorithms.logprobs import token_logprobs
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import pack
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 
 FACTOR = 2.0
 FLOOR = 2e-5
@@ -126,7 +126,7 @@ def _completion(prompt: tuple[int, ...], length: int) -> Completion:
         prompt_ids=prompt,
         response_ids=tuple((7 * i + length) % 64 for i in range(length)),
         logprobs=(-1.0,) * length,
-        finish_reason=FinishReason.STOP,
+        finish_reason="stop",
         weight_versions=0,
     )
 

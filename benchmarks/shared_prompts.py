@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 from azr.algorithms.attention import PADDED
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import pack
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 from tools.pretrain.corpus import make_task, solver_prompt
@@ -42,7 +42,7 @@ def groups(count: int, samples: int) -> list[Completion]:
                 prompt_ids=prompt,
                 response_ids=answer,
                 logprobs=0.0,
-                finish_reason=FinishReason.STOP,
+                finish_reason="stop",
                 weight_versions=0,
             )
         ] * samples

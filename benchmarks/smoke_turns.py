@@ -24,7 +24,7 @@ from azr.cluster.placement import start_ray
 from azr.config import Config
 from azr.prepare import check
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, Role, Sample
+from azr.records import Completion, Sample
 from azr.runs.metrics import PhaseClock
 from azr.system import System
 from azr.train.learner import Learner
@@ -107,7 +107,7 @@ async def learn(
     trajectories = [
         Sample(
             completion=completion,
-            role=Role.SOLVER,
+            role="solver",
             kind=config.selfplay.kinds[index % len(config.selfplay.kinds)],
             problem_id=f"{index}",
             group=f"{index}",

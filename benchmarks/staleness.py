@@ -57,7 +57,7 @@ from azr.config import (
 )
 from azr.prepare import check, prepare
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Stops
+from azr.records import Completion, Stops
 from azr.rollout import engine_group
 from azr.rollout.engine import EngineStart, RolloutEngine
 from azr.runs.run_dir import RunDirectory
@@ -123,7 +123,7 @@ def forced_lengths(generate: Generate, median: float, sigma: float) -> Generate:
         lengths = draw_lengths(f"{seed}", n, median, sigma, min(LONGEST, max_tokens))
         samples = (generate(engines, prompt_ids, n=1, max_tokens=tokens, seed=seed, **options) for tokens in lengths)
         # Its length was forced, so it was not cut off.
-        return [replace(each, finish_reason=FinishReason.STOP) for some in await gather(*samples) for each in some]
+        return [replace(each, finish_reason="stop") for some in await gather(*samples) for each in some]
 
     return generate_forced
 

@@ -32,7 +32,7 @@ from azr.algorithms.packing import PackedBatch, pack
 from azr.cluster.weight_transfers import decide_push
 from azr.config import AlgorithmConfig, Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.hardware import Device
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 from azr.train.policy import PolicyWorker
 from azr.train.profile import operations
 from azr.train.train_batch import MiniBatch
@@ -195,7 +195,7 @@ def _micro_batch(options: argparse.Namespace, seed: int) -> PackedBatch:
                 prompt_ids=tuple(dice.randrange(vocabulary) for _ in range(options.prompt)),
                 response_ids=tuple(dice.randrange(vocabulary) for _ in range(response)),
                 logprobs=(-12.0,) * response,
-                finish_reason=FinishReason.STOP,
+                finish_reason="stop",
                 weight_versions=0,
             )
         )

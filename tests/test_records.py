@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from azr.records import Completion, FinishReason, version_runs
+from azr.records import Completion, version_runs
 
 
 def completion(versions: list[int] | int, prompt: object = (5, 6, 7)) -> Completion:
@@ -15,7 +15,7 @@ def completion(versions: list[int] | int, prompt: object = (5, 6, 7)) -> Complet
         prompt_ids=prompt,
         response_ids=range(count),
         logprobs=[-0.1 * i for i in range(count)],
-        finish_reason=FinishReason.LENGTH,
+        finish_reason="length",
         weight_versions=versions,
     )
 
@@ -24,7 +24,7 @@ def completion(versions: list[int] | int, prompt: object = (5, 6, 7)) -> Complet
 def test_a_completion_is_the_same_in_another_process(versions: list[int] | int) -> None:
     before = completion(versions)
     after = pickle.loads(pickle.dumps(before))
-    assert after == before and hash(after) == hash(before) and after.finish_reason is FinishReason.LENGTH
+    assert after == before and hash(after) == hash(before) and after.finish_reason == "length"
     for name, dtype in (("prompt_ids", "i4"), ("response_ids", "i4"), ("logprobs", "f4"), ("weight_versions", "i4")):
         for array in (getattr(before, name), getattr(after, name)):
             assert array.dtype == np.dtype(dtype) and not array.flags.writeable

@@ -116,7 +116,7 @@ class Conversation:
         """Print the response as it comes, and return why it ended."""
         options = self.options
         self.num_answers += 1
-        text, reason = TextStream(self.codec.decode), FinishReason.STOP
+        text, reason = TextStream(self.codec.decode), "stop"
         pieces = self.engine.stream(
             ids,
             max_tokens=min(options.context - len(ids), options.max_response_tokens),
@@ -165,7 +165,7 @@ def talk(conversation: Conversation, run: Callable[..., FinishReason]) -> None:
             _say("stopped")
             reason = None
         conversation.keep(message, opened + printer.text if printer.text else "")
-        if reason is FinishReason.LENGTH:
+        if reason == "length":
             _say(_why_cut(conversation.options, len(ids)))
 
 

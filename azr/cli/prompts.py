@@ -82,7 +82,7 @@ def _lines(
     for name in kinds:
         kind = KINDS[name]
         for role in roles:
-            if role is Role.PROPOSER:
+            if role == "proposer":
                 ids, _, _ = codec.proposer_prompt(kind, [kind.seed()], longest)
             else:
                 ids = codec.solver_prompt(kind, kind.seed())

@@ -15,7 +15,7 @@ from azr.explorer.index import RunIndex, SampleRow
 from azr.explorer.queries import ANY_RULE, AROUND, ORIGINS, SAMPLE_ORDERS, SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.monitoring.texts import SAFETY, TOTALS
-from azr.records import VALID, FinishReason, Role, Sample
+from azr.records import VALID, Sample
 from azr.tasks.base import RejectReason, Verdict
 
 MAX_ATTEMPTS = 40
@@ -154,7 +154,7 @@ def _headline(sample: Sample) -> str:
     if sample.mismatch is not None:
         parts.append(f"mismatch {sample.mismatch:.4f}")
     if sample.response_tokens is not None:
-        is_cut_off = sample.finish_reason is FinishReason.LENGTH
+        is_cut_off = sample.finish_reason == "length"
         parts.append(f"{sample.response_tokens} tokens{' (cut off)' if is_cut_off else ''}")
     if origin := ORIGINS[sample.origin]:
         parts.append(origin)
@@ -181,7 +181,7 @@ def _task_lines(index: RunIndex, task: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {_headline(attempt)}"
         if attempt.judgement is None:
             continue
-        if attempt.role == Role.SOLVER:
+        if attempt.role == "solver":
             yield from (f"      {label}: {_line(text)}" for label, text in attempt.judgement.answer or ())
         if attempt.judgement.detail:
             yield f"      why: {_line(attempt.judgement.detail)}"

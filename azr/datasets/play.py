@@ -16,7 +16,7 @@ from azr.evaluation.graders.extraction import boxes
 from azr.evaluation.graders.own import is_own
 from azr.evaluation.question import Grader, GraderName
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Judgement, PromptIds, Reason, Sample
+from azr.records import Completion, Judgement, PromptIds, Reason, Sample
 from azr.selfplay.play import StepResult, sort_samples
 from azr.selfplay.rewards import can_teach, reward_answer
 from azr.tasks.base import Verdict
@@ -154,7 +154,7 @@ def prefix_share(data: DataConfig, step: int, *names: object) -> float:
 
 def whole_trace(prompt_ids: np.ndarray, trace_ids: list[int], longest: int) -> Completion:
     """Return a trace as a completion, cut off after ``longest`` tokens."""
-    reason = FinishReason.STOP if len(trace_ids) <= longest else FinishReason.LENGTH
+    reason = "stop" if len(trace_ids) <= longest else "length"
     return Completion(
         prompt_ids=prompt_ids,
         response_ids=np.array(trace_ids[:longest], np.int32),

@@ -99,7 +99,7 @@ class FormCheck:
         choices = dict.fromkeys((cell.form, cell.temperature) for cell in self.cells)
 
         def followed(choice: tuple[str, float]) -> tuple[float, float]:
-            proposer, solver = (self.score(*choice, role) for role in (Role.PROPOSER, Role.SOLVER))
+            proposer, solver = (self.score(*choice, role) for role in ("proposer", "solver"))
             return proposer[0] + solver[0], proposer[1] + solver[1]
 
         return max(choices, key=followed)
@@ -107,7 +107,7 @@ class FormCheck:
     @property
     def learns(self) -> bool:
         """Whether rewards can differ: some proposal is valid, and some answer is right."""
-        return all(self.score(*self.best, role)[0] > 0 for role in (Role.PROPOSER, Role.SOLVER))
+        return all(self.score(*self.best, role)[0] > 0 for role in ("proposer", "solver"))
 
     def example(self) -> str:
         """Return one whole proposal in the best form, a valid one if there is any."""
@@ -118,7 +118,7 @@ class FormCheck:
     def advice(self) -> str:
         """Return one sentence that says which form to take."""
         form, temperature = self.best
-        (valid, _), (right, _) = (self.score(form, temperature, role) for role in (Role.PROPOSER, Role.SOLVER))
+        (valid, _), (right, _) = (self.score(form, temperature, role) for role in ("proposer", "solver"))
         shares = f"{valid:.0%} of its proposals are valid and {right:.0%} of its answers right"
         if not self.learns:
             return (
@@ -176,8 +176,8 @@ async def _ask(form: str, config: Config, codec: PromptCodec, sampler: Sampler, 
     tasks = {kind: _held_out(kind, config.selfplay.induction_inputs) for kind in config.selfplay.kinds}
     proposer = Proposer(config, codec, executor)
     problems = {
-        (Role.PROPOSER, kind): [_proposal(proposer, kind, tasks, number) for number in range(SAMPLES)] for kind in tasks
-    } | {(Role.SOLVER, kind): [task_problem(task, "forms", codec, executor) for task in tasks[kind]] for kind in tasks}
+        ("proposer", kind): [_proposal(proposer, kind, tasks, number) for number in range(SAMPLES)] for kind in tasks
+    } | {("solver", kind): [task_problem(task, "forms", codec, executor) for task in tasks[kind]] for kind in tasks}
 
     async def cell(role: Role, kind: str, temperature: float) -> Cell:
         seed = stable_seed(form, role, kind, temperature)

@@ -25,7 +25,7 @@ from azr.cluster.weight_buckets import BucketWriter
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES, RolloutConfig
 from azr.errors import UserError
 from azr.hardware import ComputeType, Device
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 from azr.rollout.engine import RolloutEngine
 
 BOUNDS: dict[ComputeType, float] = {"float32": 1e-4, "bfloat16": 0.9}
@@ -221,7 +221,7 @@ def _fixed(prompts: Sequence[Sequence[int]]) -> list[Completion]:
             prompt_ids=np.array(prompts[which], np.int32),
             response_ids=response,
             logprobs=np.zeros(len(response), np.float32),
-            finish_reason=FinishReason.LENGTH,
+            finish_reason="length",
             weight_versions=np.zeros(len(response), np.int32),
         )
         fixed.append(completion)

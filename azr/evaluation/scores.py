@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from azr.evaluation.question import Question
 from azr.evaluation.suites import top
-from azr.records import FinishReason, Judgement, Sample
+from azr.records import Judgement, Sample
 from azr.tasks.base import Verdict
 
 GREEDY = "greedy"
@@ -178,7 +178,7 @@ def _row(
         part=part,
         questions=len(questions),
         estimates=estimates,
-        truncated=_mean(answer.finish_reason is not FinishReason.STOP for answer in answers),
+        truncated=_mean(answer.finish_reason != "stop" for answer in answers),
         malformed=_mean(answer.verdict == Verdict.MALFORMED for answer in answers),
         ungraded=_mean(answer.verdict == Verdict.UNGRADED for answer in answers),
         tokens=_mean(answer.response_tokens or 0 for answer in answers),

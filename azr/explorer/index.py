@@ -23,7 +23,7 @@ import msgspec
 from azr.errors import UserError
 from azr.evaluation.answer_file import ANSWERS
 from azr.explorer.record_files import ROLLOUTS, LinePlace, read_grown, read_samples
-from azr.records import FinishReason, Sample, Task
+from azr.records import Sample, Task
 from azr.runs.sample_file import FIELDS, clean
 
 _TAIL = 256
@@ -199,9 +199,9 @@ class RunIndex:
         for place, sample in read_samples(path, problems):
             sample.step = step
             rows.append(values(sample, len(rows), place))
-            is_sampled = sample.origin != "trace" and sample.finish_reason is not FinishReason.GIVEN_UP
+            is_sampled = sample.origin != "trace" and sample.finish_reason != "given_up"
             if sample.response_tokens is not None and is_sampled:
-                is_cut_off = sample.finish_reason is FinishReason.LENGTH
+                is_cut_off = sample.finish_reason == "length"
                 lengths[sample.kind, sample.role].append((sample.response_tokens, is_cut_off))
         with transaction(self._connection):
             self._forget(step, path.name)

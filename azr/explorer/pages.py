@@ -12,7 +12,7 @@ from azr.explorer.index import RunIndex, SampleRow
 from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.explorer.site import BadAddress, Links, Series, Values, chart, choice, decimal, lineage_chart, render, whole
-from azr.records import Reason, Role, Sample, Used
+from azr.records import Reason, Sample, Used
 
 LIMIT = 50
 """Rows of a page."""
@@ -57,11 +57,11 @@ def task(index: RunIndex, links: Links, values: Values) -> Markup:
         below, total_below = queries.children(index, id)
         has_step = known["step"] in queries.steps(index)
         stored = {"task": known, "has_step": has_step, "children": below, "total": total_below}
-    attempts = [row for row in rows if row.sample.role == Role.SOLVER]
+    attempts = [row for row in rows if row.sample.role == "solver"]
     return render(
         "task", links=links, id=id,
         note="It is a row of a file." if rows and rows[0].sample.phase == "data" else NOT_STORED, stored=stored,
-        proposals=[(row, _readable(index, row)) for row in rows if row.sample.role == Role.PROPOSER], attempts=attempts,
+        proposals=[(row, _readable(index, row)) for row in rows if row.sample.role == "proposer"], attempts=attempts,
         shown=f"the newest {len(rows)} of {total}" if total > len(rows) else len(attempts),
         derived=queries.derived_attempts(index, id), beside=queries.neighbours(index, id),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from azr.errors import RunEnded
 from azr.monitoring.reader import Findings, Text, TextReader
 from azr.monitoring.texts import SAFETY, Measures, means
 from azr.prompts.codec import PromptCodec
-from azr.records import FinishReason, Sample, Task
+from azr.records import Sample, Task
 
 PERCENTILES = (50, 90, 99, 100)
 THINK = "<think>"
@@ -41,7 +41,7 @@ class Monitor:
     ) -> dict[str, float]:
         """Write the flags of these samples and return metrics of their responses, of the programs of the stored tasks
         by kind, and of those new among them."""
-        samples = [sample for sample in samples if sample.finish_reason is not FinishReason.GIVEN_UP]
+        samples = [sample for sample in samples if sample.finish_reason != "given_up"]
         texts, repeated = await asyncio.to_thread(self._read, samples)
         findings = await self.reader.look_at(texts)
         for sample, found in zip(samples, findings, strict=True):

@@ -16,7 +16,7 @@ from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
 from azr.prompts import chat_template
 from azr.prompts.chat_template import Turn, choose_template, opens_thinking, render, render_conversation, turn_end
 from azr.prompts.token_text import SharedHeads, TokenArray, TokenTable
-from azr.records import Completion, FinishReason, PromptIds, Reason, Stops, Task
+from azr.records import Completion, PromptIds, Reason, Stops, Task
 from azr.tasks.base import TaskKind
 from azr.tasks.composites import GivenFunctions
 from azr.tasks.normalize import held_out_keys, is_program
@@ -206,13 +206,13 @@ class PromptCodec:
 
     def parse_response(self, completion: Completion, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
         """Return the sections with these labels in a response; None if it was cut off or is not in the format."""
-        if completion.finish_reason is not FinishReason.STOP:
+        if completion.finish_reason != "stop":
             return None
         return self._format.parse(self.answer_text(completion), labels)
 
     def unread_reason(self, completion: Completion) -> Reason:
         """Return why `parse_response` finds no sections in a response."""
-        if completion.finish_reason is not FinishReason.STOP:
+        if completion.finish_reason != "stop":
             return Reason.CUT_OFF
         if self.template is None or self.continues_examples:
             return Reason.NO_BLOCK

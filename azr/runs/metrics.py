@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from azr.records import COPIED, VALID, FinishReason, Role, Sample
+from azr.records import COPIED, VALID, Role, Sample
 from azr.selfplay.rewards import OVERLONG
 from azr.tasks.base import RejectReason, Verdict
 
@@ -147,7 +147,7 @@ def reward_metrics(samples: Sequence[Sample]) -> Metrics:
         metrics[f"{player}/trajectories"] = len(played)
         metrics[f"{player}/reward"] = _mean([sample.reward for sample in played if sample.reward is not None])
         metrics[f"{player}/response_length"] = _mean([sample.response_tokens or 0 for sample in played])
-        metrics[f"{player}/truncated"] = _mean([sample.finish_reason is FinishReason.LENGTH for sample in played])
+        metrics[f"{player}/truncated"] = _mean([sample.finish_reason == "length" for sample in played])
         if graded:
             metrics[f"{player}/accuracy"] = _mean(graded)
         if penalties := [sample.reward_parts[OVERLONG] for sample in played if OVERLONG in sample.reward_parts]:
@@ -248,12 +248,12 @@ def malformed_share(samples: Sequence[Sample], role: Role) -> float | None:
 
 def sampled(samples: Sequence[Sample], role: Role) -> list[Sample]:
     """Return the samples of a role of which the policy wrote at least a part."""
-    given_up = FinishReason.GIVEN_UP
+    given_up = "given_up"
     return [s for s in samples if s.role is role and s.finish_reason is not given_up and s.origin != "trace"]
 
 
 def _is_lost(sample: Sample) -> bool:
-    return sample.finish_reason is FinishReason.GIVEN_UP or sample.verdict in (RejectReason.LOST, Verdict.UNGRADED)
+    return sample.finish_reason == "given_up" or sample.verdict in (RejectReason.LOST, Verdict.UNGRADED)
 
 
 def throughput(tokens: Mapping[str, int], seconds: Mapping[str, float]) -> dict[str, float]:

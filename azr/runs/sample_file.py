@@ -18,7 +18,7 @@ import msgspec
 from blake3 import blake3
 
 from azr.errors import UserError
-from azr.records import VALID, FinishReason, PromptIds, Role, Sample, Task
+from azr.records import VALID, PromptIds, Sample, Task
 
 Decode = Callable[[PromptIds], str]
 """Token ids to text, special tokens included. Called from a thread."""
@@ -175,15 +175,15 @@ def _upgraded_answer(record: dict[str, Any]) -> dict[str, Any]:
     verdict, stated = record["verdict"], record["answer"]
     answer = None if stated is None else [("answer", stated)]
     is_graded = verdict != "ungraded"
-    unfinished = FinishReason.LENGTH if record["tokens"] else FinishReason.GIVEN_UP
+    unfinished = "length" if record["tokens"] else "given_up"
     return record | {
-        "role": Role.SOLVER,
+        "role": "solver",
         "kind": record["suite"],
         "problem_id": record["question"],
         "index": record["sample"],
         "response_tokens": record["tokens"],
         "tokens": (),
-        "finish_reason": unfinished if record["truncated"] else FinishReason.STOP,
+        "finish_reason": unfinished if record["truncated"] else "stop",
         "judgement": {"verdict": verdict, "answer": answer, "parts": record["parts"]},
         "accuracy": float(verdict == "right") if is_graded else None,
         "used": "recorded" if is_graded else "ungraded",
@@ -194,7 +194,7 @@ def _verdict_by_reward(record: dict[str, Any]) -> str:
     """Return the verdict that the parts of the reward imply; schema 1 has no other."""
     parts = record.get("reward_parts") or {}
     names = [name for name in parts if name != "overlong"]
-    if record.get("role") == Role.SOLVER:
+    if record.get("role") == "solver":
         return names[0] if names else ""
     return names[0] if len(names) == 1 and parts[names[0]] < 0 else VALID
 

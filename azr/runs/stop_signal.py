@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from azr.errors import RunEnded
-from azr.records import FinishReason, Reason, Role, Sample
+from azr.records import Reason, Role, Sample
 from azr.runs.metrics import malformed_share, sampled
 from azr.runs.sample_file import Decode
 
@@ -160,7 +160,7 @@ class MalformedAlarm:
 
 
 def _reason(malformed: Sample) -> str:
-    if malformed.finish_reason is FinishReason.LENGTH:
+    if malformed.finish_reason == "length":
         return Reason.CUT_OFF
     return (malformed.judgement.reason if malformed.judgement is not None else "") or "of no recorded reason"
 

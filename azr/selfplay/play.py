@@ -22,7 +22,7 @@ from azr.answering import GIVEN_UP, Executor, answer, given_up, task_problem
 from azr.concurrency import Phase, stable_seed, task_group
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Judgement, Reason, Role, Sample, Task
+from azr.records import Completion, Judgement, Reason, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem
 from azr.selfplay.proposer import Proposer, Shown
@@ -200,7 +200,7 @@ class SelfPlayStep:
         completion = completions[0] if completions else given_up(prompt)
         outcome: Task | RejectReason = RejectReason.LOST
         judgement = Judgement(verdict=RejectReason.LOST, detail=GIVEN_UP, reason=Reason.GIVEN_UP)
-        if completion.finish_reason is not FinishReason.GIVEN_UP:
+        if completion.finish_reason != "given_up":
             with self.phase("validate"):
                 outcome, judgement = await self.proposer.validate(kind, completion, shown, id=id, step=item.step)
         work, is_ordered = self._work[kind], self.config.run.deterministic
@@ -221,7 +221,7 @@ class SelfPlayStep:
                 judgement = replace(judgement, verdict=outcome, detail=detail, reason=Reason.ATTEMPTS_UNGRADED)
         sample = Sample(
             completion=completion,
-            role=Role.PROPOSER,
+            role="proposer",
             kind=kind,
             problem_id=id,
             group=f"propose:{item.name}-{kind}-{self._first_of_prompt(item.index):04d}",

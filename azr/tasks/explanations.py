@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
-from azr.records import Completion, FinishReason, Reason, Task
+from azr.records import Completion, Reason, Task
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.normalize import ENTRY, MAX_CHARS
 from azr.tasks.prompts import Section
@@ -56,7 +56,7 @@ def unreadable_reason(sections: Sequence[Section], asked: Sequence[Section]) -> 
 
 
 def _malformed(completion: Completion, sections: Sections, last_run: LastRun) -> str:
-    if completion.finish_reason is FinishReason.LENGTH:
+    if completion.finish_reason == "length":
         return f"cut off after {len(completion.response_ids)} tokens"
     if sections is None:
         return "no answer in the asked form was found"

@@ -23,7 +23,7 @@ from azr.cluster.gpu_turns import leave_gpu, return_to_gpu
 from azr.concurrency import Phase
 from azr.config import Config, PluginEstimator
 from azr.errors import RunEnded
-from azr.records import Completion, FinishReason, Sample
+from azr.records import Completion, Sample
 from azr.train.model_worker import StepReport
 from azr.train.profile import table
 from azr.train.train_batch import TrainBatch
@@ -74,10 +74,10 @@ class Learner:
         """
         if self._config.reward.overlong != "mask":
             return await self._learn(samples, step, critic_only)
-        cut_off = [sample for sample in samples if sample.finish_reason is FinishReason.LENGTH]
+        cut_off = [sample for sample in samples if sample.finish_reason == "length"]
         for sample in cut_off:
             sample.used = "cut off"
-        finished = [sample for sample in samples if sample.finish_reason is not FinishReason.LENGTH]
+        finished = [sample for sample in samples if sample.finish_reason != "length"]
         metrics = await self._learn(finished, step, critic_only)
         return metrics | {"policy": metrics.get("policy", {}) | {"masked": len(cut_off)}}
 

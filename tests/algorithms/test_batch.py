@@ -10,7 +10,7 @@ import torch
 from azr.algorithms.batch import Batch
 from azr.algorithms.packing import without_samples
 from azr.config import AlgorithmConfig, OffPolicyConfig
-from azr.records import Role, Sample
+from azr.records import Sample
 from tests.runs import factory
 from tests.runs.factory import completion
 
@@ -19,7 +19,7 @@ SFT = AlgorithmConfig(off_policy=OffPolicyConfig(loss="sft"))
 
 def sample(logprobs: Sequence[float], reward: float = 0.0, group: str = "g", trace_tokens: int = 0) -> Sample:
     made = completion(range(len(logprobs)), logprobs=logprobs)
-    return factory.sample(Role.SOLVER, reward=reward, group=group, trace_tokens=trace_tokens, completion=made)
+    return factory.sample("solver", reward=reward, group=group, trace_tokens=trace_tokens, completion=made)
 
 
 def with_advantages(batch: Batch, *advantages: float) -> Batch:
@@ -51,7 +51,7 @@ def test_tokens_of_traces_have_no_mismatch() -> None:
 def test_a_column_per_fact_of_the_samples() -> None:
     batch = Batch.from_samples([sample([-1.0, -2.0], 1.0), sample([-0.5], -1.0, "h")])
     assert batch.rewards == [1.0, -1.0] and batch.response_lengths == [2, 1] and batch.groups == ["g", "h"]
-    assert batch.kind_roles == [("deduction", Role.SOLVER)] * 2
+    assert batch.kind_roles == [("deduction", "solver")] * 2
     assert batch.seq_index_R.tolist() == [0, 0, 1]
     assert {name: column.tolist() for name, column in batch.policy_columns(AlgorithmConfig()).items()} == {
         "rollout_logprobs": [-1.0, -2.0, -0.5]

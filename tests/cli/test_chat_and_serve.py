@@ -22,7 +22,7 @@ import pytest
 
 from azr.cli.conversation import AnswerOptions, AnswerPrinter, Conversation
 from azr.cli.main import dispatch
-from azr.records import FinishReason, Stops
+from azr.records import Stops
 from azr.rollout.server import VARIABLE
 from azr.rollout.streaming import Piece
 from azr.runs.asked_model import open_model
@@ -82,14 +82,14 @@ async def test_an_answer_is_printed_as_it_comes_without_the_token_that_ends_it(m
             *most, last = codec.encode("four ü")
             for token in most:
                 yield Piece((token,), None)
-            yield Piece((last, codec.stops.token_ids[0]), FinishReason.STOP)
+            yield Piece((last, codec.stops.token_ids[0]), "stop")
 
     options = AnswerOptions(raw=False, max_response_tokens=20, context=512, temperature=0.5, seed=7)
     conversation: Any = Conversation(codec, Engine(), options)  # type: ignore[arg-type]
     ids, opened = conversation.prompt("2 + 2?")
     for seed in (7, 8):
         printer = AnswerPrinter(out := io.StringIO(), terminal=False, thinking=bool(opened))
-        assert await conversation.answer(ids, printer) is FinishReason.STOP
+        assert await conversation.answer(ids, printer) == "stop"
         assert printer.text == out.getvalue() == "four ü"
         assert asked.pop() == (ids, {"max_tokens": 20, "temperature": 0.5, "seed": seed})
     await conversation.answer([1] * 500, printer)

@@ -25,7 +25,7 @@ from azr.errors import UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import AnswerExecutor
 from azr.prompts.codec import PromptCodec
-from azr.records import NO_ROWS_TAKEN, Completion, FinishReason, Judgement, Reason, Role, RowsLeft, Sample
+from azr.records import NO_ROWS_TAKEN, Completion, Judgement, Reason, RowsLeft, Sample
 from azr.runs.metrics import malformed_share, sampled_tokens
 from azr.selfplay.play import StepResult
 from azr.selfplay.rewards import can_teach
@@ -75,7 +75,7 @@ class Sampler:
 
     def _completion(self, prompt_ids: list[int], text: str, ends: bool) -> Completion:
         ids = self.codec.encode(text) + [self.codec.stops.token_ids[0]] * ends
-        reason = FinishReason.STOP if ends else FinishReason.LENGTH
+        reason = "stop" if ends else "length"
         return completion(ids, prompt_ids, logprobs=-1.0, finish=reason)
 
 
@@ -114,18 +114,18 @@ async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, 
     for row in ROWS:
         group = [each for each in played.samples if each.group == f"data:0:{row['id']}"]
         assert {(each.role, each.kind, each.problem_id) for each in group} == {
-            (Role.SOLVER, row.get("source", "data"), row["id"])
+            ("solver", row.get("source", "data"), row["id"])
         }
         outcomes = Counter(each.judgement.verdict for each in group)
         assert outcomes == {"right": 1, "wrong": 1, "malformed": 2}, (row["id"], outcomes)
         assert sorted(each.reward for each in group) == [-0.25, -0.25, 0.0, 1.0]
         assert sum(each.accuracy for each in group) == 1.0
-        cut_off = [each for each in group if each.completion.finish_reason is FinishReason.LENGTH]
+        cut_off = [each for each in group if each.completion.finish_reason == "length"]
         assert [each.reward for each in cut_off] == [-0.25]
         assert cut_off[0].judgement.detail.startswith("cut off after")
         reasons = {each.judgement.reason for each in group if each.verdict == "malformed"}
         assert reasons == {Reason.UNCLOSED_THINKING, Reason.CUT_OFF}
-    assert malformed_share(played.samples, Role.SOLVER) == 0.5
+    assert malformed_share(played.samples, "solver") == 0.5
     assert {each.group.split(":")[1] for each in again.samples} == {"1"}, "another epoch makes other groups"
 
 
@@ -210,7 +210,7 @@ def test_scores_between_right_and_wrong_can_teach():
         for accuracy, score in grades:
             judged = Judgement(verdict="right" if accuracy else "wrong", score=score)
             used = "ungraded" if accuracy is None else "trained"
-            samples.append(sample(Role.SOLVER, "sums", judgement=judged, accuracy=accuracy, used=used))
+            samples.append(sample("solver", "sums", judgement=judged, accuracy=accuracy, used=used))
         return samples
 
     for teaches, grades in (

@@ -9,7 +9,7 @@ import pytest
 
 from azr.errors import UserError
 from azr.evaluation.answer_file import AnswerFile, read_answers, without_texts
-from azr.records import FinishReason, Sample
+from azr.records import Sample
 from azr.runs.sample_file import clean
 from azr.tasks.base import Verdict
 from tests.evaluation.written import FORMER, answers_to, protocol, write_former
@@ -157,6 +157,6 @@ def test_why_an_answer_of_the_former_schema_ended_is_told_by_its_length(tmp_path
     lines = (FORMER | cut_off, FORMER | given_up, FORMER | {"parts": {"base": True}})
     write_former(tmp_path / "a.gz", {"protocol": PROTOCOL}, *lines)
     first, second, third = read_answers(tmp_path / "a.gz")[1]
-    assert (first.finish_reason, first.judgement.answer, first.used) == (FinishReason.LENGTH, None, "recorded")
-    assert (second.finish_reason, second.verdict, second.used) == (FinishReason.GIVEN_UP, "ungraded", "ungraded")
-    assert third.finish_reason is FinishReason.STOP and third.judgement.parts == {"base": True}
+    assert (first.finish_reason, first.judgement.answer, first.used) == ("length", None, "recorded")
+    assert (second.finish_reason, second.verdict, second.used) == ("given_up", "ungraded", "ungraded")
+    assert third.finish_reason == "stop" and third.judgement.parts == {"base": True}

@@ -28,7 +28,7 @@ from azr.executor.pool import SandboxPool
 from azr.own_data import own_data
 from azr.prompts.chat_template import choose_template
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Judgement, Sample, Task
+from azr.records import Completion, Judgement, Sample, Task
 from azr.tasks.base import Verdict
 from azr.tasks.normalize import fingerprint, held_out_keys
 from azr.tasks.prompts import CompactFormat
@@ -81,7 +81,7 @@ class Model:
         return [self._completion(prompt_ids, text) for text in texts[:n]]
 
     def _completion(self, prompt_ids, text: str) -> Completion:
-        reason = FinishReason.LENGTH if text == self._cut_off else FinishReason.STOP
+        reason = "length" if text == self._cut_off else "stop"
         return factory.completion(self._codec.encode(text), prompt_ids, finish=reason)
 
 
@@ -148,7 +148,7 @@ async def test_words_are_asked_by_the_template_and_the_last_answer_counts(words:
     answers = await ask(words, model, [question])
     assert verdicts(answers)[:3] == [Verdict.RIGHT, Verdict.RIGHT, Verdict.WRONG]
     # An answer that was cut off after its box states it all the same.
-    assert answers[3].verdict == Verdict.RIGHT and answers[3].finish_reason is FinishReason.LENGTH
+    assert answers[3].verdict == Verdict.RIGHT and answers[3].finish_reason == "length"
     assert answers[4].verdict == Verdict.MALFORMED
     assert [answers[at].judgement.detail for at in (0, 2)] == ["", "a right answer is 2"]
     assert answers[0].prompt.endswith("User: 1 + 1?\nAssistant: <think>")

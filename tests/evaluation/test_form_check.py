@@ -22,14 +22,14 @@ def check(*cells: Cell) -> FormCheck:
 
 
 def of_form(form: str, temperature: float, proposal: str, answer: str) -> tuple[Cell, Cell]:
-    proposals = cell(form, Role.PROPOSER, temperature, proposal, RejectReason.MALFORMED)
-    return proposals, cell(form, Role.SOLVER, temperature, answer, Verdict.WRONG)
+    proposals = cell(form, "proposer", temperature, proposal, RejectReason.MALFORMED)
+    return proposals, cell(form, "solver", temperature, answer, Verdict.WRONG)
 
 
 def test_shares_of_a_cell():
-    proposals = cell("tokenizer", Role.PROPOSER, 1.0, VALID, RejectReason.FAILED, RejectReason.MALFORMED, VALID)
+    proposals = cell("tokenizer", "proposer", 1.0, VALID, RejectReason.FAILED, RejectReason.MALFORMED, VALID)
     assert (proposals.well_formed, proposals.good, proposals.tokens) == (0.75, 0.5, 0)
-    answers = cell("tokenizer", Role.SOLVER, 1.0, Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED)
+    answers = cell("tokenizer", "solver", 1.0, Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED)
     assert (answers.well_formed, answers.good) == (0.5, 0.25)
 
 

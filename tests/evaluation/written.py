@@ -8,7 +8,7 @@ from typing import Any
 
 from azr.evaluation.answer_file import AnswerFile
 from azr.evaluation.report import ANSWERS
-from azr.records import Judgement, Role, Sample
+from azr.records import Judgement, Sample
 from azr.tasks.base import Verdict
 
 
@@ -28,7 +28,7 @@ def answers_to(
         made["accuracy"] = float(verdict is Verdict.RIGHT)
         if verdict is Verdict.UNGRADED:
             made |= {"accuracy": None, "used": "ungraded"}
-        asked = {"role": Role.SOLVER, "kind": suite, "problem_id": question, "group": group, "index": index}
+        asked = {"role": "solver", "kind": suite, "problem_id": question, "group": group, "index": index}
         answers.append(Sample(**asked, **text, **made))
     return answers
 

@@ -29,12 +29,12 @@ def task(id: str, *, kind: str = "deduction", body: str = "return a", **change: 
 
 
 def proposal(id: str, verdict: str = "valid", detail: str = "", text: str = "a proposal", **change: object) -> Sample:
-    return _sample(Role.PROPOSER, id, f"propose:{id}", verdict, detail, text, **change)
+    return _sample("proposer", id, f"propose:{id}", verdict, detail, text, **change)
 
 
 def answer(id: str, verdict: str = "right", detail: str = "", text: str = "an answer", **change: object) -> Sample:
     group = str(change.pop("group", f"estimate:{id}"))
-    return _sample(Role.SOLVER, id, group, verdict, detail, text, **change)
+    return _sample("solver", id, group, verdict, detail, text, **change)
 
 
 def _sample(role: Role, id: str, group: str, verdict: str, detail: str, text: str, **change: object) -> Sample:
@@ -44,7 +44,7 @@ def _sample(role: Role, id: str, group: str, verdict: str, detail: str, text: st
     is_trained = change.get("used", "trained") == "trained"
     settings: dict[str, object] = {
         "kind": "deduction", "reward_parts": {verdict: reward},
-        "accuracy": float(verdict == "right") if role is Role.SOLVER else None,
+        "accuracy": float(verdict == "right") if role == "solver" else None,
         "judgement": Judgement(verdict=verdict, detail=detail, answer=(("output", text),)),
         "advantage": 0.5 if is_trained else None, "mismatch": 0.01 if is_trained else None, **change,
     }  # fmt: skip
@@ -90,7 +90,7 @@ def eval_answer(
 ) -> Sample:  # fmt: skip
     read_as = None if answer is None else (("answer", answer),)
     return Sample(
-        role=Role.SOLVER, kind=suite, problem_id=question, group="deduction", index=index,
+        role="solver", kind=suite, problem_id=question, group="deduction", index=index,
         prompt=f"What is {question}?", response=response or f"{verdict} answer", response_tokens=7,
         judgement=Judgement(verdict=Verdict(verdict), detail=detail, answer=read_as), used="recorded",
     )  # fmt: skip

@@ -14,7 +14,6 @@ from azr.monitoring.monitor import Monitor, SafetyStop, flag_metrics
 from azr.monitoring.reader import Findings, Text, TextReader
 from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Measures, Rule, Screen, patterns_of
 from azr.prepare import prepare
-from azr.records import Role
 from tests.runs.factory import sample
 
 SCREEN = Screen.read(DEFAULT)
@@ -99,7 +98,7 @@ async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkey
 
 
 def test_another_models_traces_are_flagged_and_stop_nothing() -> None:
-    samples = [sample(Role.SOLVER, trace_tokens=tokens) for tokens in (2, 1, 0)]
+    samples = [sample("solver", trace_tokens=tokens) for tokens in (2, 1, 0)]
     for each in samples:
         each.flags = [("harm", 0, 1)]
     metrics = flag_metrics(["harm"], samples, [Findings(flags=[], mixed=False, comment_heavy=None)] * 3)
@@ -135,7 +134,7 @@ SCREEN_OF_NEEDLES = Screen((Rule(name="needle", patterns=("needle",)),), (re.com
 
 async def test_flags_are_written_into_the_samples_and_what_was_given_up_is_not_looked_at() -> None:
     lengths = {"length": 2}, {"length": 0, "finish": "given_up"}, {"length": 2}, {"length": 4}
-    samples = [sample(Role.SOLVER, "data", **each) for each in lengths]
+    samples = [sample("solver", "data", **each) for each in lengths]
     looks: Any = Looks("a needle", "aaa", "nothing")
     metrics = await Monitor(looks, looks, ["needle"]).watch(samples, {})
     assert [each.flags for each in samples] == [[("needle", 2, 8)], [], [], []]

@@ -37,7 +37,7 @@ from azr.plan.memory import (
 )
 from azr.plan.planner import Plan, make_plan, plan_run, suggest, text
 from azr.prepare import contradictions
-from azr.records import Completion, FinishReason
+from azr.records import Completion
 from playground.azr_coder7b_ppo import config as recipe
 from tests.recipes import recipes
 
@@ -133,7 +133,7 @@ def test_activations_of_the_mini_are_what_autograd_keeps():
 
     ids = tuple(torch.randint(5, 600, (tokens,)).tolist())
     batch = pack([Completion(prompt_ids=ids[:1], response_ids=ids[1:], logprobs=0.0,
-                             finish_reason=FinishReason.LENGTH, weight_versions=0)])  # fmt: skip
+                             finish_reason="length", weight_versions=0)])  # fmt: skip
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         network(batch, 1.0)
     role = ModelRole(name="policy", shape=shape, parameters=shape.parameters, trained=shape.parameters, has_head=True)

@@ -17,7 +17,7 @@ from azr.algorithms.batch import Batch
 from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.plugins import load_plugins, loading, plugin_processes
-from azr.records import Role, Sample, Task
+from azr.records import Sample, Task
 from azr.runs.sample_file import JsonLines, read_tasks
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.rewards import reward_proposal
@@ -315,7 +315,7 @@ def bad(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, processes
 async def pay(proposer: str = "learnability", *bonuses: str) -> dict[str, float] | None:
     """Return the parts of a proposal's reward; None if it has none."""
     config = RewardConfig(proposer=proposer, intrinsic=IntrinsicRewardConfig(bonuses=bonuses))
-    proposal = Sample(role=Role.PROPOSER, kind=TASK.kind, problem_id=TASK.id, group="propose:x", used="recorded")
+    proposal = Sample(role="proposer", kind=TASK.kind, problem_id=TASK.id, group="propose:x", used="recorded")
     await reward_proposal(proposal, TASK, [TASK], lambda: [TASK, TASK], config, 100)
     assert (proposal.used == "trained") == (proposal.reward is not None), "nothing is learned from what is not paid"
     return proposal.reward_parts if proposal.reward is not None else None
@@ -349,7 +349,7 @@ async def test_a_proposal_that_a_reward_or_bonus_fails_over_is_not_paid(bad, nam
     assert await pay("medium") == {"medium": 0.5}
 
 
-PLAYERS = [("deduction", Role.SOLVER)] * 4
+PLAYERS = [("deduction", "solver")] * 4
 BATCH = Batch(rewards=[1.0, 0.0, -1.0, 0.5], response_lengths=[2, 3, 1, 0], kind_roles=PLAYERS, groups=list("aabb"))
 
 

@@ -47,7 +47,7 @@ def load(folder: Path, config: Config | None = None, **values) -> PromptCodec:
     return PromptCodec.load(override(config or Config(), {"model.path": str(folder), **values}))
 
 
-def completion(codec: PromptCodec, text: str, reason: FinishReason = FinishReason.STOP) -> Completion:
+def completion(codec: PromptCodec, text: str, reason: FinishReason = "stop") -> Completion:
     return factory.completion(codec.encode(text), finish=reason)
 
 
@@ -158,7 +158,7 @@ def test_a_response_is_read_with_the_block_that_its_prompt_opened(name, folders)
         said = completion(codec, style.response(sections) + "\nExercise ")
         assert codec.parse_response(replace(said, prompt_ids=prompt), kind.labels) == sections
         assert codec.parse_response(said, kind.labels) != sections
-        cut_off = replace(said, prompt_ids=prompt, finish_reason=FinishReason.LENGTH)
+        cut_off = replace(said, prompt_ids=prompt, finish_reason="length")
         assert codec.parse_response(cut_off, kind.labels) is None
     assert codec.stops.strings == ("```\n\n", "\nExercise ")
 
@@ -176,7 +176,7 @@ def test_every_end_token_of_the_model_ends_a_response(folders):
     assert codec.stops.token_ids == tuple(sorted(ends))
     for token in ("<|endoftext|>", "<|im_end|>", "", ">\n\nUser: thanks"):
         assert codec.parse_response(completion(codec, answer + token)) == (Section("output", "3"),)
-    assert codec.parse_response(completion(codec, answer, FinishReason.LENGTH)) is None
+    assert codec.parse_response(completion(codec, answer, "length")) is None
 
 
 def test_the_format_reward_is_the_configured_one(folders):

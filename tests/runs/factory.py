@@ -21,7 +21,7 @@ def proposals(
     rates = [*[None] * len(verdicts), *solve_rates, *[None] * proposed]
     return [
         sample(
-            Role.PROPOSER, kind, reward=None, group=f"propose:{index}", verdict=verdict, solve_rate=rates[index]
+            "proposer", kind, reward=None, group=f"propose:{index}", verdict=verdict, solve_rate=rates[index]
         )
         for index, verdict in enumerate([*verdicts, *[VALID] * (proposed - len(verdicts))])
     ]  # fmt: skip
@@ -32,7 +32,7 @@ def completion(
     prompt_ids: Sequence[int] = (1,),
     *,
     logprobs: object = 0.0,
-    finish: FinishReason = FinishReason.STOP,
+    finish: FinishReason = "stop",
     versions: object = 0,
 ) -> Completion:
     """A completion; one number stands for all tokens."""

@@ -28,13 +28,13 @@ from tests.runs.factory import Clock, completion, proposals, sample
 def test_samples_become_means_per_kind_and_role() -> None:
     metrics = reward_metrics(
         [
-            sample(Role.SOLVER, reward=1.0, accuracy=1.0, length=4),
-            sample(Role.SOLVER, reward=-0.5, accuracy=0.0, length=8, finish="length", used="cut off"),
-            sample(Role.PROPOSER, "abduction", reward=0.25, version=5, used="recorded"),
-            sample(Role.SOLVER, reward=1.0, accuracy=1.0, version=9, used="estimate"),
-            sample(Role.SOLVER, reward=1.0, accuracy=1.0, version=9, used="stale"),
-            sample(Role.SOLVER, reward=None, version=9, used="ungraded"),
-            sample(Role.PROPOSER, reward=None, version=9, used="recorded"),
+            sample("solver", reward=1.0, accuracy=1.0, length=4),
+            sample("solver", reward=-0.5, accuracy=0.0, length=8, finish="length", used="cut off"),
+            sample("proposer", "abduction", reward=0.25, version=5, used="recorded"),
+            sample("solver", reward=1.0, accuracy=1.0, version=9, used="estimate"),
+            sample("solver", reward=1.0, accuracy=1.0, version=9, used="stale"),
+            sample("solver", reward=None, version=9, used="ungraded"),
+            sample("proposer", reward=None, version=9, used="recorded"),
         ]
     )
     proposer = {"trajectories": 1, "reward": 0.25, "response_length": 2.0, "truncated": 0.0}
@@ -46,9 +46,9 @@ def test_samples_become_means_per_kind_and_role() -> None:
 
 def test_what_traces_wrote_or_began_is_apart() -> None:
     played = [
-        sample(Role.SOLVER, reward=-0.5, accuracy=0.0, length=4, version=3),
-        sample(Role.SOLVER, reward=1.0, accuracy=1.0, length=8, version=9, trace_tokens=8),
-        sample(Role.SOLVER, reward=0.0, accuracy=0.0, length=6, version=2, trace_tokens=5),
+        sample("solver", reward=-0.5, accuracy=0.0, length=4, version=3),
+        sample("solver", reward=1.0, accuracy=1.0, length=8, version=9, trace_tokens=8),
+        sample("solver", reward=0.0, accuracy=0.0, length=6, version=2, trace_tokens=5),
     ]
     metrics = reward_metrics(played)
     assert metrics["weight_version"] == 3 and metrics["deduction/solver/trajectories"] == 1
@@ -63,7 +63,7 @@ def test_what_traces_wrote_or_began_is_apart() -> None:
 
 
 def test_what_length_cost_is_known_where_it_cost() -> None:
-    costly = [sample(Role.SOLVER, reward_parts={"right": 1.0, "overlong": penalty}) for penalty in (-0.5, 0.0)]
+    costly = [sample("solver", reward_parts={"right": 1.0, "overlong": penalty}) for penalty in (-0.5, 0.0)]
     metrics = reward_metrics(costly)
     assert metrics["deduction/solver/overlong"] == -0.25
 
@@ -91,7 +91,7 @@ def test_what_was_not_measured_has_no_key() -> None:
 
 def test_rates_of_a_step_are_read_from_its_metrics() -> None:
     samples = proposals(4, Counter({RejectReason.FAILED: 1}), [1.0] * 3) + proposals(4, kind="abduction")
-    samples += [sample(Role.SOLVER, accuracy=1.0), sample(Role.SOLVER, "abduction", accuracy=0.0)]
+    samples += [sample("solver", accuracy=1.0), sample("solver", "abduction", accuracy=0.0)]
     metrics = step_metrics(samples, [], 2, {})
     assert valid_rate(metrics) == 7 / 8
     assert solve_rates(metrics) == {"abduction": 0.0, "deduction": 1.0}
@@ -102,7 +102,7 @@ def given_up(role: Role, group: str) -> Sample:
 
 
 def test_a_proposal_that_the_engine_gave_up_is_lost() -> None:
-    metrics = funnel_metrics("deduction", [*proposals(2), given_up(Role.PROPOSER, "propose:2")], 4)
+    metrics = funnel_metrics("deduction", [*proposals(2), given_up("proposer", "propose:2")], 4)
     assert metrics["deduction/proposer/funnel/proposed"] == 3 and metrics["deduction/proposer/funnel/lost"] == 1
     assert metrics["deduction/proposer/funnel/valid"] == 2 and metrics["deduction/proposer/valid_rate"] == 1.0
 
@@ -110,10 +110,10 @@ def test_a_proposal_that_the_engine_gave_up_is_lost() -> None:
 def test_tokens_are_those_that_were_sampled_in_each_phase() -> None:
     samples = [
         *proposals(2),
-        given_up(Role.SOLVER, "estimate:a"),
-        sample(Role.SOLVER, length=5),
-        sample(Role.SOLVER, length=7, trace_tokens=4, group="data:0:a"),
-        sample(Role.SOLVER, length=7, trace_tokens=7, group="data:0:a"),
+        given_up("solver", "estimate:a"),
+        sample("solver", length=5),
+        sample("solver", length=7, trace_tokens=4, group="data:0:a"),
+        sample("solver", length=7, trace_tokens=7, group="data:0:a"),
     ]
     assert sampled_tokens(samples) == {"propose": 4, "estimate": 0, "solve": 8}
 
@@ -121,34 +121,34 @@ def test_tokens_are_those_that_were_sampled_in_each_phase() -> None:
 def test_what_was_lost_given_up_or_not_graded_is_ungraded() -> None:
     samples = [
         *proposals(3, Counter({RejectReason.LOST: 1, RejectReason.FAILED: 1})),
-        given_up(Role.SOLVER, "solve:a"),
-        sample(Role.SOLVER, verdict="ungraded", reward=None),
-        sample(Role.SOLVER, verdict="wrong"),
+        given_up("solver", "solve:a"),
+        sample("solver", verdict="ungraded", reward=None),
+        sample("solver", verdict="wrong"),
     ]
     assert num_ungraded(samples) == 3
 
 
 def test_malformed_shares_are_of_what_a_role_sampled() -> None:
     samples = [
-        sample(Role.SOLVER, verdict="malformed"),
-        sample(Role.SOLVER, verdict="right"),
-        sample(Role.SOLVER, verdict="right", finish="length"),
-        sample(Role.SOLVER, verdict="wrong", used="estimate"),
-        sample(Role.SOLVER, verdict="malformed", trace_tokens=2),
-        given_up(Role.SOLVER, "solve:a"),
+        sample("solver", verdict="malformed"),
+        sample("solver", verdict="right"),
+        sample("solver", verdict="right", finish="length"),
+        sample("solver", verdict="wrong", used="estimate"),
+        sample("solver", verdict="malformed", trace_tokens=2),
+        given_up("solver", "solve:a"),
     ]
-    assert malformed_share(samples, Role.SOLVER) == 0.5 and malformed_share(samples, Role.PROPOSER) is None
+    assert malformed_share(samples, "solver") == 0.5 and malformed_share(samples, "proposer") is None
 
 
 def test_malformed_and_ungraded_are_counted_by_reason_whatever_they_were_used_for() -> None:
     samples = [
-        sample(Role.SOLVER, "math", judgement=Judgement(verdict="malformed", reason=Reason.NO_BOX), used="unlearnable"),
-        sample(Role.SOLVER, "math", judgement=Judgement(verdict="malformed", reason=Reason.NO_BOX), used="stale"),
-        sample(Role.SOLVER, "math", judgement=Judgement(verdict="ungraded", reason=Reason.GRADER_FAILED), reward=None),
-        sample(Role.SOLVER, "math", judgement=Judgement(verdict="malformed", reason=Reason.CUT_OFF), trace_tokens=2),
-        sample(Role.PROPOSER, judgement=Judgement(verdict="lost", reason=Reason.LOST)),
-        sample(Role.PROPOSER, judgement=Judgement(verdict="duplicate")),
-        sample(Role.SOLVER, "math", judgement=None),
+        sample("solver", "math", judgement=Judgement(verdict="malformed", reason=Reason.NO_BOX), used="unlearnable"),
+        sample("solver", "math", judgement=Judgement(verdict="malformed", reason=Reason.NO_BOX), used="stale"),
+        sample("solver", "math", judgement=Judgement(verdict="ungraded", reason=Reason.GRADER_FAILED), reward=None),
+        sample("solver", "math", judgement=Judgement(verdict="malformed", reason=Reason.CUT_OFF), trace_tokens=2),
+        sample("proposer", judgement=Judgement(verdict="lost", reason=Reason.LOST)),
+        sample("proposer", judgement=Judgement(verdict="duplicate")),
+        sample("solver", "math", judgement=None),
     ]
     assert reason_metrics(samples) == {
         "math/solver/malformed/no_box": 2,
@@ -162,20 +162,20 @@ def test_malformed_and_ungraded_are_counted_by_reason_whatever_they_were_used_fo
 
 def test_parts_that_graders_of_rows_give_are_metrics() -> None:
     samples = [
-        sample(Role.SOLVER, "math", group="data:0:1", judgement=Judgement(verdict="wrong", parts=parts))
+        sample("solver", "math", group="data:0:1", judgement=Judgement(verdict="wrong", parts=parts))
         for parts in ({"style": 0.25, "short": True}, {"style": 0.75, "short": False}, {"style": 0.5}, {})
     ]
-    own = sample(Role.SOLVER, judgement=Judgement(verdict="right", parts={"base": True}))
+    own = sample("solver", judgement=Judgement(verdict="right", parts={"base": True}))
     assert part_metrics([*samples, own]) == {"math/solver/parts/style": 0.5, "math/solver/parts/short": 0.5}
 
 
 def versions(*versions: int, used: str = "trained") -> Sample:
-    return sample(Role.SOLVER, completion=completion(versions, versions=versions), used=used)
+    return sample("solver", completion=completion(versions, versions=versions), used=used)
 
 
 def test_ages_are_of_the_sampled_tokens_that_are_trained_on() -> None:
     samples = [versions(4, 5), versions(5, 5, used="cut off"), versions(2, 5, used="stale")]
-    samples += [versions(1, used="estimate"), sample(Role.SOLVER, trace_tokens=2, version=0)]
+    samples += [versions(1, used="estimate"), sample("solver", trace_tokens=2, version=0)]
     assert staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.25, "max": 1.0, "mixed": 0.5}
     assert staleness_metrics([], 5) == {"dropped": 0.0}
 

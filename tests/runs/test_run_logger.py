@@ -13,7 +13,7 @@ import pytest
 from azr.config import Config, DataConfig, RunConfig
 from azr.errors import UserError
 from azr.hashed_files import hash_file
-from azr.records import PromptIds, Role, Task
+from azr.records import PromptIds, Task
 from azr.runs.metrics import Metrics
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
@@ -39,7 +39,7 @@ async def step(logger: RunLogger, number: int, loss: float = 0.5) -> Metrics:
     logger.begin_step()
     with logger.phase("solve"):
         await asyncio.sleep(0.01)
-    samples = [sample(Role.SOLVER, accuracy=number - 1.0), sample(Role.PROPOSER)]
+    samples = [sample("solver", accuracy=number - 1.0), sample("proposer")]
     samples += proposals(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])
     timing = logger.step_timing()
     await logger.log_rollouts(number, samples, decode)
@@ -78,7 +78,7 @@ async def test_texts_are_written_beside_the_next_step(tmp_path: Path) -> None:
         threads.add(threading.get_ident())
         return "text"
 
-    await logger.log_rollouts(1, [sample(Role.SOLVER)], slow)
+    await logger.log_rollouts(1, [sample("solver")], slow)
     assert not logger.run.rollouts(1).exists()
     flushing = asyncio.ensure_future(logger.flush())
     await asyncio.sleep(0.05)
@@ -93,7 +93,7 @@ async def test_texts_are_written_beside_the_next_step(tmp_path: Path) -> None:
 async def test_texts_that_could_not_be_written_end_the_run(next_call: str, tmp_path: Path) -> None:
     logger = opened(config(tmp_path))
     logger.run.rollouts(1).with_name(".step_000001.jsonl.gz").mkdir()
-    await logger.log_rollouts(1, [sample(Role.SOLVER)], decode)
+    await logger.log_rollouts(1, [sample("solver")], decode)
     for _ in range(2):
         with pytest.raises(IsADirectoryError):
             await (logger.flush() if next_call == "flush" else logger.log_rollouts(2, [], decode))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from azr.records import NO_TOKENS, Judgement, Role, Sample
+from azr.records import NO_TOKENS, Judgement, Sample
 from azr.runs.sample_file import FIELDS, SCHEMA, read_sample, sample_line, token_texts, write_samples
 from tests.runs.factory import sample
 
@@ -26,9 +26,9 @@ def lines(path: Path) -> list[bytes]:
 def test_samples_are_written_as_they_are_with_their_texts(tmp_path: Path) -> None:
     path = tmp_path / "step_000003.jsonl.gz"
     judgement = Judgement(verdict="right", detail="why", answer=(("output", "4"),), parts={"base": True})
-    solver = sample(Role.SOLVER, accuracy=1.0, judgement=judgement, advantage=0.25, mismatch=0.125)
+    solver = sample("solver", accuracy=1.0, judgement=judgement, advantage=0.25, mismatch=0.125)
     solver.flags, solver.tokens = [("harm", 0, 1)], [("", -0.5, -0.25), ("", None, None)]
-    write_samples(path, 3, [solver, sample(Role.PROPOSER, used="recorded")], lambda ids: " ".join(map(str, ids)))
+    write_samples(path, 3, [solver, sample("proposer", used="recorded")], lambda ids: " ".join(map(str, ids)))
     written, proposer = map(json.loads, lines(path))
     assert written == {
         "step": 3,
@@ -71,8 +71,8 @@ def test_samples_are_written_as_they_are_with_their_texts(tmp_path: Path) -> Non
 
 
 def test_prompts_of_a_group_are_decoded_once(tmp_path: Path) -> None:
-    first = sample(Role.SOLVER)
-    group, decoded = [first, replace(first), sample(Role.SOLVER)], list[int]()
+    first = sample("solver")
+    group, decoded = [first, replace(first), sample("solver")], list[int]()
     write_samples(tmp_path / "a.gz", 1, group, lambda ids: decoded.append(len(ids)) or "text")
     assert decoded == [3, 2, 2, 3, 2]
 
@@ -89,7 +89,7 @@ def test_texts_of_tokens_add_up_though_they_depend_on_those_before() -> None:
 
 def test_a_line_says_what_a_trace_gave(tmp_path: Path) -> None:
     path = tmp_path / "step_000003.jsonl.gz"
-    begun, whole = (sample(Role.SOLVER, trace_tokens=tokens) for tokens in (1, 2))
+    begun, whole = (sample("solver", trace_tokens=tokens) for tokens in (1, 2))
     write_samples(path, 3, [begun, whole], lambda ids: "")
     said = [[line[name] for name in ("trace_tokens", "weight_versions")] for line in map(json.loads, lines(path))]
     assert said == [[1, [[4, 1]]], [2, []]]
@@ -105,7 +105,7 @@ def test_a_step_without_samples_is_an_empty_file(tmp_path: Path) -> None:
 def test_samples_that_cannot_be_written_whole_do_not_appear(tmp_path: Path) -> None:
     path = tmp_path / "step_000001.jsonl.gz"
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_samples(path, 1, [sample(Role.SOLVER, reward=math.nan)], str)
+        write_samples(path, 1, [sample("solver", reward=math.nan)], str)
     assert not path.exists()
 
 
@@ -126,7 +126,7 @@ def test_a_line_of_schema_3_is_read_as_a_sample() -> None:
         trained=False, advantage=None, mismatch=None, trace_tokens=2, flags=[["harm", 1, 2]],
     )  # fmt: skip
     assert whole == Sample(
-        step=1, role=Role.SOLVER, kind="deduction", problem_id="t", group="solve:000001:t", prompt="p", response="r",
+        step=1, role="solver", kind="deduction", problem_id="t", group="solve:000001:t", prompt="p", response="r",
         prompt_tokens=9, response_tokens=7, weight_versions=[(0, 7)], trace_tokens=2,
         judgement=Judgement(verdict="malformed", detail="cut off", answer=(("output", "4"),)), accuracy=0.0,
         reward=-0.5, reward_parts={"wrong": -0.5}, used="recorded", flags=[("harm", 1, 2)], schema=3,
@@ -151,7 +151,7 @@ def test_schema_1_implies_its_verdict_by_the_reward(change: dict[str, object], v
 
 
 def test_half_a_surrogate_pair_is_read_as_its_escape() -> None:
-    odd = sample(Role.SOLVER, judgement=Judgement(verdict="wrong", detail="'\ud800'"))
+    odd = sample("solver", judgement=Judgement(verdict="wrong", detail="'\ud800'"))
     odd.response = "\ud800 is it"
     read = read_sample(sample_line(odd))
     assert (read.response, read.schema) == ("\\ud800 is it", SCHEMA)
@@ -169,7 +169,7 @@ def test_half_a_surrogate_pair_is_read_as_its_escape() -> None:
         (b'{"step": 3}', "it is no Sample"),
         (json.dumps({**FORMER, "role": "judge"}).encode(), "it is no Sample"),
         (json.dumps({**FORMER, "schema": 99}).encode(), "schema 99 is newer than 4: update azr"),
-        (sample_line(sample(Role.SOLVER, schema=5)), "schema 5 is newer than 4: update azr"),
+        (sample_line(sample("solver", schema=5)), "schema 5 is newer than 4: update azr"),
     ],
 )
 def test_what_is_no_sample_is_a_sentence(line: bytes, said: str) -> None:

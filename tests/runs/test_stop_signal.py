@@ -136,7 +136,7 @@ def alarm(lines: list[str], *, stop: bool = True) -> MalformedAlarm:
 
 def test_one_line_shows_a_response_as_it_was_sampled_and_where_to_look() -> None:
     lines: list[str] = []
-    alarm(lines).observe("step 3", bad(Role.PROPOSER, "a\nb<|im_end|>", cut_off=2) + fine(Role.SOLVER), LOOK)
+    alarm(lines).observe("step 3", bad("proposer", "a\nb<|im_end|>", cut_off=2) + fine("solver"), LOOK)
     assert lines == [
         "ALARM: 9 of 10 proposer responses of step 3 were malformed or cut off (7 no block, 2 cut off); one of them "
         f"reads 'a\\nb<|im_end|>'; all texts are in {LOOK}; what is asked is shown by azr prompts RECIPE"
@@ -153,12 +153,12 @@ def test_three_rounds_of_one_role_in_a_row_end_the_run() -> None:
     lines: list[str] = []
     watch = alarm(lines)
     for solver in (bad, bad, fine, bad, bad):
-        watch.observe("a round", solver(Role.SOLVER) + fine(Role.PROPOSER))
+        watch.observe("a round", solver("solver") + fine("proposer"))
         watch.raise_if_over()
-    unasked = sample(Role.SOLVER, finish="given_up", length=0, verdict="ungraded")
-    watch.observe("a round without solvers", [unasked, *bad(Role.PROPOSER)])
+    unasked = sample("solver", finish="given_up", length=0, verdict="ungraded")
+    watch.observe("a round without solvers", [unasked, *bad("proposer")])
     watch.raise_if_over()
-    watch.observe("a round", bad(Role.SOLVER) + bad(Role.PROPOSER))
+    watch.observe("a round", bad("solver") + bad("proposer"))
     with pytest.raises(RunEnded, match=r"Over 80% of the solver responses .* in 3 rounds in a row"):
         watch.raise_if_over()
     assert len(lines) == 7
@@ -168,6 +168,6 @@ def test_the_alarm_goes_on_without_an_end_where_it_may_not_stop() -> None:
     lines: list[str] = []
     watch = alarm(lines, stop=False)
     for _ in range(5):
-        watch.observe("a round", bad(Role.SOLVER))
+        watch.observe("a round", bad("solver"))
         watch.raise_if_over()
     assert len(lines) == 5

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from azr.experiment import drop_stale
-from azr.records import Role, Sample
+from azr.records import Sample
 from azr.runs.metrics import staleness_metrics
 from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.play import StepResult
@@ -62,7 +62,7 @@ async def test_leaving_ends_what_is_under_way() -> None:
 
 def sample(*versions: int, trace_tokens: int = 0) -> Sample:
     made = completion(range(len(versions)), versions=np.array(versions, np.int32))
-    return factory.sample(Role.SOLVER, completion=made, trace_tokens=trace_tokens)
+    return factory.sample("solver", completion=made, trace_tokens=trace_tokens)
 
 
 def kept(samples: list[Sample], version: int, staleness: int) -> list[list[int]]:

@@ -15,7 +15,7 @@ import pytest
 from azr.config import ClusterConfig, Config, RolloutConfig, RunConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.prepare import contradictions
-from azr.records import Completion, Role, Sample
+from azr.records import Completion, Sample
 from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem, write_journal
@@ -140,7 +140,7 @@ async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_n
     assert again.asked["<|deduction|>"] == 0
     assert funnel(second, "deduction").proposed == 11 and not journal.left_over[2]
     assert [task.id for task in second.stored] == ["000001-deduction-0007"]
-    both = Counter(t.problem_id for t in (*trained(first), *trained(second)) if t.role is Role.PROPOSER)
+    both = Counter(t.problem_id for t in (*trained(first), *trained(second)) if t.role == "proposer")
     assert set(both.values()) == {1} and len(both) == 20
     solved = Counter(t.group for t in trained(second) if t.problem_id == "000001-deduction-0007")
     id = "000001-deduction-0007"
@@ -346,7 +346,7 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
 
 
 def check(result: StepResult, buffer: TaskBuffer, proposals: Counter[str]) -> None:
-    proposed = [sample for sample in result.samples if sample.role is Role.PROPOSER]
+    proposed = [sample for sample in result.samples if sample.role == "proposer"]
     proposals.update(sample.problem_id for sample in proposed)
     valid = {sample.problem_id for sample in proposed if sample.verdict == "valid"}
     assert {task.id for task in result.stored} == valid, "valid proposals are stored, each once"
@@ -389,7 +389,7 @@ def played(config: Config, engine: Dice, number: int = 1, journal: Journal | Non
 
 def learnable(result: StepResult) -> list[bool]:
     """Whether each proposal became a learnable task, in the order of their indices."""
-    proposed = sorted((each for each in result.samples if each.role is Role.PROPOSER), key=lambda each: each.problem_id)
+    proposed = sorted((each for each in result.samples if each.role == "proposer"), key=lambda each: each.problem_id)
     return [each.solve_rate is not None and 0 < each.solve_rate < 1 for each in proposed]
 
 
@@ -410,7 +410,7 @@ def test_as_few_are_proposed_as_hold_enough_learnable_tasks_and_the_same_ones_in
     useful = learnable(first)
     assert len(useful) == WANTED * ASKS or (sum(useful) == WANTED and useful[-1])
     assert sum(each.phase == "solve" and each.used == "trained" for each in first.samples) == 6
-    assert all(each.used == "trained" for each in first.samples if each.role is Role.PROPOSER)
+    assert all(each.used == "trained" for each in first.samples if each.role == "proposer")
     for group in groups(first.samples):
         differ = len({each.accuracy for each in group}) > 1
         assert {each.used for each in group} == {"trained" if differ else "unlearnable"}

@@ -24,7 +24,7 @@ from azr.config import (
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.prompts.codec import PromptCodec
-from azr.records import VALID, Completion, FinishReason, Role, Sample
+from azr.records import VALID, Completion, Sample
 from azr.runs.metrics import num_ungraded, step_metrics
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
@@ -68,7 +68,7 @@ class Script:
 
 
 def completion(prompt_ids: list[int], text: str) -> Completion:
-    finish = FinishReason.STOP if text.endswith("<|end|>") else FinishReason.LENGTH
+    finish = "stop" if text.endswith("<|end|>") else "length"
     return factory.completion(CODEC.encode(text), tuple(prompt_ids), finish=finish)
 
 
@@ -108,7 +108,7 @@ def untrained(result: StepResult) -> list[Sample]:
 
 def funnel(result: StepResult, kind: str) -> SimpleNamespace:
     """How far the proposals of a kind got."""
-    proposals = [each for each in result.samples if each.role is Role.PROPOSER and each.kind == kind]
+    proposals = [each for each in result.samples if each.role == "proposer" and each.kind == kind]
     return SimpleNamespace(
         proposed=len(proposals),
         rejected=Counter(each.verdict for each in proposals if each.verdict != VALID),
@@ -137,7 +137,7 @@ async def test_the_funnel_counts_every_proposal_and_pays_it(play):
     assert counts.proposed == 4
     assert counts.rejected == {RejectReason.MALFORMED: 2, RejectReason.FAILED: 1}
     assert counts.solve_rates == [0.5]
-    rewards = {t.reward_parts.popitem()[0]: t.reward for t in trained(result) if t.role is Role.PROPOSER}
+    rewards = {t.reward_parts.popitem()[0]: t.reward for t in trained(result) if t.role == "proposer"}
     assert rewards == {"learnability": 0.5, "malformed": -1.0, "failed": -1.0}
     assert buffer.sizes() == {"deduction": 2}
 
@@ -149,7 +149,7 @@ async def test_proposals_of_one_prompt_form_a_group(play):
             CONFIG, proposer_prompts=5, proposals_per_prompt=per_prompt, solver_prompts=0, references=2
         )
         result, _ = await play(config, Script(proposals, half_right))
-        proposed = [each for each in result.samples if each.role is Role.PROPOSER]
+        proposed = [each for each in result.samples if each.role == "proposer"]
         assert sorted(Counter(each.group for each in proposed).values()) == sizes
         prompts = {(each.group, tuple(each.completion.prompt_ids)) for each in proposed}
         assert len(prompts) == len(sizes), "a group has one prompt"
@@ -174,12 +174,12 @@ async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_esti
 async def test_estimates_are_groups_that_are_trained_on(play):
     config = replace_play(CONFIG, proposer_prompts=1, solver_prompts=0)
     result, _ = await play(config, Script([proposal("a + 1")], half_right))
-    estimates = [t for t in trained(result) if t.role is Role.SOLVER]
+    estimates = [t for t in trained(result) if t.role == "solver"]
     assert len(estimates) == 4 and len({t.group for t in estimates}) == 1
     assert sorted(t.reward for t in estimates) == [-0.5, -0.5, 1.0, 1.0]
     thrown = replace_play(config, train_on_estimates=False)
     result, _ = await play(thrown, Script([proposal("a + 1")], half_right))
-    assert [t.role for t in trained(result)] == [Role.PROPOSER]
+    assert [t.role for t in trained(result)] == ["proposer"]
     kept = Counter((t.accuracy, t.phase, t.used) for t in untrained(result))
     assert kept == {(1.0, "estimate", "estimate"): 2, (0.0, "estimate", "estimate"): 2}
 
@@ -190,7 +190,7 @@ async def test_tasks_solved_sometimes_are_answered_again_in_groups(play):
     first, buffer = await play(config, script)
     assert funnel(first, "deduction").solve_rates == [0.0, 0.5]
     again, _ = await play(config, script, buffer=buffer, name="000002")
-    answers = [t for t in trained(again) if t.role is Role.SOLVER]
+    answers = [t for t in trained(again) if t.role == "solver"]
     assert [t.problem_id for t in answers] == ["000001-deduction-0000"] * 4 and len({t.group for t in answers}) == 1
     assert again.stored == [] and funnel(again, "deduction").solve_rates == []
     # With rollout.partial both can end in one step: older answers must not be the baseline of newer ones.
@@ -206,7 +206,7 @@ async def test_derived_tasks_are_played_in_groups_but_neither_stored_nor_paid_fo
         return half_right(prompt, attempt) if "<|deduction|>" in prompt else "<|input|>2<|end|>"
 
     result, buffer = await play(config, Script([proposal("a + 1"), proposal("a + 1")], solve))
-    groups = Counter((t.kind, t.group) for t in trained(result) if t.role is Role.SOLVER)
+    groups = Counter((t.kind, t.group) for t in trained(result) if t.role == "solver")
     assert sorted(kind for kind, _ in groups) == ["abduction", "abduction", "deduction", "deduction"]
     assert set(groups.values()) == {4} and len(groups) == 4
     assert buffer.sizes() == {"deduction": 2, "abduction": 2}
@@ -217,10 +217,10 @@ async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after(play):
     bodies = [proposal(f"a + {n}") for n in range(4)]
     config = replace_play(CONFIG, train_on_estimates=False)
     result, _ = await play(config, Script(bodies, half_right))
-    solved = [t.problem_id for t in trained(result) if t.role is Role.SOLVER]
+    solved = [t.problem_id for t in trained(result) if t.role == "solver"]
     assert len(solved) == 3 and all(id.startswith("000001-") for id in solved)
     result, _ = await play(config, Script([bodies[0], *["<|output|>"] * 3], half_right))
-    solved = [t.problem_id for t in trained(result) if t.role is Role.SOLVER]
+    solved = [t.problem_id for t in trained(result) if t.role == "solver"]
     assert sorted(solved) == ["000001-deduction-0000", "seed-deduction", "seed-deduction"]
 
 
@@ -258,7 +258,7 @@ async def test_a_proposal_that_was_lost_after_it_was_reserved_may_come_again(pla
 async def test_solver_only_training_still_proposes(play):
     config = replace_play(CONFIG, train_proposer=False, proposer_prompts=1)
     result, buffer = await play(config, Script([proposal("a + 1")], half_right))
-    assert {t.role for t in trained(result)} == {Role.SOLVER}
+    assert {t.role for t in trained(result)} == {"solver"}
     assert buffer.sizes() == {"deduction": 2}
     metrics = step_metrics(result.samples, config.selfplay.kinds, config.selfplay.group_size, {})
     assert "deduction/solver/reward" in metrics and "deduction/proposer/reward" not in metrics
@@ -325,7 +325,7 @@ async def test_without_new_tasks_stored_ones_are_sampled_as_groups_and_nothing_i
                           Script([proposal("a + 1")], half_right), buffer=buffer)  # fmt: skip
     result, _ = await play(config, Script([], half_right), buffer=buffer)
     assert len(first.stored) == 1 and not result.stored and buffer.sizes() == {"deduction": 2}
-    assert {t.role for t in trained(result)} == {Role.SOLVER}
+    assert {t.role for t in trained(result)} == {"solver"}
     assert Counter(t.group for t in trained(result)) == {
         "estimate:000001:seed-deduction": 4, "estimate:000001:000001-deduction-0000": 4,
     }  # fmt: skip
@@ -408,4 +408,4 @@ async def test_trajectories_of_one_group_are_sorted_too():
     result, _ = await play_steps(PLAY, Delays(0))
     shuffled = random.Random(0).sample(result.samples, len(result.samples))
     assert sort_samples(shuffled) == result.samples
-    assert {t.role for t in trained(result)} == {Role.PROPOSER, Role.SOLVER}
+    assert {t.role for t in trained(result)} == {"proposer", "solver"}

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
-from azr.records import Judgement, Role
+from azr.records import Judgement
 from azr.selfplay.rewards import (
     BONUSES,
     bonus_coefficients,
@@ -100,7 +100,7 @@ def test_length_costs_linearly_before_the_limit(length, penalty):
 
 @pytest.mark.parametrize("overlong, reward", [("keep", 1.0), ("mask", 1.0), ("soft", 0.25)])
 def test_length_costs_a_right_answer_only_where_asked(overlong, reward):
-    right = sample(Role.SOLVER, length=9)
+    right = sample("solver", length=9)
     right.judgement, right.accuracy = Judgement(verdict=Verdict.RIGHT), 1.0
     reward_answer(right, RewardConfig(overlong=overlong, overlong_buffer=4), max_tokens=10)
     assert right.reward == reward == sum(right.reward_parts.values()) and right.used == "trained"

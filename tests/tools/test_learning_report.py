@@ -17,7 +17,7 @@ from azr.config import AblationConfig, Config, EvalConfig, ModelConfig, RunConfi
 from azr.errors import UserError
 from azr.evaluation.scores import metrics
 from azr.evaluation.scores import rows as score_rows
-from azr.records import Judgement, Role, Sample, Task
+from azr.records import Judgement, Sample, Task
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import write_samples
@@ -74,7 +74,7 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
         logger.begin_step()
         lines = {"proposer/lines": float(step), "proposer/halstead_volume": 8.0} if proposing else {}
         parts = {"eval": evals[step // 2] if step % 2 == 0 else {}, "deduction": lines}
-        logger.end_step(step, [sample(Role.SOLVER, accuracy=0.5), *proposed], parts, {})
+        logger.end_step(step, [sample("solver", accuracy=0.5), *proposed], parts, {})
     logger.close()
     return logger.run.path
 
@@ -169,11 +169,11 @@ def test_proposals_are_shown_with_their_solve_rates_or_why_they_are_no_tasks(tmp
     samples = [
         sample(role, problem_id=id, judgement=Judgement(verdict=verdict, answer=None if id == "2" else answer))
         for role, id, verdict in (
-            (Role.PROPOSER, "2", "malformed"),
-            (Role.PROPOSER, "1", "duplicate"),
-            (Role.SOLVER, "0", "right"),
-            (Role.PROPOSER, "0", "valid"),
-            (Role.PROPOSER, "3", "valid"),
+            ("proposer", "2", "malformed"),
+            ("proposer", "1", "duplicate"),
+            ("solver", "0", "right"),
+            ("proposer", "0", "valid"),
+            ("proposer", "3", "valid"),
         )
     ]
     write_samples(tmp_path / "rollouts" / "step_000001.jsonl.gz", 1, samples, lambda ids: "nothing")

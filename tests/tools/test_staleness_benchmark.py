@@ -19,7 +19,7 @@ from tests.runs import factory
 CODEC = CutCodec(byte_tokenizer(), CompactFormat())
 
 
-def completion(text: str, reason: FinishReason = FinishReason.STOP) -> Completion:
+def completion(text: str, reason: FinishReason = "stop") -> Completion:
     return factory.completion(CODEC.encode(text), finish=reason)
 
 
@@ -35,12 +35,12 @@ def test_every_sample_is_asked_for_its_own_length() -> None:
 
     async def generate(engines: object, prompt_ids: list[int], **options: int) -> list[Completion]:
         asked.append(options["max_tokens"])
-        return [completion("<|output|>3", FinishReason.LENGTH)] * options["n"]
+        return [completion("<|output|>3", "length")] * options["n"]
 
     forced = forced_lengths(generate, 64, 1.0)
     answers = asyncio.run(forced(None, [1], n=5, max_tokens=100, seed=7))
     assert asked == draw_lengths("7", 5, 64, 1.0, 100)
-    assert [each.finish_reason for each in answers] == [FinishReason.STOP] * 5
+    assert [each.finish_reason for each in answers] == ["stop"] * 5
 
 
 def test_a_response_counts_up_to_its_first_end_token() -> None:

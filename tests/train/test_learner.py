@@ -19,7 +19,7 @@ from azr.algorithms.advantages import estimate_advantages
 from azr.algorithms.batch import Batch
 from azr.cluster.gpu_turns import leave_gpu
 from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO, KLConfig, PluginEstimator
-from azr.records import Completion, FinishReason, Role, Sample
+from azr.records import Completion, Sample
 from azr.train.learner import Learner
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import CriticWorker, PolicyWorker, ReferenceWorker
@@ -64,7 +64,7 @@ def trajectories(completions: list[Completion]) -> list[Sample]:
     return [
         Sample(
             completion=completion,
-            role=Role.PROPOSER if index % 3 == 0 else Role.SOLVER,
+            role="proposer" if index % 3 == 0 else "solver",
             kind="deduction" if index % 2 else "abduction",
             problem_id=str(index),
             group=str(index // 2),
@@ -289,9 +289,7 @@ async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(paper, 
         return (await learner.learn(taught, step=1))["policy"]
 
     cut = [
-        replace(t, completion=replace(t.completion, finish_reason=FinishReason.LENGTH), reward=-9.0)
-        if i % 4 == 0
-        else t
+        replace(t, completion=replace(t.completion, finish_reason="length"), reward=-9.0) if i % 4 == 0 else t
         for i, t in enumerate(trajectories)
     ]
     finished = [t for i, t in enumerate(trajectories) if i % 4]

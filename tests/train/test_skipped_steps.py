@@ -15,7 +15,7 @@ from azr.algorithms.losses import Sums
 from azr.algorithms.packing import PackedBatch
 from azr.config import GAE, AlgorithmConfig
 from azr.errors import RunEnded
-from azr.records import Completion, Role, Sample
+from azr.records import Completion, Sample
 from azr.runs.metrics import check_finite
 from azr.train import model_worker
 from azr.train.learner import MAX_SKIPPED_STEPS, Learner
@@ -130,7 +130,7 @@ async def test_a_step_that_is_not_finite_leaves_every_bit_where_it_is_and_the_ne
 
 def answers(completions: list[Completion], reward: float) -> list[Sample]:
     return [
-        Sample(completion=c, role=Role.SOLVER, kind="deduction", problem_id="t", group="g", reward=reward * (i % 2))
+        Sample(completion=c, role="solver", kind="deduction", problem_id="t", group="g", reward=reward * (i % 2))
         for i, c in enumerate(completions)
     ]
 

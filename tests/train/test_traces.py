@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from azr.config import GAE, GRPO, RLOO, TRRPP, AlgorithmConfig, Config, DrGRPO, OffPolicyConfig
-from azr.records import Completion, Role, Sample
+from azr.records import Completion, Sample
 from azr.train.learner import Learner
 from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.worker_group import WorkerGroup
@@ -38,7 +38,7 @@ def traced(completion: Completion, index: int, share: float, reward: float | Non
     logprobs[:tokens] = 0.0
     return Sample(
         completion=replace(completion, logprobs=logprobs),
-        role=Role.SOLVER,
+        role="solver",
         kind="data",
         problem_id=str(index),
         group=str(index // 5),

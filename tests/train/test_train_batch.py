@@ -14,7 +14,7 @@ from azr.algorithms.batch import Batch
 from azr.algorithms.packing import split_mini_batches, without_samples
 from azr.config import GRPO, TRRPP, AlgorithmConfig
 from azr.errors import UserError
-from azr.records import Completion, Role
+from azr.records import Completion
 from azr.train.train_batch import RankBatch, TrainBatch
 from tests.runs.factory import completion, sample
 
@@ -84,7 +84,7 @@ def learners_work(count: int) -> float:
         completion(dice.integers(0, 1000, 30 + i % 61, np.int32), prompts[i // 8], logprobs=-1.0) for i in range(count)
     ]
     samples = [
-        sample(Role.SOLVER if i % 8 else Role.PROPOSER, completion=c, group=f"group {i // 8}", reward=float(i % 3))
+        sample("solver" if i % 8 else "proposer", completion=c, group=f"group {i // 8}", reward=float(i % 3))
         for i, c in enumerate(completions)
     ]
     began = time.process_time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from azr.records import Role, Sample
+from azr.records import Sample
 from azr.runs.run_dir import RunDirectory
 from azr.runs.sample_file import read_sample, read_tasks
 
@@ -17,7 +17,7 @@ def proposals(run: Path, step: int, count: int) -> str:
     rates = {task.id: task.solve_rate for task in read_tasks(folder.tasks)}
     with gzip.open(folder.rollouts(step)) as file:
         samples = [read_sample(line) for line in file]
-    made = sorted((each for each in samples if each.role is Role.PROPOSER), key=lambda each: each.problem_id)
+    made = sorted((each for each in samples if each.role == "proposer"), key=lambda each: each.problem_id)
     return "\n".join(_line(each, rates.get(each.problem_id)) for each in made[:count])
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from azr.config import Config, RunConfig, TrackingConfig
-from azr.records import Role, Task
+from azr.records import Task
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import LogOffsets
@@ -45,7 +45,7 @@ class Play:
 
     async def step(self, number: int, loss: float) -> tuple[int, LogOffsets]:
         """Plays a step; returns what `go_on_after` takes."""
-        played = [sample(Role.SOLVER, accuracy=1.0), sample(Role.PROPOSER), sample(Role.SOLVER, reward=-1.0)]
+        played = [sample("solver", accuracy=1.0), sample("proposer"), sample("solver", reward=-1.0)]
         self.logger.begin_step()
         self.logger.log_tasks([replace(TASK, step=number)])
         await self.logger.log_rollouts(number, played, lambda ids: f"{len(ids)} tokens")

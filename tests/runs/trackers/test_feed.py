@@ -164,7 +164,7 @@ def test_a_wrong_name_is_answered_with_a_sentence(to: tuple[str, ...], sentence:
 
 def test_a_sample_is_the_best_and_the_worst_of_each_player_and_some_tasks() -> None:
     samples = [sample(role, reward=reward) for role in Role for reward in (0.5, -1.0, 1.0, None)]
-    samples.append(sample(Role.SOLVER, "error", verdict="right"))
+    samples.append(sample("solver", "error", verdict="right"))
     for each in samples:
         each.prompt = each.response = "x" * 9000
     kinds = ["deduction"] * 20 + ["induction"] * 20
