@@ -1,7 +1,5 @@
 """``azr cluster``: what it prints is what sbatch and KubeRay read."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -70,9 +68,8 @@ def test_every_recipe_is_a_manifest_of_known_fields(name, capsys):
         assert set(container) <= CONTAINER and {mount["name"] for mount in container["volumeMounts"]} <= volumes
         assert container["resources"]["limits"] == container["resources"]["requests"]
         gpus += int(container["resources"]["limits"]["nvidia.com/gpu"]) * group.get("replicas", 1)
-    assert (
-        gpus == recipes()[name].num_gpus and f"azr run {name} --cluster.address auto" in manifest["spec"]["entrypoint"]
-    )
+    assert gpus == recipes()[name].num_gpus
+    assert f"azr run {name} --cluster.address auto" in manifest["spec"]["entrypoint"]
 
 
 def at(tree: Any, path: str) -> list[Any]:
@@ -207,15 +204,9 @@ def test_the_script_runs_stops_when_slurm_says_so_and_goes_on(tmp_path, capsys):
         (tools / name).write_text(f"#!/bin/bash\n{text}\n")
         (tools / name).chmod(0o755)
     path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    slurm = {
-        "SLURM_SUBMIT_DIR": str(ROOT),
-        "SLURM_JOB_ID": "4711",
-        "SLURM_JOB_NUM_NODES": "1",
-        "SLURM_JOB_NODELIST": "here",
-        "SLURM_CPUS_PER_TASK": "2",
-        "SLURMD_NODENAME": "here",
-    }
-    environment = os.environ | slurm | {"PATH": path}
+    slurm = {"SUBMIT_DIR": ROOT, "JOB_ID": 4711, "JOB_NUM_NODES": 1, "JOB_NODELIST": "here", "CPUS_PER_TASK": 2}
+    environment = os.environ | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+    environment |= {"SLURMD_NODENAME": "here", "PATH": path}
 
     def start() -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -1,7 +1,5 @@
 """What a shell completes once it has read ``azr completion``."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -6,7 +6,7 @@ import pytest
 
 from azr.cli.main import dispatch
 from azr.config import ExecutorConfig
-from azr.doctor import FindingGroup, Mark, missing, ok, warning
+from azr.doctor import Mark
 from azr.doctor.machine import executor_section
 from azr.executor import backends
 
@@ -50,18 +50,6 @@ def test_a_backend_that_the_config_does_not_take_is_not_enough():
     section = executor_section(report, ExecutorConfig(docker_runtime="runsc"))
     assert not section.ok and section.verdict.startswith("The config asks for docker, which does not work here")
     assert [finding.mark for finding in section.findings] == [Mark.MISSING, Mark.OK]
-
-
-def test_a_section_is_ok_until_something_is_missing():
-    assert FindingGroup(title="t", findings=[ok("a", "x"), warning("b", "y")]).ok
-    section = FindingGroup(title="t", findings=[ok("a", "x"), missing("b", "y")], verdict="v")
-    assert not section.ok
-    assert section.tree() == {
-        "title": "t",
-        "findings": [{"name": "a", "mark": "ok", "message": "x"}, {"name": "b", "mark": "missing", "message": "y"}],
-        "verdict": "v",
-        "ok": False,
-    }
 
 
 def test_long_sentences_are_wrapped_to_the_terminal():

@@ -1,10 +1,7 @@
 """``azr export``: what comes out of a run loads in transformers and in vLLM, and computes what the trainer computed."""
 
-from __future__ import annotations
-
 import json
 import random
-import resource
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,6 +30,7 @@ from tests import chat_tokenizers
 from tests.cli.test_main import assert_light
 from tests.cluster.receiving_engine import start_receiver
 from tests.hub_server import azr, open_hub
+from tests.runs.factory import completion, largest_file
 from tests.tiny_models import save_run
 from tests.train.conftest import STEP_S, make_config, one_step, rollout_logprobs, update_policy
 
@@ -106,16 +104,8 @@ def test_a_chat_template_and_its_kin_come_along_and_other_weights_do_not(run: Pa
     (tmp_path / "out").mkdir()
     assert export(run, "--step", 3, tmp_path / "out") == 0
     found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert found == {
-        "README.md",
-        "additional_chat_templates/tools.jinja",
-        "chat_template.jinja",
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    }
+    wanted = "README.md additional_chat_templates/tools.jinja chat_template.jinja config.json generation_config.json"
+    assert found == {*wanted.split(), "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template["default"] == "{{ messages }}"
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert model.generation_config.eos_token_id == model.config.eos_token_id is not None
@@ -137,20 +127,15 @@ def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_
     kind, reader = KINDS["deduction"], AutoTokenizer.from_pretrained(tmp_path / "out")
     ids = codec.solver_prompt(kind, kind.seed()).tolist()
     question = codec.decode(ids).partition("User: ")[2].removesuffix("\nAssistant: <think>")
-    assert (
-        reader.apply_chat_template(
-            [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
-        )
-        == ids
-    )
+    turns = [{"role": "user", "content": question}]
+    assert reader.apply_chat_template(turns, add_generation_prompt=True, return_dict=False) == ids
     again = PromptCodec.load(Config(model=ModelConfig(path=str(tmp_path / "out"))))
     assert again.solver_prompt(kind, kind.seed()).tolist() == ids and again.stops == codec.stops
     ends = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert ends["eos_token_id"] == list(codec.stops.token_ids) and ends["stop_strings"] == ["</answer>"]
     card = (tmp_path / "out" / "README.md").read_text()
-    assert (
-        "Step 3 of" in card and "model:\n  path: " in card and "| exam/mean@2 | 0.250 |" in card and "0.500" not in card
-    )
+    assert "Step 3 of" in card and "model:\n  path: " in card
+    assert "| exam/mean@2 | 0.250 |" in card and "0.500" not in card
 
 
 def test_the_cards_front_matter_is_what_the_hub_reads(run: Path, tmp_path: Path, tiny_model_path: Path):
@@ -158,13 +143,9 @@ def test_the_cards_front_matter_is_what_the_hub_reads(run: Path, tmp_path: Path,
     (base / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")
     other = save_run(tmp_path / "other", path=str(base))
     shutil.copytree(policy(run, 3), policy(other.path, 3))
-    shares = {
-        "eval/exam/mean@2": 0.25,
-        "eval/exam/mean@2_low": 0.125,
-        "eval/exam/mean@2_high": 0.5,
-        "eval/exam/tokens": 9.0,
-    }
-    other.metrics.write_text(json.dumps({"step": 2, **shares}) + "\n")
+    shares = {"mean@2": 0.25, "mean@2_low": 0.125, "mean@2_high": 0.5, "tokens": 9.0}
+    line = {"step": 2} | {f"eval/exam/{name}": value for name, value in shares.items()}
+    other.metrics.write_text(json.dumps(line) + "\n")
     assert export(other.path, tmp_path / "out") == 0
     card = ModelCard.load(tmp_path / "out" / "README.md")
     stated = card.data.to_dict()
@@ -189,10 +170,8 @@ def test_an_export_is_pushed_as_it_is(run: Path, tmp_path: Path):
         done = azr(hub, tmp_path, "export", run, out, "--push-to-hub", "me/model", "--private")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"pushed to {hub.address}/me/model"
-    assert (
-        hub.files == {path.name: path.read_bytes() for path in out.iterdir()}
-        and "model.safetensors.index.json" in hub.files
-    )
+    assert hub.files == {path.name: path.read_bytes() for path in out.iterdir()}
+    assert "model.safetensors.index.json" in hub.files
     assert hub.created[0]["visibility"] == "private" and set(hub.cards) == {(out / "README.md").read_text()}
 
 
@@ -210,9 +189,8 @@ def test_a_push_that_is_refused_leaves_the_folder_and_says_why(run: Path, tmp_pa
     assert gone.returncode == 2 and "Connection refused" in gone.stderr and not (tmp_path / "again").exists()
 
 
-def test_a_tokenizer_gets_its_code_back_from_the_model_the_run_began_with(tmp_path: Path):
-    base = tmp_path / "base"
-    shutil.copytree(BASE, base)
+def test_a_tokenizer_gets_its_code_back_from_the_model_the_run_began_with_or_its_lack_is_named(tmp_path: Path, capsys):
+    base = shutil.copytree(BASE, tmp_path / "base")
     run = save_run(tmp_path, path=str(base))
     save(base, policy(run.path, 1), 0.0)
     assert not (policy(run.path, 1) / "compact_tokenizer.py").exists()
@@ -221,17 +199,11 @@ def test_a_tokenizer_gets_its_code_back_from_the_model_the_run_began_with(tmp_pa
     expected = AutoTokenizer.from_pretrained(BASE)(text).input_ids
     for trust in (False, True):
         assert AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=trust)(text).input_ids == expected
-
-
-def test_a_missing_code_file_is_named(tmp_path: Path, capsys):
-    base = tmp_path / "base"
-    shutil.copytree(BASE, base)
-    run = save_run(tmp_path, path=str(base))
-    save(base, policy(run.path, 1), 0.0)
     (base / "compact_tokenizer.py").unlink()
-    assert export(run.path, tmp_path / "out") == 2
+    capsys.readouterr()
+    assert export(run.path, tmp_path / "again") == 2
     assert f"compact_tokenizer.py, which a config names, is not in {policy(run.path, 1)}" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "run"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out", "run"]
 
 
 def test_a_model_of_no_run_can_be_prepared_too(tmp_path: Path, capsys):
@@ -256,12 +228,6 @@ def test_think_tokens_are_removed_on_request(run: Path, tmp_path: Path):
         ids = exported.encode("<think>", add_special_tokens=False)
         assert len(ids) == spelled and exported.decode(ids) == "<think>"
     assert torch.equal(logits(tmp_path / "remove"), logits(policy(run, 3)))
-
-
-def test_a_run_without_a_policy_says_so(tmp_path: Path, tiny_model_path: Path, capsys):
-    run = save_run(tmp_path, path=str(tiny_model_path))
-    assert export(run.path, tmp_path / "out") == 2
-    assert "checkpoints holds no policy yet" in capsys.readouterr().err
 
 
 def cut(path: Path) -> None:
@@ -311,13 +277,8 @@ def test_a_damaged_policy_is_refused(run: Path, step: int, name: str, harm, said
 
 
 def test_a_write_that_fails_leaves_nothing(run: Path, capsys):
-    """A limit on the size of files stands in for a full disk: both end a write midway with an OSError."""
-    free = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, free[1]))
-    try:
+    with largest_file(100_000):
         assert export(run, "--step", 3, run.parent / "out") == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, free)
     assert "out was not written: " in capsys.readouterr().err
     assert sorted(path.name for path in run.parent.iterdir()) == ["run"]
 
@@ -329,16 +290,7 @@ async def trained(request, ray_cluster: None, tiny_model_path: Path) -> AsyncIte
     group = await WorkerGroup.start("policy", PolicyWorker, [{"num_cpus": 0.2}], config, "cpu")
     dice = random.Random(1)
     ids = [tuple(dice.randrange(256) for _ in range(20)) for _ in range(8)]
-    samples = [
-        Completion(
-            prompt_ids=some,
-            response_ids=some,
-            logprobs=(-5.0,) * 20,
-            finish_reason="stop",
-            weight_versions=0,
-        )
-        for some in ids
-    ]
+    samples = [completion(some, some, logprobs=-5.0) for some in ids]
     generator = torch.Generator().manual_seed(1)
     names = ("advantages", "old_logprobs", "reference_logprobs")
     columns = {name: torch.randn(160, generator=generator) for name in names}
@@ -383,9 +335,7 @@ async def test_trainer_transformers_and_vllm_agree(trained: WorkerGroup, tmp_pat
 
 
 @pytest.mark.parametrize("trained", [4], indirect=True)
-async def test_adapters_go_alone_or_into_their_own_base(
-    trained: WorkerGroup, tmp_path: Path, tiny_model_path: Path, capsys
-):
+async def test_adapters_go_alone_or_into_their_own_base(trained, tmp_path, tiny_model_path, capsys):
     """Merged weights are to the bit what engines are sent; a base with one other weight is refused."""
     run = save_run(tmp_path, path=str(tiny_model_path))
     await trained.call("save_hf", str(policy(run.path, 1)), timeout_s=STEP_S)

@@ -1,7 +1,5 @@
 """A config by a recipe's name, a module, or a YAML file that builds on another."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tomllib
@@ -34,11 +32,8 @@ def test_a_name_and_its_module_are_the_same_recipe():
 
 def test_a_tilde_is_the_home_folder_in_a_file_in_quotes_and_after_an_equals_sign(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    write(
-        tmp_path,
-        below="base: azr_14m_mini\nrun: {root: ~/runs}\n",
-        above="base: ~/below.yaml\ndata: {path: ~/rows.jsonl}\n",
-    )
+    below, above = "base: azr_14m_mini\nrun: {root: ~/runs}\n", "base: ~/below.yaml\ndata: {path: ~/rows.jsonl}\n"
+    write(tmp_path, below=below, above=above)
     config = read_config(str(tmp_path / "above.yaml"))
     assert (config.run.root, config.data.path) == (f"{tmp_path}/runs", f"{tmp_path}/rows.jsonl")
     for words in (["--data.path=~/b", "--run.root", "~/c"], ["--data.path", "~/b", "--run.root=~/c"]):

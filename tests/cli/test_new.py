@@ -1,7 +1,5 @@
 """``azr new kind`` writes a package that works, all of it or nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -34,17 +32,13 @@ def test_an_empty_folder_will_do(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "pyproject.toml").is_file()
 
 
-def test_the_working_directory_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_working_directory_is_not_replaced(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert dispatch(["new", "kind", "least_first", "."]) == 2
     assert "The working directory cannot be replaced" in capsys.readouterr().err
 
 
-def test_a_disk_that_is_full_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_that_is_full_leaves_nothing(tmp_path, monkeypatch, capsys):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -1,11 +1,6 @@
 """``azr run`` and a recipe's command line as a user meets them."""
 
-import re
-import shlex
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +8,6 @@ from azr.cli import run
 from azr.config import GAE, Config
 from azr.config_tree import knobs
 from tests.e2e.three_kinds import config as mini
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_dotted_overrides_reach_the_tree():
@@ -59,19 +52,3 @@ def test_help_lists_every_knob_with_its_value_and_bounds(capsys):
     assert "  --run.steps 24  (a whole number of at least 1 and at most 1,000,000,000)\n      Training steps" in text
     assert "  --algorithm.estimator.lambda 1.0  (a number of at least 0 and at most 1; only with gae)" in text
     assert len(text.splitlines()) < 4 * len(knobs())
-
-
-def readme_recipes() -> list[list[str]]:
-    """Arguments of every recipe call in the README's code blocks."""
-    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    lines = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
-    return [shlex.split(line)[2:] for line in lines if line.startswith(".venv/bin/python -m playground.")]
-
-
-@pytest.mark.parametrize("command", readme_recipes(), ids=" ".join)
-def test_commands_of_the_readme_parse(command):
-    module, *options = command
-    done = subprocess.run(
-        [sys.executable, "-m", module, *options, "--dry-run"], capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr

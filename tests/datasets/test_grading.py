@@ -1,7 +1,5 @@
 """Answers to rows: what is paid by each `reward.format`, by several graders, and why the rest is not."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -79,10 +77,7 @@ async def test_a_number_without_a_box_is_paid_by_no_rule_that_asks_for_one(grade
         (TAGS, r"\boxed{7}</think><answer>7</answer>", Reason.NO_BOX, Reason.NO_BOX, RIGHT),
         (TAGS, r"a <answer>\boxed{7}</answer>", Reason.UNCLOSED_THINKING, RIGHT, Reason.UNCLOSED_THINKING),
         (TAGS, r"a</think><answer>\boxed{7</answer>", Reason.NO_BOX, Reason.NO_BOX, RIGHT),
-        (
-            *(TAGS, r"a</think><answer>\boxed{5}</answer> hmm <answer>\boxed{7}</answer>"),
-            *(Reason.TWO_ANSWERS, RIGHT, RIGHT),
-        ),
+        (TAGS, r"a</think><answer>\boxed{5}</answer> or <answer>\boxed{7}</answer>", Reason.TWO_ANSWERS, RIGHT, RIGHT),
         (OPENED, r"3, 4</think>\boxed{7}", RIGHT, RIGHT, RIGHT),
         (OPENED, r"\boxed{7}", Reason.UNCLOSED_THINKING, RIGHT, Reason.UNCLOSED_THINKING),
         (OPENED, "still thinking 7", Reason.UNCLOSED_THINKING, Reason.NO_BOX, Reason.UNCLOSED_THINKING),
@@ -92,9 +87,7 @@ async def test_a_number_without_a_box_is_paid_by_no_rule_that_asks_for_one(grade
         (PLAIN, r"\boxed{}", Reason.NO_ANSWER, Reason.NO_ANSWER, Reason.UNCLOSED_THINKING),
     ],
 )
-async def test_each_rule_pays_its_own_form(
-    graders: Any, prompt: str, response: str, strict: str, answer: str, thought: str
-) -> None:
+async def test_each_rule_pays_its_own_form(graders, prompt, response, strict, answer, thought):
     said = [await verdict(graders, prompt, response, form) for form in ("strict", "answer", "thought")]
     assert said == [strict, answer, thought]
 
@@ -137,13 +130,8 @@ async def test_what_one_of_several_cannot_read_or_grade_is_not_paid() -> None:
     assert (await several({"math": 1, "own": 9}, math=none, own=right)).verdict == Verdict.MALFORMED
     said = await several({"math": 1, "own": 1}, math=none, own=failed)
     assert (said.verdict, said.reason) == (Verdict.UNGRADED, Reason.GRADER_FAILED) and said.detail
-    said = await grade(
-        row(grader={"math": 1, "choice": 1}, answer="B", options=["x", "y"]),
-        PLAIN,
-        "B",
-        {"choice": ChoiceGrader()},
-        "strict",
-    )
+    both = row(grader={"math": 1, "choice": 1}, answer="B", options=["x", "y"])
+    said = await grade(both, PLAIN, "B", {"choice": ChoiceGrader()}, "strict")
     assert said.reason == Reason.NO_BOX
 
 

@@ -1,7 +1,5 @@
 """A data set of the hub, or a folder of one, becomes rows by the package `datasets`."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path
@@ -45,9 +43,7 @@ def parquet(rows: list[dict[str, str]]) -> bytes:
 def test_an_id_has_an_owner_and_perhaps_a_configuration_and_a_split(owner, name, subset, split) -> None:
     id = f"{owner}/{name}" + (f"/{subset}" if subset else "") + (f":{split}" if split else "")
     assert is_on_hub(id)
-    assert (
-        not is_on_hub(f"{id}.jsonl") and not is_on_hub(f"./{id}") and not is_on_hub(f"/{id}") and not is_on_hub(owner)
-    )
+    assert not any(map(is_on_hub, (f"{id}.jsonl", f"./{id}", f"/{id}", owner)))
 
 
 def test_a_folder_that_is_there_is_no_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

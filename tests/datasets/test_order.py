@@ -1,7 +1,5 @@
 """Every row comes once an epoch, whatever changes between a checkpoint and the resume from it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -100,9 +98,7 @@ def first() -> tuple[set[int], RowsLeft]:
     [(128, COUNT, 1), (64, COUNT, 1), (256, COUNT, 1), (128, COUNT + 10, 1), (128, COUNT - 10, 1), (128, COUNT, 2)],
     ids=["same", "fewer a step", "more a step", "ten rows more fit", "ten rows fewer fit", "another seed"],
 )
-def test_no_row_is_repeated_or_skipped_when_options_change(
-    first: tuple[set[int], RowsLeft], prompts: int, count: int, seed: int
-) -> None:
+def test_no_row_is_repeated_or_skipped_when_options_change(first, prompts, count, seed):
     seen, left = first
     order = order_of(count, seed, left)
     rest = [int(id.split()[1]) for id in left.ids if int(id.split()[1]) < count]

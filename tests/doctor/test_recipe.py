@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from azr.config import TRRPP, Config, KLConfig
+from azr.config import TRRPP, KLConfig
 from azr.config_tree import override
 from azr.doctor import Finding, Mark, recipe
 from azr.doctor.machine import Gpu, Gpus
@@ -33,44 +33,29 @@ def gpus(number: int, gib: int = 80) -> Gpus:
     )
 
 
-def on(config: Config, found: Gpus, memory_gib: float) -> Finding:
-    section = recipe.recipe_section(config, "azr_coder7b_ppo", found, int(memory_gib * GIB))
+UNKNOWN = replace(FLAGSHIP, model=replace(FLAGSHIP.model, path="someone/new-model"))
+
+
+@pytest.mark.parametrize(
+    "config, found, memory_gib, mark, parts",
+    [
+        (FLAGSHIP, gpus(8), 1024, Mark.OK, ["it takes 8 of 8"]),
+        (FLAGSHIP, gpus(4), 1024, Mark.MISSING, ["asks for 8 GPUs and there are 4", "--train.data-parallel 4",
+                                                 "azr plan azr_coder7b_ppo --gpus 4 --gpu-memory 80"]),
+        (FLAGSHIP, gpus(8, 36), 1024, Mark.WARNING, ["GiB of 34.5"]),
+        (FLAGSHIP, gpus(8), 64, Mark.WARNING, ["GiB of host memory"]),
+        (FLAGSHIP, gpus(0), 24, Mark.MISSING, ["a machine with 8 GPUs"]),
+        (MINI, gpus(0), 8, Mark.OK, []),
+        (replace(MINI, train=replace(MINI.train, device="cuda")), gpus(0), 24, Mark.MISSING, []),
+        (replace(MINI, train=replace(MINI.train, device="cpu")), gpus(8), 24, Mark.OK, []),
+        (UNKNOWN, gpus(8), 1024, Mark.WARNING, []),
+        (UNKNOWN, gpus(4), 1024, Mark.MISSING, []),
+    ],
+)  # fmt: skip
+def test_what_a_machine_offers_a_recipe(config, found, memory_gib, mark, parts):
+    section = recipe.recipe_section(config, "azr_coder7b_ppo", found, memory_gib * GIB)
     assert [each.name for each in section.findings] == ["GPUs", "model.path"]
-    return section.findings[0]
-
-
-def test_eight_large_gpus():
-    found = on(FLAGSHIP, gpus(8), 1024)
-    assert found.mark is Mark.OK and "it takes 8 of 8" in found.message
-
-
-def test_too_few_gpus_are_missing_and_the_plan_says_what_to_try():
-    found = on(FLAGSHIP, gpus(4), 1024)
-    assert found.mark is Mark.MISSING
-    assert "asks for 8 GPUs and there are 4" in found.message and "--train.data-parallel 4" in found.message
-    assert "azr plan azr_coder7b_ppo --gpus 4 --gpu-memory 80" in found.message
-
-
-@pytest.mark.parametrize("gib, memory_gib, part", [(36, 1024, "GiB of 34.5"), (80, 64, "GiB of host memory")])
-def test_what_does_not_fit_by_the_plan_is_a_warning(gib, memory_gib, part):
-    found = on(FLAGSHIP, gpus(8, gib), memory_gib)
-    assert found.mark is Mark.WARNING and part in found.message
-
-
-def test_a_machine_without_gpus():
-    assert on(MINI, gpus(0), 8).mark is Mark.OK
-    large = on(FLAGSHIP, gpus(0), 24)
-    assert large.mark is Mark.MISSING and "a machine with 8 GPUs" in large.message
-    cuda = replace(MINI, train=replace(MINI.train, device="cuda"))
-    assert on(cuda, gpus(0), 24).mark is Mark.MISSING
-    assert on(replace(MINI, train=replace(MINI.train, device="cpu")), gpus(8), 24).mark is Mark.OK
-
-
-def test_a_model_of_unknown_shape():
-    config = replace(FLAGSHIP, model=replace(FLAGSHIP.model, path="someone/new-model"))
-    assert on(config, gpus(8), 1024).mark is Mark.WARNING
-    assert on(config, gpus(4), 1024).mark is Mark.MISSING
-    assert checkpoint_bytes(recipe.known_roles(config), config.train) == 0
+    assert section.findings[0].mark is mark and all(part in section.findings[0].message for part in parts)
 
 
 def test_a_checkpoint_is_the_state_of_what_is_trained_and_the_policy():
@@ -80,6 +65,7 @@ def test_a_checkpoint_is_the_state_of_what_is_trained_and_the_policy():
     assert checkpoint_bytes(recipe.known_roles(free), free.train) == 14 * policy
     adapters = override(free, {"train.lora.rank": 8, "train.lora.targets": ["q_proj"]})
     assert checkpoint_bytes(recipe.known_roles(adapters), free.train) == 14 * 8 * 28 * (3584 + 3584)
+    assert checkpoint_bytes(recipe.known_roles(UNKNOWN), UNKNOWN.train) == 0
 
 
 def test_on_a_cluster_only_the_model_is_looked_for():

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest_asyncio
 
 from azr.evaluation.graders.sandboxed import answer_pool

@@ -1,7 +1,5 @@
 """What the tests of graders share: public suites, a pool for answers, and answers as a model would write them."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import os

@@ -1,11 +1,7 @@
 """Answers survive a kill at any byte, and nobody's file is overwritten."""
 
-from __future__ import annotations
-
 import gzip
 import json
-import resource
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +13,7 @@ from azr.records import Sample
 from azr.runs.sample_file import clean
 from azr.tasks.base import Verdict
 from tests.evaluation.written import FORMER, answers_to, protocol, write_former
+from tests.runs.factory import largest_file
 
 PROTOCOL = protocol(["exam"], stops=("</answer>",))
 QUESTIONS = [answers_to("exam", str(i), "deduction/short", Verdict.RIGHT, [Verdict.WRONG]) for i in range(3)]
@@ -131,21 +128,16 @@ def test_what_follows_damage_is_not_cut_off_unasked(tmp_path: Path):
 
 def test_a_full_disk_leaves_whole_answers(tmp_path: Path):
     ends = written(tmp_path / "whole.gz")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        with AnswerFile(tmp_path / "a.gz", PROTOCOL) as file:
-            file.add(QUESTIONS[0])
-            resource.setrlimit(resource.RLIMIT_FSIZE, (ends[2] - 3, limits[1]))
-            with pytest.raises(UserError, match=r"a.gz cannot be written \(File too large\): make room"):
-                file.add(QUESTIONS[1])
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            assert (tmp_path / "a.gz").stat().st_size == ends[1] and file.answers == bare(QUESTIONS[:1])
-            for answers in QUESTIONS[1:]:
-                file.add(answers)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
+    with AnswerFile(tmp_path / "a.gz", PROTOCOL) as file:
+        file.add(QUESTIONS[0])
+        with (
+            largest_file(ends[2] - 3),
+            pytest.raises(UserError, match=r"a.gz cannot be written \(File too large\): make room"),
+        ):
+            file.add(QUESTIONS[1])
+        assert (tmp_path / "a.gz").stat().st_size == ends[1] and file.answers == bare(QUESTIONS[:1])
+        for answers in QUESTIONS[1:]:
+            file.add(answers)
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "whole.gz").read_bytes()
 
 

@@ -1,7 +1,5 @@
 """The program of a response, however its blocks are written: the last that defines what is asked for, and no other."""
 
-from __future__ import annotations
-
 import ast
 import textwrap
 
@@ -29,13 +27,7 @@ USAGES = (
 )  # fmt: skip
 OTHER = "def area(a, b):\n    return a + b"
 HEADS = ("", "Here it is:\n", "1. First\n", "<think>\n```python\ndef area(a, b): pass\n```\n</think>\n", "a `b` c\n\n")
-TAILS = (
-    "",
-    "\nIt multiplies.",
-    "\nOutput:\n```\n6\n```\n",
-    "\nRun it:\n```bash\npython area.py\n```",
-    "\n`area` is it.",
-)
+TAILS = ("", "\nIt multiplies.", "\nOutput:\n```\n6\n```\n", "\nRun:\n```bash\npython area.py\n```", "\n`area` is it.")
 
 
 def same(source: str | None, wanted: str) -> bool:

@@ -1,7 +1,5 @@
 """The form with most valid proposals and right answers is recommended; a real model is asked elsewhere."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from azr.answering import given_up

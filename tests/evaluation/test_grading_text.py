@@ -1,5 +1,4 @@
 # ruff: noqa: RUF001 (signs that look like others are what is tested)
-from __future__ import annotations
 
 import asyncio
 import time
@@ -169,12 +168,8 @@ async def test_bombs_block_nobody(monkeypatch, names):
         said = await grade_all(grader, [pair for bomb in pairs for pair in (bomb, (asked, "So \\boxed{7}."))])
         assert {each.verdict for each in said[1::2]} == {Verdict.RIGHT}
         assert Verdict.RIGHT not in {each.verdict for each in said[::2]}
-        long = [
-            (asked, "\\boxed{" * 140_000),
-            (asked, million),
-            (asked, "\\boxed{" + "7" * 10**6 + "}"),
-            (asked, "1," * 500_000),
-        ]
+        texts = "\\boxed{" * 140_000, million, "\\boxed{" + "7" * 10**6 + "}", "1," * 500_000
+        long = [(asked, text) for text in texts]
         verdicts = [each.verdict for each in await grade_all(grader, long)]
         assert Verdict.RIGHT not in (verdicts[0], verdicts[2], verdicts[3])
     assert time.monotonic() - started < 180

@@ -1,7 +1,5 @@
 """Hugging Face, the trainer and a real vLLM agree about tiny random models of every family that may be trained."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
@@ -30,9 +28,7 @@ BY_COMMAND = ("qwen2", "gemma3_text")
         ("gemma3_text", ("--bound", "1e-9"), 1, "A difference is above its bound (1e-09 nats"),
     ],
 )
-def test_a_model_passes_on_the_command_line_unless_it_is_beyond_the_bound(
-    tmp_path: Path, family: str, options: tuple[str, ...], code: int, end: str
-):
+def test_a_model_passes_on_the_command_line_unless_it_is_beyond_the_bound(tmp_path, family, options, code, end):
     """Gemma 3 has two rotary bases."""
     command = [sys.executable, "-m", "azr", "check-model", str(save_tiny(tmp_path, family, byte_tokenizer())), *options]
     done = subprocess.run(

@@ -1,7 +1,5 @@
 """A whole evaluation with scripted answers: what it leaves, what it goes on from, and whom it makes way for."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -21,6 +19,7 @@ from azr.evaluation.suites import load_suites
 from azr.records import Completion
 from azr.runs.asked_model import AskedModel, open_model
 from tests import chat_tokenizers
+from tests.runs.factory import completion
 from tests.tiny_models import save_tiny
 
 SUITE = """
@@ -64,10 +63,7 @@ class Server:
         self.asked += 1
         if self.asked > self._left:
             raise RuntimeError("the engine is gone")
-        ids, stop = self._model.codec.encode("ANSWER: A"), "stop"
-        return [
-            Completion(prompt_ids=prompt_ids, response_ids=ids, logprobs=0.0, finish_reason=stop, weight_versions=0)
-        ] * n
+        return [completion(self._model.codec.encode("ANSWER: A"), prompt_ids)] * n
 
     @asynccontextmanager
     async def __call__(self, evaluation: Evaluation) -> AsyncIterator[Sampler]:
@@ -85,9 +81,12 @@ async def test_what_an_engine_answered_before_it_failed_is_not_asked_again(model
         await run_evaluation(evaluation(model, data), out, first, resume=False)
     assert not (out / "results.json").exists()
     kept = len(keys(out))
+    with pytest.raises(UserError, match="holds an evaluation already: go on with it by --resume"):
+        await run_evaluation(evaluation(model, data), out, second, resume=False)
     (row,) = await run_evaluation(evaluation(model, data), out, second, resume=True)
     assert second.asked == 2 * (ROWS - kept // 3) and len(set(keys(out))) == len(keys(out)) == 3 * ROWS
     assert row.estimates["greedy"].value == row.estimates["pass@2"].value == 1 and row.questions == ROWS
+    assert json.loads((out / "results.json").read_text())["answered_before"] == kept // 3
 
 
 async def test_another_k_changes_the_results_and_asks_nothing(model, data, tmp_path):

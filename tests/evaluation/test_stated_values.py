@@ -1,6 +1,4 @@
-"""What is read from answers about a program: answers of two real models, and texts that give no answer."""
-
-from __future__ import annotations
+"""How values are asked for by worked examples, and what is read from answers about a program."""
 
 import json
 from pathlib import Path
@@ -9,8 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from azr import values
 from azr.evaluation.graders.stated_values import ProgramValue, stated_value
+from azr.evaluation.suites import load_suites
+from azr.evaluation.suites.files import PROMPTS
+from azr.evaluation.suites.short_answers import CHAT, COMPLETION, COMPLETION_COT, FORMATS, chat_message, value_question
 from tests.evaluation.grading import questions
+from tests.executor.public_data import file
 
 ANSWERS = Path(__file__).with_name("model_answers.jsonl")
 """The ends of 60 answers each of Qwen2.5-Coder-0.5B-Instruct and SmolLM2-135M-Instruct to CRUXEval, greedy, asked in
@@ -144,9 +147,58 @@ def test_any_value_in_code_is_read_whole_or_not_at_all(value, sentence, before):
     assert stated == repr(value) if "`" not in repr(value) else stated in (None, repr(value))
 
 
-@settings(deadline=None)
-@given(first=st.integers(0, 99), second=st.integers(100, 199))
-def test_two_answers_are_none(first, second):
-    assert stated_value(f"The output is `{first}`.\nThe output is `{second}`.", OUTPUT) is None
-    assert stated_value(f"The output is `{first}` and `{second}`.", OUTPUT) is None
-    assert stated_value(f"The output is `{first}`.\nSo the final output is `{second}`.", OUTPUT) == str(second)
+PROGRAM = "def g(a, b=2):\n    return a * b"
+
+
+def asked(side: str, prompt_format: str):
+    gold = ProgramValue(PROGRAM, side, "'ab'", "'abab'", "g")  # type: ignore[arg-type]
+    return value_question("suite", "7", "all", gold, prompt_format)
+
+
+def test_the_worked_examples_are_true():
+    for example in PROMPTS["examples"]:
+        space: dict = {}
+        exec(example["program"], space)
+        assert space["f"](*values.parse_arguments(example["input"])) == values.parse(example["output"])
+
+
+@pytest.mark.parametrize("side", ["output", "input"])
+@pytest.mark.parametrize("prompt_format", FORMATS)
+def test_a_completion_ends_within_the_answer_and_shows_nothing_of_the_gold(side, prompt_format):
+    question = asked(side, prompt_format)
+    assert question.message.endswith(question.opened) and question.problem == PROGRAM
+    assert bool(question.opened) == bool(question.stop_strings) == (prompt_format != CHAT)
+    assert question.message.count(PROGRAM) == 1
+    assert ("'abab'" in question.message) == (side == "input")
+    assert ("The words of more than" in question.message) == (side == "output" and prompt_format == COMPLETION_COT)
+    if prompt_format == CHAT:
+        assert question.message == chat_message(question.gold)
+
+
+@pytest.mark.parametrize(
+    ("side", "prompt_format", "response", "read"),
+    [
+        ("output", COMPLETION, " 'abab'\n", "'abab'"), ("output", COMPLETION, " 'ab' * 2\n", None),
+        ("output", COMPLETION, "\n", None), ("output", COMPLETION, " 'ab", None), ("output", COMPLETION, " 4 # x", "4"),
+        ("input", COMPLETION, "('ab') == 'abab'\n", "'ab'"),
+        ("input", COMPLETION, "('a', b=4) == 'abab'\n", "'a', b=4"),
+        ("input", COMPLETION, "(??) == 'abab'\n", None), ("input", COMPLETION, "('ab') == 'ab'\n", None),
+        ("output", COMPLETION_COT, " It is doubled.\n[/THOUGHT]\n[ANSWER]\nassert g('ab') == 'abab'\n[/ANSWER]",
+         "'abab'"),
+        ("output", COMPLETION_COT, " `g('ab')` is 'abab'.\n[/THOUGHT]\n[ANSWER]\n'ab'\n[/ANSWER]", "'ab'"),
+        ("output", COMPLETION_COT, " Every 'a' is 'b'.\n[/THOUGHT]\n[ANSWER]\n", None),
+        ("input", COMPLETION_COT, " Half of it.\n[/THOUGHT]\n[ANSWER]\nassert g('ab') == 'abab'\n[/ANSWER]", "'ab'"),
+    ],
+)  # fmt: skip
+def test_a_continued_answer_is_read_with_its_beginning(side, prompt_format, response, read):
+    question = asked(side, prompt_format)
+    assert stated_value(question.opened + response, question.gold) == read
+
+
+def test_the_protocol_names_format_and_stops():
+    names = ["cruxeval-o", "cruxeval-o:completion", "cruxeval-o:completion-cot"]
+    chat, completion, cot = load_suites(names, file("cruxeval.jsonl").parent, limit=5)
+    assert [each.on_record.get("stop_strings") for each in (chat, completion, cot)] == [None, ["\n"], ["[/ANSWER]"]]
+    assert len({each.messages_sha256 for each in (chat, completion, cot)}) == 3
+    assert [row.id for row in chat.questions] == [row.id for row in cot.questions]
+    assert {row.suite for row in cot.questions} == {"cruxeval-o:completion-cot"}

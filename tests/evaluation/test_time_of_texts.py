@@ -1,7 +1,5 @@
 """Functions of the trusted side that take a model's text are fast, whatever it is: they run where a run is driven."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time
@@ -28,7 +26,7 @@ PIECES = (
     "def f(x):\n", "#", "# ", "@", "@a\n", ">", "> ```", "1/", "1 / ", "= ", "x = ", "\r\n", "\u0000", "\ud800",
     "not ", "lambda: ", "[PYTHON]", "[ANSWER]", "</code>", "\\text{ or", "\\frac{", "\\%", "\\ ", "{,}", "(A)", "A) ",
     "option ", "ANSWER: ", "```input ", "if x:\n ", "1;", "True ", "assert ", "* ", "10. ", "`` `", "```x", "<code>",
-    "\"\"\"", "b'", "rb\"", "float('", "set(", "nan,", "{1:", "0.", "((",
+    "\"\"\"", "b'", "rb\"", "float('", "set(", "nan,", "{1:", "0.", "((", "'''\\", "f'{", "a.", "λ", "\n'",
 )  # fmt: skip
 ENDS = ("", "x", "1", "```", "'", "}", "</answer>", "\n", ")")
 STARTS = ("", "<think></think><answer>", "```python\n", "\\boxed{", "[", "'", "</think>\n<answer>\n```input\n")

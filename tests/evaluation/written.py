@@ -1,7 +1,5 @@
 """Answers and evaluations as tests write them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterable, Mapping
@@ -23,24 +21,16 @@ def answers_to(
     parts: Mapping[str, bool] | None = None,
 ) -> list[Sample]:
     """All answers to one question: a greedy one and samples, with these verdicts."""
-    return [
-        Sample(
-            role="solver",
-            kind=suite,
-            problem_id=question,
-            group=group,
-            index=index,
-            prompt="What?",
-            response="It is\u2028so \ud800.",
-            response_tokens=7,
-            judgement=Judgement(
-                verdict=verdict, answer=None if verdict is Verdict.MALFORMED else (("answer", "so"),), parts=parts or {}
-            ),
-            accuracy=None if verdict is Verdict.UNGRADED else float(verdict is Verdict.RIGHT),
-            used="ungraded" if verdict is Verdict.UNGRADED else "recorded",
-        )
-        for index, verdict in [(None, greedy), *enumerate(samples)]
-    ]
+    answers, text = [], {"prompt": "What?", "response": "It is\u2028so \ud800.", "response_tokens": 7}
+    for index, verdict in [(None, greedy), *enumerate(samples)]:
+        stated = None if verdict is Verdict.MALFORMED else (("answer", "so"),)
+        made = {"judgement": Judgement(verdict=verdict, answer=stated, parts=parts or {}), "used": "recorded"}
+        made["accuracy"] = float(verdict is Verdict.RIGHT)
+        if verdict is Verdict.UNGRADED:
+            made |= {"accuracy": None, "used": "ungraded"}
+        asked = {"role": "solver", "kind": suite, "problem_id": question, "group": group, "index": index}
+        answers.append(Sample(**asked, **text, **made))
+    return answers
 
 
 def protocol(suites: Iterable[str], **others: Any) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """The explorer's server on a free port, as `azr view` starts it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,16 +1,14 @@
 """Run directories made by the real writers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from azr.evaluation.answer_file import ANSWERS, AnswerFile
 from azr.evaluation.periodic import Evaluated
-from azr.records import Completion, Judgement, Role, Sample, Task
+from azr.records import Judgement, Role, Sample, Task
 from azr.runs.sample_file import JsonLines, write_samples
 from azr.tasks.base import Verdict
+from tests.runs.factory import completion
 
 HOSTILE = "</pre><script>document.title='owned'</script>\"'&"
 """What must stay text on every page."""
@@ -40,10 +38,8 @@ def answer(id: str, verdict: str = "right", detail: str = "", text: str = "an an
 
 
 def _sample(role: Role, id: str, group: str, verdict: str, detail: str, text: str, **change: object) -> Sample:
-    completion = Completion(
-        prompt_ids=[*map(ord, str(change.pop("prompt", f"the prompt of {id}")))], response_ids=[*map(ord, text)],
-        logprobs=-0.5, finish_reason=str(change.pop("finish", "stop")), weight_versions=3,
-    )  # fmt: skip
+    prompt, finish = str(change.pop("prompt", f"the prompt of {id}")), change.pop("finish", "stop")
+    made = completion([*map(ord, text)], [*map(ord, prompt)], logprobs=-0.5, finish=finish, versions=3)
     reward = float(str(change.pop("reward", 1.0 if verdict in ("valid", "right") else -1.0)))
     is_trained = change.get("used", "trained") == "trained"
     settings: dict[str, object] = {
@@ -52,7 +48,7 @@ def _sample(role: Role, id: str, group: str, verdict: str, detail: str, text: st
         "judgement": Judgement(verdict=verdict, detail=detail, answer=(("output", text),)),
         "advantage": 0.5 if is_trained else None, "mismatch": 0.01 if is_trained else None, **change,
     }  # fmt: skip
-    return Sample(completion=completion, role=role, problem_id=id, group=group, reward=reward, **settings)  # type: ignore[arg-type]
+    return Sample(completion=made, role=role, problem_id=id, group=group, reward=reward, **settings)  # type: ignore[arg-type]
 
 
 class MadeRun:
@@ -79,10 +75,6 @@ class MadeRun:
         Evaluated({}, list(answers), {"suites": ["exam"]}).write(path)
         return path
 
-    def azr_eval(self, name: str, answers: Sequence[Sample]) -> Path:
-        """The answers of an evaluation of the run by `azr eval`."""
-        return azr_eval(self.path / "eval" / name, answers)
-
     def _append(self, name: str, records: list[dict]) -> None:
         lines = JsonLines(self.path / "more")
         lines.write(records)
@@ -90,15 +82,6 @@ class MadeRun:
         with (self.path / name).open("ab") as file:
             file.write((self.path / "more").read_bytes())
         (self.path / "more").unlink()
-
-
-def azr_eval(folder: Path, answers: Sequence[Sample]) -> Path:
-    """A folder as `azr eval` fills it."""
-    folder.mkdir(parents=True)
-    with AnswerFile(folder / ANSWERS, {"suites": ["exam"]}) as file:
-        for each in answers:
-            file.add([each])
-    return folder
 
 
 def eval_answer(

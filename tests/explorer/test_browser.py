@@ -1,7 +1,5 @@
 """The explorer's pages in a real browser: Debian's Chromium, driven by Playwright."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil
@@ -129,12 +127,9 @@ def test_the_page_of_a_growing_run_grows_by_itself(page, tmp_path: Path) -> None
     with serving(str(run.path)) as address:
         page.goto(f"{address}/0/tasks")
         page.get_by_text("000002-deduction-0000").wait_for()
-        run.step(
-            3,
-            [proposal("000003-deduction-0000"), answer("000003-deduction-0000")],
-            [task("000003-deduction-0000", step=3)],
-        )
-        page.get_by_text("000003-deduction-0000").wait_for()
+        id = "000003-deduction-0000"
+        run.step(3, [proposal(id), answer(id)], [task(id, step=3)])
+        page.get_by_text(id).wait_for()
         page.goto("about:blank")
 
 

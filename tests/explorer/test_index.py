@@ -1,6 +1,4 @@
-"""The index shows what the files hold, also of runs that grow, go back, are damaged, or were written before."""
-
-from __future__ import annotations
+"""Index and pages of evaluations show what the files hold, also of runs that grow, go back, are damaged, or are old."""
 
 import gzip
 import json
@@ -12,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from azr.errors import UserError
 from azr.explorer import queries, record_files
+from azr.explorer.evaluations import read_side
 from azr.explorer.index import MAX_KEPT, NAME, RunIndex
 from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.records import Judgement, Reason
+from azr.tasks.base import Verdict
+from tests.evaluation.written import FORMER, answers_to, protocol, write_evaluation, write_former
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
+from tests.runs.test_sample_file import FORMER as OLD_SAMPLE
 
 
 def opened(run: MadeRun) -> RunIndex:
@@ -152,18 +153,9 @@ def test_damaged_files_are_shown_as_far_as_they_go_with_a_sentence(tmp_path: Pat
 
 def test_records_of_schema_1_are_shown_without_what_they_lack(tmp_path: Path) -> None:
     run = MadeRun(tmp_path / "run")
-    old = {
-        "step": 1, "role": "solver", "kind": "deduction", "task_id": "t", "group": "solve:000001:t", "prompt": "p",
-        "response": "r", "reward": -0.5, "reward_parts": {"wrong": -0.5}, "accuracy": 0.0, "finish_reason": "stop",
-        "weight_versions": [[0, 7]],
-    }  # fmt: skip
-    proposed = {**old, "role": "proposer", "accuracy": None, "task_id": "u"}
-    rows = [
-        old,
-        {**proposed, "reward_parts": {"learnability": 0.5}},
-        {**proposed, "reward_parts": {"failed": -1.0}},
-        {**proposed, "schema": 99},
-    ]
+    proposed = {**OLD_SAMPLE, "role": "proposer", "accuracy": None, "task_id": "u"}
+    changes = {"reward_parts": {"learnability": 0.5}}, {"reward_parts": {"failed": -1.0}}, {"schema": 99}
+    rows = [OLD_SAMPLE, *({**proposed, **change} for change in changes)]
     run.rollouts(1).write_bytes(gzip.compress("".join(f"{json.dumps(row)}\n" for row in rows).encode()))
     index = opened(run)
     found, _ = queries.find_samples(index, SampleFilter(order="step"))
@@ -255,15 +247,6 @@ def test_an_index_that_cannot_be_used_is_made_anew(damage: str, run: MadeRun) ->
     assert count(opened(run)) == 16
 
 
-def test_an_index_may_be_deleted_and_a_folder_without_a_run_has_none(run: MadeRun, tmp_path: Path) -> None:
-    opened(run).close()
-    (run.path / NAME).unlink()
-    assert count(opened(run)) == 16
-    with pytest.raises(UserError, match="There is no run in"):
-        RunIndex(tmp_path)
-    assert not (tmp_path / NAME).exists()
-
-
 def test_two_may_index_and_read_at_once(run: MadeRun) -> None:
     for step in range(3, 20):
         run.step(step, [answer(f"{step}-{i}") for i in range(50)])
@@ -299,3 +282,38 @@ def test_a_bomb_of_gzip_is_a_problem_of_its_file(tmp_path, monkeypatch):
     (tmp_path / "step_000001.jsonl.gz").write_bytes(gzip.compress(b"{}\n") + gzip.compress(b"x" * 10**6))
     list(record_files.read_lines(tmp_path / "step_000001.jsonl.gz", problems := []))
     assert "unpacks to over" in problems[-1]
+
+
+def test_answers_of_both_schemas_are_shown_alike(tmp_path: Path):
+    now = write_evaluation(tmp_path / "now", answers_to("exam", "0", "deduction/short", Verdict.RIGHT, [Verdict.WRONG]))
+    former = tmp_path / "former.gz"
+    write_former(former, {"protocol": protocol(["exam"])}, FORMER, FORMER | {"sample": 0, "verdict": "wrong"})
+    sides = [read_side("a side", path) for path in (now / "answers.jsonl.gz", former)]
+    key = ("exam", "0")
+    for side in sides:
+        assert side.problems == [] and side.share(key) == 0.5
+        greedy, sampled = side.whole(key)
+        assert (greedy.index, sampled.index, greedy.response_tokens) == (None, 0, 7)
+        assert greedy.prompt == "What?" and greedy.response == "It is\u2028so \\ud800."
+        assert greedy.judgement.answer == (("answer", "so"),)
+        assert not any(each.prompt or each.response or each.judgement.answer for each in side.answers[key])
+    assert sides[0].answers == sides[1].answers
+
+
+def test_lines_that_are_no_answers_are_counted(tmp_path: Path):
+    path = tmp_path / "a.gz"
+    del (incomplete := dict(FORMER))["tokens"]
+    write_former(path, {"protocol": {}}, FORMER, incomplete, {"suite": 3}, {"kind": "exam"})
+    side = read_side("a side", path)
+    (problem,) = side.problems
+    assert list(side.answers) == [("exam", "0")]
+    assert problem.startswith(f"{tmp_path.name}/a.gz: 3 of its lines cannot be read, the first because it is no Sample")
+
+
+def test_a_file_that_changed_meanwhile_is_named(tmp_path: Path):
+    path = tmp_path / "a.gz"
+    write_former(path, {"protocol": {}}, FORMER)
+    side = read_side("a side", path)
+    write_former(path, {"protocol": {}}, {"kind": "exam"} | {"x": "y" * 1000})
+    with pytest.raises(Problem):
+        side.whole(("exam", "0"))

@@ -1,7 +1,5 @@
 """What the server answers, to whom, and that nothing in a run becomes markup."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import time
@@ -16,7 +14,8 @@ from azr.explorer.index import NAME
 from azr.explorer.server import BODIES, COMPARING, make_app, names_of
 from azr.explorer.single_file import report
 from azr.records import Judgement, Reason
-from tests.explorer.made_runs import HOSTILE, MadeRun, answer, azr_eval, eval_answer, proposal, small_run, task
+from tests.evaluation.written import write_evaluation
+from tests.explorer.made_runs import HOSTILE, MadeRun, answer, eval_answer, proposal, small_run, task
 
 
 class Page(HTMLParser):
@@ -57,21 +56,13 @@ def page(of: TestClient, path: str, status: int = 200) -> Page:
     return Page(response.text)
 
 
-def crawl(of: TestClient, start: str = "/0/") -> dict[str, Page]:
-    """Every page that links lead to."""
-    seen: dict[str, Page] = {}
-    waiting = [start]
-    while waiting:
-        path = waiting.pop()
-        if path not in seen:
-            seen[path] = page(of, path)
-            waiting += seen[path].links
-    return seen
-
-
 def safe_pages(of: TestClient) -> dict[str, Page]:
-    """All pages; none has markup from a run, or a link to elsewhere."""
-    pages = crawl(of)
+    """Every page that links lead to; none has markup from a run, or a link to elsewhere."""
+    pages, waiting = dict[str, Page](), ["/0/"]
+    while waiting:
+        if (path := waiting.pop()) not in pages:
+            pages[path] = page(of, path)
+            waiting += pages[path].links
     assert {re.split(r"[/?]", path)[2] for path in pages} == {"", *BODIES, *COMPARING}
     for path, found in pages.items():
         assert found.tags.count("script") == found.tags.count("h1") == 1, path
@@ -255,7 +246,8 @@ def test_two_evaluations_stand_side_by_side(run: MadeRun, tmp_path: Path) -> Non
 
 
 def test_evaluations_of_azr_eval_stand_beside_those_of_the_run(run: MadeRun, tmp_path: Path) -> None:
-    run.azr_eval("step_000002", [eval_answer("q1", "right", answer="8"), eval_answer("q7", "wrong", suite="math500")])
+    answers = [eval_answer("q1", "right", answer="8"), eval_answer("q7", "wrong", suite="math500")]
+    write_evaluation(run.path / "eval" / "step_000002", answers)
     both = page(client(run), "/0/evaluations?left=0-2&right=0-eval-step_000002")
     assert "step 2: greedystep 2: right answersazr eval, step_000002: greedy" in both.text
     assert "q7math500deduction--wrong0 of 1" in both.text
@@ -264,8 +256,8 @@ def test_evaluations_of_azr_eval_stand_beside_those_of_the_run(run: MadeRun, tmp
 
 def test_folders_of_azr_eval_have_pages_of_their_own_and_stand_beside_a_run(run: MadeRun, tmp_path: Path) -> None:
     before, after = tmp_path / "eval" / "base", tmp_path / "eval" / "tuned"
-    azr_eval(before, [eval_answer("q1", "wrong"), eval_answer("q2", "right")])
-    azr_eval(after, [eval_answer("q1", "right")])
+    write_evaluation(before, [eval_answer("q1", "wrong"), eval_answer("q2", "right")])
+    write_evaluation(after, [eval_answer("q1", "right")])
     of = client(before, after, run)
     alone = page(of, "/0/")
     assert "base: greedybase: right answersrun, step 2: greedy" in alone.text and rows(alone) == ["q2", "q1"]
@@ -278,7 +270,7 @@ def test_folders_of_azr_eval_have_pages_of_their_own_and_stand_beside_a_run(run:
 
 
 def test_an_evaluation_that_goes_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
-    folder = azr_eval(tmp_path / "going", [eval_answer(f"q{i}", "right") for i in range(12)])
+    folder = write_evaluation(tmp_path / "going", [eval_answer(f"q{i}", "right") for i in range(12)])
     path = folder / "answers.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-20])
     of = client(folder)

@@ -1,7 +1,5 @@
 """Rules find what they name, where they look; a file that is none is one sentence; no text holds up a run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +14,7 @@ from azr.monitoring.monitor import Monitor, SafetyStop, flag_metrics
 from azr.monitoring.reader import Findings, Text, TextReader
 from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Measures, Rule, Screen, patterns_of
 from azr.prepare import prepare
-from azr.records import Completion, Sample
+from tests.runs.factory import sample
 
 SCREEN = Screen.read(DEFAULT)
 FLAGGED = {
@@ -78,9 +76,7 @@ RULE = "[[rule]]\nname = 'x'\npatterns = ['a']\n"
         (RULE + "where = 'prompt'", "holds no rules .*prompt"),
     ],
 )
-def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(tmp_path, text, said):
     config = Config(safety=SafetyConfig(patterns=str(write(tmp_path, text))))
     with pytest.raises(UserError, match=said) as caught:
         prepare(config, fetch=False, into_run=False)
@@ -96,28 +92,13 @@ async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkey
     texts = ["a needle", "a" * 60 + "b", "\ud800 lone", "x" * 1_000_000 + "needle", "\x00\n\r needle"]
     async with TextReader(rules) as reader:
         found = await reader.look_at([Text(text, False, text) for text in texts])
-    assert [None if each is None else [name for name, _, _ in each["flags"]] for each in found] == [
-        ["slow"],
-        None,
-        [],
-        ["slow"],
-        ["slow"],
-    ]
+    flags = [None if each is None else [name for name, _, _ in each["flags"]] for each in found]
+    assert flags == [["slow"], None, [], ["slow"], ["slow"]]
     assert found[3]["flags"] == [["slow", 1_000_000, 1_000_006]]  # type: ignore[index, comparison-overlap]
 
 
-def response(trace_tokens: int = 0, finish: str = "stop", length: int = 2) -> Sample:
-    completion = Completion(
-        prompt_ids=[1], response_ids=[2] * length, logprobs=0.0, finish_reason=finish, weight_versions=0
-    )
-    return Sample(
-        completion=completion, role="solver", kind="data", problem_id="1", group="g", reward=0.0,
-        trace_tokens=trace_tokens,
-    )  # fmt: skip
-
-
 def test_another_models_traces_are_flagged_and_stop_nothing() -> None:
-    samples = [response(2), response(1), response()]
+    samples = [sample("solver", trace_tokens=tokens) for tokens in (2, 1, 0)]
     for each in samples:
         each.flags = [("harm", 0, 1)]
     metrics = flag_metrics(["harm"], samples, [Findings(flags=[], mixed=False, comment_heavy=None)] * 3)
@@ -135,7 +116,7 @@ class Looks:
         self.texts = iter(texts)
 
     def decode(self, ids: np.ndarray) -> str:
-        return "prompt" if len(ids) == 1 else next(self.texts)
+        return "prompt" if len(ids) == 3 else next(self.texts)
 
     async def look_at(self, texts: Sequence[Text]) -> list[Findings | None]:
         return [
@@ -152,7 +133,8 @@ SCREEN_OF_NEEDLES = Screen((Rule(name="needle", patterns=("needle",)),), (re.com
 
 
 async def test_flags_are_written_into_the_samples_and_what_was_given_up_is_not_looked_at() -> None:
-    samples = [response(), response(length=0, finish="given_up"), response(), response(length=4)]
+    lengths = {"length": 2}, {"length": 0, "finish": "given_up"}, {"length": 2}, {"length": 4}
+    samples = [sample("solver", "data", **each) for each in lengths]
     looks: Any = Looks("a needle", "aaa", "nothing")
     metrics = await Monitor(looks, looks, ["needle"]).watch(samples, {})
     assert [each.flags for each in samples] == [[("needle", 2, 8)], [], [], []]

@@ -1,7 +1,5 @@
 """What texts, tokens and programs show, on small cases by hand and on programs that models wrote."""
 
-from __future__ import annotations
-
 import ast
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plug-ins of a test: modules in a working directory of its own, and registries that are as before afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 

@@ -1,9 +1,6 @@
-"""The project's own kinds, the example and what ``azr new kind`` writes keep the contract, and other kinds fail it."""
-
-from __future__ import annotations
+"""The project's own kinds and the example keep the contract, and other kinds fail it."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -78,26 +75,6 @@ class TestExpressions(KindContract):
     malformed = (*outputs("53"), (Section("program", "1 + 2"),))
 
 
-def test_the_kind_that_azr_new_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from azr.cli.new import TEMPLATE
-
-    monkeypatch.syspath_prepend(str(TEMPLATE))
-    monkeypatch.syspath_prepend(str(TEMPLATE / "tests"))
-    import test_kind_name
-
-    run(test_kind_name.TestKindName)
-
-
-def run(contract: type[KindContract], *names: str) -> None:
-    """All its tests, or some."""
-    contract.setup_class()
-    try:
-        for name in names or [name for name in vars(KindContract) if name.startswith("test_")]:
-            getattr(contract(), name)()
-    finally:
-        contract.teardown_class()
-
-
 class Raises(Expressions):
     async def grade(self, task, answer, run):
         return Verdict.RIGHT if int(answer[0].text) else Verdict.WRONG
@@ -151,11 +128,7 @@ def test_a_kind_that_breaks_it_fails(kind: type[Expressions], test: str, error: 
         pass
 
     Broken.kind = kind()
+    Broken.setup_class()
     with pytest.raises(error):
-        run(Broken, test)
-
-
-def test_the_template_is_read_where_it_is_installed() -> None:
-    from azr.cli.new import TEMPLATE
-
-    assert Path(TEMPLATE / "kind_name" / "__init__.py").is_file()
+        getattr(Broken(), test)()
+    Broken.teardown_class()

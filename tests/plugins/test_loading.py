@@ -1,7 +1,5 @@
 """What plug-ins add is there by name, from modules and installed packages, and what cannot be used is one sentence."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -56,12 +54,8 @@ exact = MODULE:grade
 [console_scripts]
 other = no.such:module
 """
-KNOBS = {
-    "selfplay.kinds": ("mine",),
-    "reward.proposer": "half",
-    "reward.intrinsic.bonuses": ("short:0.5",),
-    "algorithm.estimator": "plain",
-}
+KNOBS = {"selfplay.kinds": ("mine",), "reward.proposer": "half", "algorithm.estimator": "plain"}
+KNOBS |= {"reward.intrinsic.bonuses": ("short:0.5",)}
 
 
 def everything_is_there() -> bool:
@@ -140,10 +134,7 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
         (KIND.format(body="def solution(self, task): return ()"), r"its proposal or solution is not read back"),
         (KIND.format(body="def solution(self, task): return (3,)"), r"seed\(\) gives a task with the section 3"),
         (KIND.format(body='labels = ("input",)'), r"with the section .*'output'.*; its labels are input"),
-        (
-            KIND.format(body="def references_per_prompt(self, n): return 'all'"),
-            r"references_per_prompt\(6\) is no number",
-        ),
+        (KIND.format(body="references_per_prompt = lambda self, n: 'all'"), r"references_per_prompt\(6\) is no number"),
         (KIND.format(body="") + "kinds *= 2", r"calls two kinds 'mine'"),
         ("proposer_rewards = {'variance': print}", r"calls a reward 'variance', which exists"),
         ("bonuses = {'short': 3}", r"short of the plug-in \S+ is no function"),

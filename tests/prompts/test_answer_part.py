@@ -1,7 +1,5 @@
 """The part of a response that counts: by the tags of which its prompt speaks and by `reward.format`."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

@@ -33,12 +33,8 @@ TOKENIZERS = {
     "llama": (chat_tokenizers.llama(), ["<|end_of_text|>", "<|eot_id|>"]),
     "plain": (chat_tokenizers.plain(), None),
 }
-TEMPLATES = {
-    "chatml-conversation": ("chatml", "auto"),
-    "chatml-tokenizer": ("chatml", "tokenizer"),
-    "llama-conversation": ("llama", "auto"),
-    "plain-conversation": ("plain", "auto"),
-}
+TEMPLATES = {f"{made}-conversation": (made, "auto") for made in TOKENIZERS}
+TEMPLATES |= {"chatml-tokenizer": ("chatml", "tokenizer")}
 
 
 @pytest.fixture(scope="module")
@@ -321,12 +317,8 @@ def test_whether_a_prompt_fits_is_what_its_ids_say(message: str) -> None:
     kind, codec = KINDS["induction"], PromptCodec(byte_tokenizer(), CompactFormat())
     task = replace(kind.seed(), message=message)
     length, shown = len(codec.solver_prompt(kind, task)), len(codec.proposal_ids(kind, [task]))
-    assert [codec.solver_prompt_fits(kind, task, length + more) for more in (-1, 0, 1, 900)] == [
-        False,
-        True,
-        True,
-        True,
-    ]
+    fits = [codec.solver_prompt_fits(kind, task, length + more) for more in (-1, 0, 1, 900)]
+    assert fits == [False, True, True, True]
     assert [codec.proposal_fits(kind, [task], shown + more) for more in (-1, 0, 900)] == [False, True, True]
 
 

@@ -1,7 +1,5 @@
 """Tokens of the completion format's prompts about tasks that real base models proposed, in real tokenizers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

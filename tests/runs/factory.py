@@ -1,10 +1,10 @@
-"""Samples made by hand, a clock, and waiting."""
+"""Samples made by hand, a clock, a limit on files, and waiting."""
 
-from __future__ import annotations
-
+import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from azr.records import VALID, Completion, FinishReason, Judgement, Role, Sample
 from azr.tasks.base import RejectReason
@@ -36,13 +36,8 @@ def completion(
     versions: object = 0,
 ) -> Completion:
     """A completion; one number stands for all tokens."""
-    return Completion(
-        prompt_ids=prompt_ids,
-        response_ids=response_ids,
-        logprobs=logprobs,
-        finish_reason=finish,
-        weight_versions=versions,
-    )  # type: ignore[arg-type]  # it converts sequences
+    told = {"logprobs": logprobs, "finish_reason": finish, "weight_versions": versions}
+    return Completion(prompt_ids=prompt_ids, response_ids=response_ids, **told)  # type: ignore[arg-type]
 
 
 def sample(role: Role, kind: str = "deduction", *, reward: float | None = 1.0, **change: object) -> Sample:
@@ -66,6 +61,17 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file may grow beyond this size: like a full disk, that ends a write midway with an OSError."""
+    free = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, free[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, free)
 
 
 def until(happened: Callable[[], bool], seconds: float = 10.0) -> None:

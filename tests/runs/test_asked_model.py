@@ -1,7 +1,5 @@
 """Which model is meant, and how it is asked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +9,12 @@ from azr.errors import UserError
 from azr.evaluation.asking import prompt_ids
 from azr.evaluation.question import Question
 from azr.own_data import own_data
-from azr.records import Completion, Stops
+from azr.records import Stops
 from azr.runs.asked_model import open_model
 from azr.runs.run_dir import PromptForm
 from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
+from tests.runs.factory import completion
 from tests.tiny_models import save_run, save_tiny
 
 BRACKETS = "{% for message in messages %}[{{ message['content'] }}]{% endfor %}"
@@ -41,10 +40,6 @@ def test_each_template_asks_in_its_own_way(tmp_path: Path):
     ends = open_model(str(base)).codec
     assert stops["train"].strings == ("</answer>",) and stops["tokenizer"].strings == ()
     assert sorted(map(ends.decode, ([end] for end in stops["tokenizer"].token_ids))) == ["<|endoftext|>", "<|im_end|>"]
-
-
-def test_what_is_trained_on_its_template_keeps_it_in_training(tmp_path: Path):
-    assert asked(model(tmp_path / "instruct", instruct=True)).endswith("<|im_start|>assistant\n")
 
 
 def test_a_run_in_the_completion_format_asks_tasks_by_examples_and_all_else_by_its_template(tmp_path: Path):
@@ -73,22 +68,10 @@ def test_tags_have_no_template(tiny_model_path: Path):
     assert opened.codec.template is None and opened.step is None and opened.config is None
 
 
-@pytest.mark.parametrize(
-    "text, said", [("{{ messages[0] ", "does not parse: line 1"), ("hello", "does not write the user.s message once")]
-)
-def test_a_bad_template_is_not_blamed_on_the_tokenizer(tmp_path: Path, text: str, said: str):
-    (tmp_path / "bad.jinja").write_text(text)
-    with pytest.raises(UserError, match=said) as refused:
-        open_model(str(model(tmp_path / "base")), template=str(tmp_path / "bad.jinja"))
-    assert "tokenizer" not in str(refused.value)
-
-
 def test_a_compact_model_may_work_its_answer_out():
     worked = "x = len(x)\n4\nreturn x + 6\n<|output|>10<|end|>"
     for name in ("azr_14m_worked", "azr_14m_base"):
         codec = open_model(own_data(name)).codec
         ids = codec.encode(worked)
-        told = {"logprobs": [0.0] * len(ids), "weight_versions": [0] * len(ids), "finish_reason": "stop"}
-        completion = Completion(prompt_ids=[1], response_ids=ids, **told)
-        sections = codec.parse_response(completion)
+        sections = codec.parse_response(completion(ids))
         assert sections is not None and [(each.label, each.text) for each in sections] == [("output", "10")]

@@ -1,13 +1,12 @@
-from __future__ import annotations
-
 import math
 from collections import Counter
 
 import pytest
 
 from azr.monitoring.monitor import response_metrics
-from azr.records import Completion, Judgement, Reason, Role, Sample
+from azr.records import Judgement, Reason, Role, Sample
 from azr.runs.metrics import (
+    PhaseClock,
     check_finite,
     funnel_metrics,
     malformed_share,
@@ -23,7 +22,7 @@ from azr.runs.metrics import (
     valid_rate,
 )
 from azr.tasks.base import RejectReason
-from tests.runs.factory import proposals, sample
+from tests.runs.factory import Clock, completion, proposals, sample
 
 
 def test_samples_become_means_per_kind_and_role() -> None:
@@ -38,18 +37,11 @@ def test_samples_become_means_per_kind_and_role() -> None:
             sample("proposer", reward=None, version=9, used="recorded"),
         ]
     )
-    assert metrics == {
-        "abduction/proposer/trajectories": 1,
-        "abduction/proposer/reward": 0.25,
-        "abduction/proposer/response_length": 2.0,
-        "abduction/proposer/truncated": 0.0,
-        "deduction/solver/trajectories": 2,
-        "deduction/solver/reward": 0.25,
-        "deduction/solver/response_length": 6.0,
-        "deduction/solver/truncated": 0.5,
-        "deduction/solver/accuracy": 0.5,
-        "weight_version": 5,
-    }
+    proposer = {"trajectories": 1, "reward": 0.25, "response_length": 2.0, "truncated": 0.0}
+    solver = {"trajectories": 2, "reward": 0.25, "response_length": 6.0, "truncated": 0.5, "accuracy": 0.5}
+    wanted = {f"abduction/proposer/{name}": value for name, value in proposer.items()}
+    wanted |= {f"deduction/solver/{name}": value for name, value in solver.items()}
+    assert metrics == wanted | {"weight_version": 5}
 
 
 def test_what_traces_wrote_or_began_is_apart() -> None:
@@ -178,20 +170,12 @@ def test_parts_that_graders_of_rows_give_are_metrics() -> None:
 
 
 def versions(*versions: int, used: str = "trained") -> Sample:
-    completion = Completion(
-        prompt_ids=(1,), response_ids=versions, logprobs=-0.5, finish_reason="stop", weight_versions=versions
-    )  # type: ignore[arg-type]
-    return sample("solver", completion=completion, used=used)
+    return sample("solver", completion=completion(versions, versions=versions), used=used)
 
 
 def test_ages_are_of_the_sampled_tokens_that_are_trained_on() -> None:
-    samples = [
-        versions(4, 5),
-        versions(5, 5, used="cut off"),
-        versions(2, 5, used="stale"),
-        versions(1, used="estimate"),
-    ]
-    samples.append(sample("solver", trace_tokens=2, version=0))
+    samples = [versions(4, 5), versions(5, 5, used="cut off"), versions(2, 5, used="stale")]
+    samples += [versions(1, used="estimate"), sample("solver", trace_tokens=2, version=0)]
     assert staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.25, "max": 1.0, "mixed": 0.5}
     assert staleness_metrics([], 5) == {"dropped": 0.0}
 
@@ -212,3 +196,75 @@ def test_copies_are_a_share_of_the_readable_proposals() -> None:
         each.judgement = Judgement(verdict=each.verdict, parts={"copied": copied})
     assert funnel_metrics("deduction", played, 2)["deduction/proposer/copied"] == 2 / 3
     assert "deduction/proposer/copied" not in funnel_metrics("deduction", proposals(2, Counter(), []), 2)
+
+
+def test_overlapping_work_in_a_phase_counts_once() -> None:
+    wall, cpu = Clock(), Clock()
+    clock = PhaseClock(wall=wall, cpu=cpu)
+    first, second, other = clock.phase("solve"), clock.phase("solve"), clock.phase("propose")
+    first.__enter__()
+    wall.now = 1.0
+    second.__enter__()
+    other.__enter__()
+    wall.now = 3.0
+    first.__exit__(None, None, None)
+    wall.now = 4.0
+    second.__exit__(None, None, None)
+    wall.now = 6.0
+    with clock.phase("solve"):
+        wall.now = 7.0
+    other.__exit__(None, None, None)
+    cpu.now, wall.now = 2.0, 8.0
+    timing = clock.step_timing()
+    assert timing.seconds == {"solve": 5.0, "propose": 6.0}
+    assert timing.wall_s == 8.0 and timing.cpu_share == 0.25
+
+
+def test_time_that_overlapped_phases_cost_alone_is_told() -> None:
+    wall = Clock()
+    clock = PhaseClock(overlapped=("verify", "validate"), wall=wall, cpu=Clock())
+    with clock.phase("solve"):
+        with clock.phase("verify"):
+            wall.now = 3.0
+        wall.now = 4.0
+    with clock.phase("verify"), clock.phase("validate"):
+        wall.now = 6.0
+    wall.now = 7.0
+    assert clock.step_timing().exposed_s == 2.0
+    with clock.phase("solve"):
+        wall.now = 9.0
+    assert clock.step_timing().exposed_s == 0.0
+
+
+def test_a_phase_across_steps_is_split_between_them() -> None:
+    wall = Clock()
+    clock = PhaseClock(wall=wall, cpu=Clock())
+    with clock.phase("solve"):
+        wall.now = 2.0
+        assert clock.step_timing().seconds == {"solve": 2.0}
+        wall.now = 5.0
+    assert clock.step_timing().seconds == {"solve": 3.0}
+    assert clock.step_timing().seconds == {}
+
+
+def test_a_phase_that_fails_is_over() -> None:
+    wall = Clock()
+    clock = PhaseClock(wall=wall, cpu=Clock())
+    with pytest.raises(RuntimeError), clock.phase("solve"):
+        wall.now = 1.0
+        raise RuntimeError
+    wall.now = 9.0
+    assert clock.step_timing().seconds == {"solve": 1.0}
+
+
+def test_learning_beside_play_is_told() -> None:
+    wall = Clock()
+    clock = PhaseClock(wall=wall, cpu=Clock())
+    with clock.phase("train policy"):
+        wall.now = 1.0
+        with clock.phase("verify"):
+            wall.now = 3.0
+        with clock.phase("solve"):
+            wall.now = 7.0
+    assert clock.step_timing().learned_beside_s == 4.0
+    assert clock.step_timing().learned_beside_s == 0.0

@@ -1,7 +1,9 @@
-from __future__ import annotations
-
+import json
 import logging
-from dataclasses import replace
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from azr.config import Config, RunConfig
 from azr.config_tree import from_yaml
 from azr.errors import UserError
 from azr.records import Stops
-from azr.runs.run_dir import PromptForm, RunDirectory, check_free, logging_to
+from azr.runs import run_dir
+from azr.runs.run_dir import OWNER_FILE, Owner, PromptForm, RunDirectory, RunOwner, check_free, logging_to
+from tests.runs.factory import until
 
 
 def config(root: Path, name: str = "first") -> Config:
@@ -33,19 +37,6 @@ def test_the_saved_config_reads_back_as_the_same_config(tmp_path: Path, monkeypa
     assert run.rollouts(12).parent.is_dir()
 
 
-def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
-    RunDirectory.create(config(tmp_path))
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(
-        UserError,
-        match=r"first already holds a run: it has no checkpoint, so --resume begins it again; --restart",
-    ):
-        RunDirectory.create(config(tmp_path))
-    with pytest.raises(UserError, match="already holds a run"):
-        check_free(config(tmp_path).run)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_an_empty_folder_is_free(tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     check_free(config(tmp_path).run)
@@ -55,19 +46,12 @@ def test_an_empty_folder_is_free(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "first").touch()
-    with pytest.raises(UserError, match="first is a file"):
-        RunDirectory.create(config(tmp_path))
+    for root, said in ((tmp_path, "first is a file"), (tmp_path / "first" / "runs", r"choose another --run\.root")):
+        with pytest.raises(UserError, match=said):
+            RunDirectory.create(config(root))
 
 
-def test_a_root_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"choose another --run\.root"):
-        RunDirectory.create(config(tmp_path / "file" / "runs"))
-
-
-def test_two_runs_racing_for_a_folder_leave_one_winner_and_no_draft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_runs_racing_for_a_folder_leave_one_winner_and_no_draft(tmp_path, monkeypatch):
     # The loser looked before the winner was there: only the rename can tell.
     winner = RunDirectory.create(config(tmp_path))
     looks: list[RunConfig] = []
@@ -109,3 +93,79 @@ def test_the_prompts_that_a_run_began_with_are_kept_and_must_stay(tmp_path: Path
         file.write_text(content)
         with pytest.raises(UserError, match=r"prompts.json cannot be read .* remove it"):
             form.keep(file)
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from azr.runs.run_dir import RunOwner
+owner = RunOwner(Path(sys.argv[1]))
+print("owns", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_second_owner_is_refused_by_name_until_the_first_is_gone(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "owns\n"
+    before = (tmp_path / OWNER_FILE).read_text()
+    with pytest.raises(UserError, match=rf"is in use by process {holder.pid} on \S+ since 20\d\d-.* or stop it first"):
+        RunOwner(tmp_path)
+    assert (tmp_path / OWNER_FILE).read_text() == before
+    holder.kill()
+    holder.wait()
+    mine = RunOwner(tmp_path)
+    assert json.loads((tmp_path / OWNER_FILE).read_text())["pid"] == os.getpid()
+    with pytest.raises(UserError, match=f"process {os.getpid()} "):
+        RunOwner(tmp_path)
+    mine.release()
+    mine.release()
+    RunOwner(tmp_path).release()
+    assert [path.name for path in tmp_path.iterdir()] == [OWNER_FILE]
+
+
+def write(run: Path, who: Owner, age_s: float = 0.0) -> None:
+    (run / OWNER_FILE).write_text(json.dumps(asdict(who)))
+    then = (run / OWNER_FILE).stat().st_mtime - age_s
+    os.utime(run / OWNER_FILE, (then, then))
+
+
+def test_an_owner_on_another_machine_lives_as_long_as_it_shows_life(tmp_path: Path) -> None:
+    other = replace(Owner.here(), host="node7", boot="another")
+    write(tmp_path, other)
+    with pytest.raises(UserError, match="on node7"):
+        RunOwner(tmp_path)
+    write(tmp_path, other, age_s=run_dir.STALE_S + 1)
+    RunOwner(tmp_path).release()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"host": 1}'])
+def test_a_file_that_names_nobody_is_harmless(tmp_path: Path, text: str) -> None:
+    (tmp_path / OWNER_FILE).write_text(text)
+    RunOwner(tmp_path).release()
+
+
+def test_where_a_disk_has_no_locks_the_process_itself_is_looked_for(tmp_path, monkeypatch):
+    def no_locks(*args: object) -> None:
+        raise OSError(run_dir.errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(run_dir.fcntl, "flock", no_locks)
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    started = run_dir._started(sleeper.pid)
+    assert started is not None
+    alive = replace(Owner.here(), pid=sleeper.pid, started=started)
+    write(tmp_path, alive)
+    with pytest.raises(UserError, match=f"process {sleeper.pid} "):
+        RunOwner(tmp_path)
+    write(tmp_path, replace(alive, started=started - 1))
+    RunOwner(tmp_path).release()
+    sleeper.kill()
+    sleeper.wait()
+
+
+def test_a_sign_of_life_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_dir, "HEARTBEAT_S", 0.01)
+    mine = RunOwner(tmp_path)
+    os.utime(tmp_path / OWNER_FILE, (1, 1))
+    until(lambda: (tmp_path / OWNER_FILE).stat().st_mtime > 1)
+    mine.release()

@@ -1,11 +1,7 @@
-from __future__ import annotations
-
 import asyncio
-import gzip
+import io
 import json
-import signal
-import subprocess
-import sys
+import math
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -14,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from azr.config import Config, RunConfig
-from azr.records import PromptIds
+from azr.config import Config, DataConfig, RunConfig
+from azr.errors import UserError
+from azr.hashed_files import hash_file
+from azr.records import PromptIds, Task
 from azr.runs.metrics import Metrics
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger, summary, tensorboard_command, view_command
-from azr.runs.sample_file import read_metrics
+from azr.runs.sample_file import FileOffset, JsonLines, LogOffsets, read_metrics, read_tasks
 from azr.tasks.base import RejectReason
-from tests.runs.factory import proposals, sample
+from tests.runs.factory import largest_file, proposals, sample
 
 
 def config(root: Path) -> Config:
@@ -112,67 +110,6 @@ async def test_a_failure_that_nobody_asked_about_is_in_the_log(tmp_path: Path) -
     assert "could not be written" in logger.run.log.read_text()
 
 
-WRITES_UNTIL_KILLED = """
-import asyncio, itertools, os, sys
-from pathlib import Path
-from azr.records import PromptIds, Role
-from azr.runs.progress import open_progress
-from azr.runs.run_logger import RunLogger
-from azr.runs.checkpoint_store import RunState
-from tests.runs.factory import sample
-from tests.runs.test_run_logger import config
-
-root, done = Path(sys.argv[1]), int(sys.argv[2])
-
-texts = itertools.count()
-
-def deadly(ids):
-    if next(texts) == 10:
-        os.kill(os.getpid(), 9)
-    return "text"
-
-async def run():
-    if done:
-        state = RunState.read(root / "checkpoint")[0]
-        logger = RunLogger.reopen(config(root), open_progress(), done, state.offsets)
-    else:
-        logger = RunLogger.create(config(root), open_progress())
-    for step in range(done + 1, 9):
-        decode = deadly if step == int(sys.argv[3]) else str
-        await logger.log_rollouts(step, [sample("solver")] * 20, decode)
-        logger.end_step(step, [], {}, {})
-        if step % 2 == 0:
-            await logger.flush()
-            RunState(step=step, elapsed_s=0.0, offsets=logger.offsets()).write(root / "draft")
-            os.replace(root / "draft" / "driver.json", root / "checkpoint" / "driver.json")
-    logger.close()
-
-asyncio.run(run())
-"""
-
-
-def test_a_run_that_is_killed_while_it_writes_has_every_text_once(tmp_path: Path) -> None:
-    for name in ("draft", "checkpoint"):
-        (tmp_path / name).mkdir()
-
-    def play(done: int, kill_at: int) -> int:
-        command = [sys.executable, "-c", WRITES_UNTIL_KILLED, str(tmp_path), str(done), str(kill_at)]
-        return subprocess.run(command, check=False, capture_output=True).returncode
-
-    assert play(0, 3) == -signal.SIGKILL
-    run = RunDirectory(tmp_path / "run")
-    left = sorted(path.name for path in run.rollouts(1).parent.iterdir())
-    assert left == [".step_000003.jsonl.gz", "step_000001.jsonl.gz", "step_000002.jsonl.gz"]
-    assert play(2, 0) == 0
-    assert sorted(path.name for path in run.rollouts(1).parent.iterdir()) == [
-        f"step_{step:06d}.jsonl.gz" for step in range(1, 9)
-    ]
-    for step in range(1, 9):
-        with gzip.open(run.rollouts(step), "rt") as file:
-            assert [json.loads(line)["step"] for line in file] == [step] * 20
-    assert [step for step, _ in read_metrics(run.metrics)] == list(range(1, 9))
-
-
 async def test_a_diverged_step_is_refused_and_leaves_no_line(tmp_path: Path) -> None:
     logger = opened(config(tmp_path))
     with pytest.raises(RuntimeError, match="policy/loss is nan in step 1"):
@@ -192,29 +129,18 @@ async def test_an_evaluation_before_the_first_step_is_step_0(tmp_path: Path) -> 
 
 
 def test_the_final_table_shows_the_first_and_the_last_evaluation() -> None:
-    evals: list[Metrics] = [
-        {
-            "eval/exam/mean@2": share,
-            "eval/exam/mean@2_low": 0.0,
-            "eval/exam/greedy": 0.5,
-            "eval/exam/deduction/mean@2": 0.3,
-            "eval/exam/deduction/short/mean@2": 0.1,
-        }
-        for share in (0.125, 0.5, 0.75)
-    ]
+    others = {"mean@2_low": 0.0, "greedy": 0.5, "deduction/mean@2": 0.3, "deduction/short/mean@2": 0.1}
+    measured = [{"mean@2": share} | others for share in (0.125, 0.5, 0.75)]
+    evals: list[Metrics] = [{f"eval/exam/{name}": value for name, value in each.items()} for each in measured]
     table = summary([{}], RunDirectory(Path("orz_ckpt/x")), evals=evals).splitlines()
     assert {"exam              12.5%   75.0%", "exam, deduction   30.0%   30.0%"} <= set(table)
 
 
 def test_the_final_table_compares_start_and_end() -> None:
     def at(accuracy: float, valid: int) -> Metrics:
-        return {
-            "deduction/solver/accuracy": accuracy,
-            "deduction/proposer/funnel/proposed": 10,
-            "deduction/proposer/funnel/valid": valid,
-            "deduction/proposer/funnel/lost": 0,
-            "buffer/deduction": 40,
-        }
+        funnel = {"proposed": 10, "valid": valid, "lost": 0}
+        counts = {f"deduction/proposer/funnel/{name}": count for name, count in funnel.items()}
+        return {"deduction/solver/accuracy": accuracy, "buffer/deduction": 40} | counts
 
     steps = [at(0.1, 4), at(0.3, 6), at(0.0, 0), at(0.5, 9), at(0.7, 10)]
     run = RunDirectory(Path("orz_ckpt/x"))
@@ -235,3 +161,114 @@ def test_the_final_table_compares_start_and_end() -> None:
     assert title == "1 steps; start and end: means of 1 step each"
     assert view_command(run).endswith("bin/azr view orz_ckpt/x")
     assert tensorboard_command(run).endswith("tensorboard --logdir orz_ckpt/x/tensorboard")
+
+
+TASK = Task(
+    id="a", kind="deduction", program="def f(x): return '\u2028\x85\n'", inputs=("'\ud800ü'",), outputs=("'\\ud800'",),
+    fingerprint="f", message="m\u2029", parents=("b", "c"), step=3, solve_rate=0.5,
+)  # fmt: skip
+
+
+def read(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_digest_grows_with_the_file_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = JsonLines(path)
+    assert log.offset() == FileOffset()
+    log.write([{"a": "ü"}, {"b": 1}])
+    offset = log.offset()
+    assert offset == FileOffset(path.stat().st_size, hash_file(path).digest)
+    log.write([{"c": 1}])
+    log.close()
+    offset.truncate(path, tmp_path / "aside")
+    again = JsonLines(path, offset)
+    assert again.offset() == offset and len(read(path)) == 2
+    again.write([{"d": 1}])
+    again.close()
+    assert again.offset() == FileOffset(path.stat().st_size, hash_file(path).digest)
+
+
+def test_a_line_that_does_not_fit_on_the_disk_is_an_error(tmp_path: Path) -> None:
+    log = JsonLines(tmp_path / "log")
+    with largest_file(1000), pytest.raises(OSError, match="could not be written"):
+        log.write([{"text": "x" * 5000}])
+    log.close()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_nan_and_infinity_never_reach_a_file(tmp_path: Path, bad: float) -> None:
+    lines = JsonLines(tmp_path / "lines.jsonl")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        lines.write([{"nested": {"reward": bad}}])
+    lines.close()
+    assert (tmp_path / "lines.jsonl").read_bytes() == b""
+
+
+def test_an_offset_knows_what_a_file_began_with(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("one\n")
+    offset = FileOffset(file.stat().st_size, hash_file(file).digest)
+    file.write_text("one\ntwo\n")
+    offset.check(file)
+    offset.truncate(file, tmp_path / "aside")
+    assert file.read_text() == "one\n" and (tmp_path / "aside").read_text() == "two\n"
+    for text in ("oNe\n", "on"):
+        file.write_text(text)
+        with pytest.raises(UserError, match="was altered"):
+            offset.check(file)
+
+
+def test_the_beginning_of_a_run_asks_for_no_file(tmp_path: Path) -> None:
+    FileOffset().check(tmp_path / "missing")
+    FileOffset().truncate(tmp_path / "missing", tmp_path / "aside")
+    assert not (tmp_path / "aside").exists()
+    (tmp_path / "log").write_text("one\n")
+    FileOffset().truncate(tmp_path / "log", tmp_path / "aside")
+    assert (tmp_path / "log").read_text() == "" and (tmp_path / "aside").read_text() == "one\n"
+
+
+def test_a_run_is_cut_back_to_a_step_and_tensorboard_made_again(tmp_path: Path) -> None:
+    data = DataConfig(path="rows.jsonl")  # no kind of self-play, whose funnel would be among the numbers
+    config = Config(run=RunConfig(root=str(tmp_path), name="run", steps=9), data=data)
+    logger = RunLogger.create(config, open_progress(io.StringIO()))
+    offsets: dict[int, LogOffsets] = {}
+    for step in (1, 2, 3):
+        logger.log_tasks([TASK])
+        logger.end_step(step, [], {"policy": {"loss": float(step)}}, {})
+        logger.run.rollouts(step).write_bytes(b"...")
+        offsets[step] = logger.offsets()
+    logger.run.rollouts(4).with_name(".step_000004.jsonl.gz").write_bytes(b"half")
+    logger.close()
+    again = RunLogger.reopen(config, open_progress(io.StringIO()), 2, offsets[2])
+    run = again.run
+    assert read_metrics(run.metrics) == [(1, {"policy/loss": 1.0}), (2, {"policy/loss": 2.0})]
+    assert read_tasks(run.tasks) == [TASK, TASK]
+    assert sorted(path.name for path in run.rollouts(0).parent.iterdir()) == [
+        "step_000001.jsonl.gz", "step_000002.jsonl.gz",
+    ]  # fmt: skip
+    (aside,) = (run.path / "passed_over").iterdir()
+    assert read_metrics(aside / "metrics.jsonl") == [(3, {"policy/loss": 3.0})]
+    assert read_tasks(aside / "tasks.jsonl") == [TASK] and (aside / "rollouts" / "step_000003.jsonl.gz").is_file()
+    again.end_step(3, [], {"policy": {"loss": 7.0}}, {})
+    again.close()
+    assert scalars(run) == {1: 1.0, 2: 2.0, 3: 7.0}
+
+
+def test_a_run_that_seeds_again_has_nothing_of_its_first_seeding(tmp_path: Path) -> None:
+    config = Config(run=RunConfig(root=str(tmp_path), name="run", steps=9))
+    logger = RunLogger.create(config, open_progress(io.StringIO()))
+    logger.log_tasks([TASK])
+    logger.run.rollouts(0).write_bytes(b"...")
+    logger.close()
+    run = RunLogger.reopen(config, open_progress(io.StringIO()), 0, LogOffsets()).run
+    assert not run.rollouts(0).exists() and read_tasks(run.tasks) == []
+
+
+def scalars(run: RunDirectory) -> dict[int, float]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run.tensorboard))
+    events.Reload()
+    return {event.step: event.value for event in events.Scalars("policy/loss")}

@@ -1,13 +1,10 @@
 """Samples are written as they are declared and read back as they were, from lines of every schema."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math
 import subprocess
 import sys
-import zlib
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from azr.records import NO_TOKENS, Judgement, Sample
-from azr.runs.sample_file import FIELDS, MEMBER_BYTES, SCHEMA, read_sample, sample_line, token_texts, write_samples
+from azr.runs.sample_file import FIELDS, SCHEMA, read_sample, sample_line, token_texts, write_samples
 from tests.runs.factory import sample
 
 ROOT = Path(__file__).parents[2]
@@ -97,16 +94,6 @@ def test_a_line_says_what_a_trace_gave(tmp_path: Path) -> None:
     said = [[line[name] for name in ("trace_tokens", "weight_versions")] for line in map(json.loads, lines(path))]
     assert said == [[1, [[4, 1]]], [2, []]]
     assert [read_sample(line).origin for line in lines(path)] == ["prefix", "trace"]
-
-
-def test_a_reader_gets_at_the_middle_of_a_step_by_its_gzip_member(tmp_path: Path) -> None:
-    path = tmp_path / "step_000001.jsonl.gz"
-    write_samples(path, 1, [sample("solver")] * 100, lambda ids: "x" * 10_000)
-    assert len(lines(path)) == 100
-    member, rest = zlib.decompressobj(wbits=31), path.read_bytes()
-    first = member.decompress(rest)
-    assert MEMBER_BYTES <= len(first) < MEMBER_BYTES + len(lines(path)[0]) + 1
-    assert gzip.decompress(member.unused_data).startswith(lines(path)[0])
 
 
 def test_a_step_without_samples_is_an_empty_file(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Steps played ahead of learning, and which of their tokens are too old."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace

@@ -63,23 +63,26 @@ def test_learnable_tasks_are_drawn_from_the_newest():
     assert buffer.sample_learnable("deduction", 0, random.Random(0)) == []
 
 
-def test_what_equals_a_program_of_the_benchmark_up_to_names_and_constants_is_rejected():
-    question = "def f(x):\n    y = x[1:] + 'ba'\n    return y * 3"
+QUESTION = "def f(x):\n    y = x[1:] + 'ba'\n    return y * 3"
+NEAR = "def f(word):\n    # longer\n    part = word[-2:] + 'kilo'\n    return part * 12"
+
+
+@pytest.mark.parametrize(
+    "question, program, is_near",
+    [
+        (QUESTION, NEAR, True),
+        (QUESTION, NEAR.replace("*", "+"), False),
+        (QUESTION, NEAR.replace("word[-2:]", "word[:2]"), False),
+        (QUESTION, "def f(x):\n    return (x[1:] + 'ba') * 3", False),
+        # Of programs with one statement only equal ones are near.
+        ("def f(x):\n    return x + 3", "def f(y):\n    return y + 3", True),
+        ("def f(x):\n    return x + 3", "def f(y):\n    return y + 4", False),
+    ],
+)
+def test_what_equals_a_program_of_the_benchmark_up_to_names_and_constants_is_rejected(question, program, is_near):
     buffer = TaskBuffer(["deduction"], 10, dict.fromkeys(held_out_keys(question), "question 7"))
-    near = "def f(word):\n    # longer\n    part = word[-2:] + 'kilo'\n    return part * 12"
-    assert buffer.reject_reason(replace(task(0), program=near)) is RejectReason.IN_BENCHMARK
-    for far in (
-        near.replace("*", "+"),
-        near.replace("word[-2:]", "word[:2]"),
-        "def f(x):\n    return (x[1:] + 'ba') * 3",
-    ):
-        assert buffer.reject_reason(replace(task(0), program=far)) is None
-
-
-def test_of_programs_with_one_statement_only_equal_ones_are_near_the_benchmark():
-    buffer = TaskBuffer(["deduction"], 10, dict.fromkeys(held_out_keys("def f(x):\n    return x + 3"), "question 7"))
-    assert buffer.reject_reason(replace(task(0), program="def f(y):\n    return y + 3")) is RejectReason.IN_BENCHMARK
-    assert buffer.reject_reason(replace(task(0), program="def f(y):\n    return y + 4")) is None
+    reason = buffer.reject_reason(replace(task(0), program=program))
+    assert reason is (RejectReason.IN_BENCHMARK if is_near else None)
 
 
 def test_a_program_of_the_benchmark_is_rejected_with_any_input_and_any_names():

@@ -1,7 +1,5 @@
 """Nothing that a model writes raises past the task layer: fuzzed for a stated time, guarded where it still would."""
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

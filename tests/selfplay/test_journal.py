@@ -1,19 +1,22 @@
-"""Work that outlives its step: the next one begins it again with its answers, in this process or in another."""
-
-from __future__ import annotations
+"""Work that outlives its step, in this process or in another, and `rollout.refill`: a step proposes until enough tasks
+are learnable, the same ones whatever finishes first."""
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from azr.config import ClusterConfig, Config, RolloutConfig, RunConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.records import Completion
+from azr.prepare import contradictions
+from azr.records import Completion, Sample
 from azr.selfplay.ahead import play_ahead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem, write_journal
@@ -80,14 +83,6 @@ async def test_a_refused_proposal_lets_a_stored_task_be_solved_while_others_are_
     assert solved == ["000001-deduction-0001", "seed-deduction"]
 
 
-async def test_refusals_do_not_change_how_many_stored_tasks_are_solved() -> None:
-    proposals = ["<|program|>no form"] * 4 + [proposal("a + 1"), proposal("a + 2")]
-    config = replace_play(CONFIG, proposer_prompts=6, solver_prompts=5, train_on_estimates=False)
-    result = await step(config, Engine(proposals), seeded(config)).play()
-    solved = Counter(t.problem_id for t in trained(result) if t.role == "solver")
-    assert solved == {"seed-deduction": 3, "000001-deduction-0004": 1, "000001-deduction-0005": 1}
-
-
 @pytest.mark.parametrize(("num_refused", "num_needed", "num_at_once"), [(5, 25, 10), (20, 25, 10), (5, 9, 0)])
 async def test_a_step_begins_with_the_stored_tasks_that_the_last_one_needed_and_solves_as_many_as_without(
     num_refused: int, num_needed: int, num_at_once: int
@@ -124,9 +119,7 @@ def saved(journal: Journal, step: int, folder: Path, engine: Engine) -> Journal:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_next(
-    restarted: bool, tmp_path: Path
-) -> None:
+async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_next(restarted, tmp_path):
     config, buffer = replace_play(PARTIAL, proposer_prompts=10, solver_prompts=10), seeded(PARTIAL)
     # The group that estimates one task takes long; its proposal has been sampled.
     engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("solve", "a + 7"))
@@ -150,11 +143,8 @@ async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_n
     both = Counter(t.problem_id for t in (*trained(first), *trained(second)) if t.role == "proposer")
     assert set(both.values()) == {1} and len(both) == 20
     solved = Counter(t.group for t in trained(second) if t.problem_id == "000001-deduction-0007")
-    assert solved == {
-        "propose:000001-deduction-0007": 1,
-        "estimate:000001:000001-deduction-0007": 4,
-        "solve:000001:000001-deduction-0007": 1,
-    }
+    id = "000001-deduction-0007"
+    assert solved == {f"propose:{id}": 1, f"estimate:000001:{id}": 4, f"solve:000001:{id}": 1}
     journal.recorded(2, second.items)
     assert journal.copy(2) == []
 
@@ -255,32 +245,33 @@ class RandomExecutor:
         return ExecutionResult(outputs=(call,) * len(request.inputs), deterministic=True if is_ok else None)
 
 
-class RandomEngine:
-    """Answers every kind, often badly, after random times; now and then it gives a response up.
+class Dice:
+    """Stands where the engine stands: the request's seed decides the texts, and other dice how long they take."""
 
-    The request's seed decides the answers. ``spread``: how many different proposals there are.
-    """
-
-    def __init__(self, spread: int) -> None:
-        self._spread = spread
+    def __init__(self, say: Callable[[random.Random, str], str], times: Any = random, gives_up: float = 0.0) -> None:
+        """``say`` writes one response to a prompt; ``gives_up``: chance that some of a request's are lacking."""
+        self._say, self._times, self._gives_up, self.asked = say, times, gives_up, Counter[int]()
 
     async def generate(self, prompt_ids: list[int], *, n: int, seed: int, **_: object) -> list[Completion]:
-        await asyncio.sleep(random.random() ** 6 * 0.05)
+        self.asked[seed] += 1
+        await asyncio.sleep(self._times.random() ** 6 * 0.05)
         rng, prompt = random.Random(seed), CODEC.decode(prompt_ids)
-        count = n if rng.random() < 0.97 else rng.randint(0, n)
-        return [completion(prompt_ids, self._text(rng, prompt)) for _ in range(count)]
+        count = rng.randint(0, n) if rng.random() < self._gives_up else n
+        return [completion(prompt_ids, self._say(rng, prompt)) for _ in range(count)]
 
-    def _text(self, rng: random.Random, prompt: str) -> str:
-        if prompt.startswith("<|propose|><|induction|>"):
-            inputs = "".join(f"<|input|>{rng.randint(0, self._spread) * 10 + i}" for i in range(rng.randint(1, 7)))
-            return f"{inputs}<|message|>hint<|end|>"
-        if prompt.startswith("<|propose|>"):
-            return proposal(f"a + {rng.randint(0, self._spread)}") if rng.random() < 0.8 else "<|program|>never"
-        if "<|induction|>" in prompt:
-            return rng.choice(["<|program|>def f(a):\n    return 3<|end|>", "no<|end|>"])
-        if "<|abduction|>" in prompt:
-            return rng.choice(["<|input|>1<|end|>", "x<|end|>"])
-        return rng.choice(["<|output|>3<|end|>", "<|output|>4<|end|>", "<|output|>4"])
+
+def anything(spread: int, rng: random.Random, prompt: str) -> str:
+    """Answers every kind, often badly. ``spread``: how many different proposals there are."""
+    if prompt.startswith("<|propose|><|induction|>"):
+        inputs = "".join(f"<|input|>{rng.randint(0, spread) * 10 + i}" for i in range(rng.randint(1, 7)))
+        return f"{inputs}<|message|>hint<|end|>"
+    if prompt.startswith("<|propose|>"):
+        return proposal(f"a + {rng.randint(0, spread)}") if rng.random() < 0.8 else "<|program|>never"
+    if "<|induction|>" in prompt:
+        return rng.choice(["<|program|>def f(a):\n    return 3<|end|>", "no<|end|>"])
+    if "<|abduction|>" in prompt:
+        return rng.choice(["<|input|>1<|end|>", "x<|end|>"])
+    return rng.choice(["<|output|>3<|end|>", "<|output|>4<|end|>", "<|output|>4"])
 
 
 def random_config(rng: random.Random) -> Config:
@@ -297,13 +288,9 @@ def random_config(rng: random.Random) -> Config:
         derived_tasks=rng.choice([0, 2]) if on_estimates else 0,
         induction_inputs=4,
     )
-    rollout = RolloutConfig(
-        max_prompt_tokens=600,
-        max_response_tokens=200,
-        staleness=is_partial + is_ahead,
-        partial=is_partial,
-        refill=rng.choice([1, 3]) if group_size > 1 else 1,
-    )
+    refill = rng.choice([1, 3]) if group_size > 1 else 1
+    longest = {"max_prompt_tokens": 600, "max_response_tokens": 200}
+    rollout = RolloutConfig(staleness=is_partial + is_ahead, partial=is_partial, refill=refill, **longest)
     run = RunConfig(deterministic=not rollout.staleness and rng.random() < 0.5)
     return Config(run=run, selfplay=selfplay, rollout=rollout, cluster=ClusterConfig(colocate=False))
 
@@ -311,7 +298,8 @@ def random_config(rng: random.Random) -> Config:
 async def played_run(config: Config, folder: Path, kill_rate: float, steps: int = 5) -> list[StepResult]:
     """Play some steps. A run that is killed, in any moment, goes on after the last step that it recorded."""
     # Of equal proposals, who comes first is stored, so without an order there are none to compare runs by.
-    engine = RandomEngine(30 if config.run.deterministic or config.rollout.partial else 10**9)
+    spread = 30 if config.run.deterministic or config.rollout.partial else 10**9
+    engine = Dice(partial(anything, spread), gives_up=0.03)
     done, proposals, state = list[StepResult](), Counter[str](), list[dict[str, object]]()
     while len(done) < steps:
         buffer, journal = TaskBuffer(config.selfplay.kinds), Journal(engine)
@@ -371,9 +359,7 @@ def check(result: StepResult, buffer: TaskBuffer, proposals: Counter[str]) -> No
 
 
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 212), marks=pytest.mark.long)])
-def test_random_runs_with_kills_lose_and_double_nothing_and_equal_undisturbed_ones(
-    seeds: range, tmp_path: Path
-) -> None:
+def test_random_runs_with_kills_lose_and_double_nothing_and_equal_undisturbed_ones(seeds, tmp_path):
     """With partial rollouts the step of a straggler is a matter of time, so those runs are not compared."""
     for seed in seeds:
         random.seed(seed)
@@ -381,3 +367,108 @@ def test_random_runs_with_kills_lose_and_double_nothing_and_equal_undisturbed_on
         killed = asyncio.run(played_run(config, tmp_path, 0.7))
         if not config.rollout.partial:
             assert killed == asyncio.run(played_run(config, tmp_path, 0.0)), seed
+
+
+WANTED, ASKS = 5, 3
+REFILL = replace_play(
+    replace(CONFIG, rollout=replace(CONFIG.rollout, refill=ASKS)), proposer_prompts=WANTED, solver_prompts=6
+)
+
+
+def taught(rng: random.Random, prompt: str, valid: float = 0.8) -> str:
+    """Well-formed proposals at that rate; a task is solved always, never or sometimes."""
+    if prompt.startswith("<|propose|>"):
+        return proposal(f"a + {rng.randrange(10**9)}") if rng.random() < valid else "<|program|>no form"
+    return f"<|output|>{3 if rng.random() < random.Random(prompt).choice([0.0, 0.5, 0.5, 1.0]) else 4}<|end|>"
+
+
+def played(config: Config, engine: Dice, number: int = 1, journal: Journal | None = None) -> StepResult:
+    journal = journal or Journal(engine)
+    return asyncio.run(self_play(config, engine, Executor(), seeded(config), number, journal=journal).play())
+
+
+def learnable(result: StepResult) -> list[bool]:
+    """Whether each proposal became a learnable task, in the order of their indices."""
+    proposed = sorted((each for each in result.samples if each.role == "proposer"), key=lambda each: each.problem_id)
+    return [each.solve_rate is not None and 0 < each.solve_rate < 1 for each in proposed]
+
+
+def groups(samples: list[Sample]) -> list[list[Sample]]:
+    found = defaultdict[str, list[Sample]](list)
+    for sample in samples:
+        if sample.phase == "estimate":
+            found[sample.group].append(sample)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+@pytest.mark.parametrize("number", range(1, 7))
+def test_as_few_are_proposed_as_hold_enough_learnable_tasks_and_the_same_ones_in_any_order(number, is_deterministic):
+    config = replace(REFILL, run=replace(REFILL.run, deterministic=is_deterministic))
+    first, *others = (played(config, Dice(taught, random.Random(times)), number) for times in range(3))
+    assert all(other == first for other in others)
+    useful = learnable(first)
+    assert len(useful) == WANTED * ASKS or (sum(useful) == WANTED and useful[-1])
+    assert sum(each.phase == "solve" and each.used == "trained" for each in first.samples) == 6
+    assert all(each.used == "trained" for each in first.samples if each.role == "proposer")
+    for group in groups(first.samples):
+        differ = len({each.accuracy for each in group}) > 1
+        assert {each.used for each in group} == {"trained" if differ else "unlearnable"}
+        assert all(each.reward is not None for each in group)
+
+
+def test_asking_ends_at_its_bound_and_never_begins_without_refill() -> None:
+    assert len(learnable(played(REFILL, Dice(partial(taught, valid=0.0))))) == WANTED * ASKS
+    once = replace(REFILL, rollout=replace(REFILL.rollout, refill=1))
+    result = played(once, Dice(taught))
+    assert len(learnable(result)) == WANTED and {each.used for each in result.samples} == {"trained"}
+    more, fewer = played(REFILL, Dice(taught)), {task.id for task in result.stored}
+    assert fewer < {each.problem_id for each in more.samples}, "what is asked first does not change"
+
+
+def test_answers_that_only_estimate_stay_estimates() -> None:
+    result = played(replace_play(REFILL, train_on_estimates=False), Dice(taught))
+    assert sum(learnable(result)) == WANTED
+    assert {each.used for group in groups(result.samples) for each in group} == {"estimate"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_step_that_is_killed_goes_on_as_if_it_had_not_been(seed: int, tmp_path: Path) -> None:
+    """A step that was played ahead is begun again in the same way."""
+    straight = played(REFILL, Dice(taught), 2)
+    rng = random.Random(seed)
+
+    async def run() -> StepResult:
+        engine = Dice(taught)
+        journal = Journal(engine)
+        for _ in range(3):
+            step = self_play(REFILL, engine, Executor(), seeded(REFILL), 2, journal=journal)
+            playing = asyncio.create_task(step.play())
+            await asyncio.sleep(rng.random() * 0.03)
+            write_journal(tmp_path, journal.copy(1))
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
+            await journal.close()
+            journal = Journal(engine)
+            journal.read(tmp_path, 1)
+        known = {number for each in journal._items.values() for number in each.answers}
+        engine.asked.clear()
+        result = await self_play(REFILL, engine, Executor(), seeded(REFILL), 2, journal=journal).play()
+        assert not known & set(engine.asked), "what was answered is not asked again"
+        return result
+
+    assert asyncio.run(run()) == straight
+
+
+def test_what_cannot_be_refilled_is_said() -> None:
+    def said(config: Config) -> str:
+        return " ".join(contradictions(config))
+
+    assert "rollout.refill" not in said(REFILL)
+    assert "selfplay.group_size" in said(replace_play(REFILL, group_size=1))
+    assert "ablation.new_tasks" in said(replace_play(REFILL, new_tasks=False))
+    alone = replace(REFILL, data=replace(REFILL.data, path="rows.jsonl", samples=1))
+    assert "data.samples" in said(alone)
+    assert "rollout.refill" not in said(replace(alone, data=replace(alone.data, samples=8)))
+    sft = replace(REFILL.algorithm, off_policy=replace(REFILL.algorithm.off_policy, loss="sft"))
+    assert "off_policy" in said(replace(alone, algorithm=sft, data=replace(alone.data, samples=8, traces=1)))

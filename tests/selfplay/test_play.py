@@ -1,5 +1,7 @@
-"""A step of self-play with scripted responses and the real executor."""
+"""A step of self-play with scripted responses and the real executor, and in whatever order things finish."""
 
+import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -9,15 +11,24 @@ from types import SimpleNamespace
 import pytest
 import pytest_asyncio
 
-from azr.config import CompositesConfig, Config, ExecutorConfig, RolloutConfig, SelfPlayConfig
-from azr.execution import CallResult, CallStatus, ExecutionResult
+from azr.config import (
+    CompositesConfig,
+    Config,
+    ExecutorConfig,
+    IntrinsicRewardConfig,
+    RewardConfig,
+    RolloutConfig,
+    RunConfig,
+    SelfPlayConfig,
+)
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.prompts.codec import PromptCodec
 from azr.records import VALID, Completion, Sample
 from azr.runs.metrics import num_ungraded, step_metrics
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
-from azr.selfplay.play import SelfPlayStep, StepResult
+from azr.selfplay.play import SelfPlayStep, StepResult, sort_samples
 from azr.tasks.base import RejectReason
 from azr.tasks.normalize import fingerprint
 from azr.tasks.prompts import CompactFormat
@@ -82,16 +93,9 @@ async def play():
 def self_play(
     config: Config, sampler, executor, buffer: TaskBuffer, step: int = 1, name: str = "", journal: Journal | None = None
 ) -> SelfPlayStep:
-    return SelfPlayStep(
-        config=config,
-        step=step,
-        name=name or f"{step:06d}",
-        buffer=buffer,
-        codec=CODEC,
-        executor=executor,
-        journal=journal or Journal(sampler),
-        phase=lambda name: nullcontext(),
-    )
+    parts = {"buffer": buffer, "codec": CODEC, "executor": executor, "journal": journal or Journal(sampler)}
+    name = name or f"{step:06d}"
+    return SelfPlayStep(config=config, step=step, name=name, phase=lambda name: nullcontext(), **parts)
 
 
 def trained(result: StepResult) -> list[Sample]:
@@ -232,14 +236,6 @@ async def test_length_may_cost_proposer_and_solver_and_leaves_the_solve_rate(pla
         assert each.reward == pytest.approx(base + cost)
 
 
-async def test_an_unsolvable_task_is_stored_and_pays_nothing(play):
-    config = replace_play(CONFIG, proposer_prompts=1)
-    script = Script([proposal("a + 1")], lambda prompt, attempt: "<|output|>0<|end|>")
-    result, buffer = await play(config, script)
-    assert buffer.sizes() == {"deduction": 2} and len(result.stored) == 1
-    assert [t.reward for t in trained(result) if t.role == "proposer"] == [0.0]
-
-
 class LostVerifying:
     """An executor that validates proposals and fails whenever an abduction is graded."""
 
@@ -336,3 +332,80 @@ async def test_without_new_tasks_stored_ones_are_sampled_as_groups_and_nothing_i
     metrics = step_metrics(result.samples, config.selfplay.kinds, config.selfplay.group_size, {})
     assert metrics["deduction/proposer/funnel/proposed"] == 0 and "deduction/proposer/valid_rate" not in metrics
     assert "deduction/solver/accuracy" in metrics
+
+
+DIVERSE = RewardConfig(intrinsic=IntrinsicRewardConfig(bonuses=("answer_diversity:0.5",)))
+PLAY = replace(CONFIG, run=RunConfig(deterministic=True), reward=DIVERSE)
+PLAY = replace_play(PLAY, kinds=("deduction", "abduction"), proposer_prompts=12, solver_prompts=5)
+"""More proposals than solves and few distinct programs, for a buffer that overflows: all that order can touch."""
+CAPACITY = 6
+
+
+class Delays:
+    """Model and executor: requests decide the answers, and dice how long they take."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice = random.Random(seed)
+
+    async def _wait(self) -> None:
+        for _ in range(self._dice.randrange(12)):
+            await asyncio.sleep(0)
+
+    async def generate(self, prompt_ids: list[int], *, n: int, seed: int, **_: object) -> list[Completion]:
+        await self._wait()
+        dice = random.Random(f"{seed}/{prompt_ids}")
+        if CODEC.decode(prompt_ids).startswith("<|propose|>"):
+            spaces = " " * dice.randint(1, 3)
+            return [completion(prompt_ids, proposal(f"a +{spaces}{dice.randint(1, 8)}", str(dice.randint(1, 2))))]
+        tag = "output" if "<|deduction|>" in CODEC.decode(prompt_ids) else "input"
+        return [completion(prompt_ids, f"<|{tag}|>{dice.randint(2, 4)}<|end|>") for _ in range(n)]
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+        await self._wait()
+        space: dict = {}
+        exec(request.program, space)  # only programs from above come here
+        values = [str(space["f"](int(text))) for text in request.inputs]
+        calls = tuple(CallResult(status=CallStatus.OK, value=value) for value in values)
+        return ExecutionResult(outputs=calls, deterministic=True)
+
+
+async def play_steps(config: Config, world: Delays) -> tuple[StepResult, dict]:
+    """A seeding and two steps; the result of the last."""
+    buffer = TaskBuffer(config.selfplay.kinds, CAPACITY)
+    for kind in config.selfplay.kinds:
+        buffer.add(KINDS[kind].seed())
+    await self_play(config, world, world, buffer, 0, "seed0").seed(config.selfplay.kinds)
+    await self_play(config, world, world, buffer, 1).play()
+    result = await self_play(config, world, world, buffer, 2).play()
+    return result, {kind: buffer.tasks(kind) for kind in config.selfplay.kinds}
+
+
+@pytest.mark.parametrize("play_options", [{}, {"new_tasks": False}, {"proposer_prompts": 3, "solver_prompts": 9}])
+async def test_steps_are_equal_whatever_the_order_in_which_things_finish(play_options):
+    config = replace_play(PLAY, **play_options)
+    first = await play_steps(config, Delays(0))
+    assert trained(first[0]) and all(len(tasks) > 2 for tasks in first[1].values())
+    for seed in range(1, 15):
+        assert await play_steps(config, Delays(seed)) == first
+
+
+async def test_the_orders_that_are_tried_matter():
+    """Otherwise the test above would say nothing."""
+    loose = replace(PLAY, run=RunConfig(deterministic=False))
+    first, _ = await play_steps(loose, Delays(0))
+    assert funnel(first, "deduction").rejected[RejectReason.DUPLICATE] > 0
+    results = [await play_steps(loose, Delays(seed)) for seed in range(1, 15)]
+    assert any(trained(result) != trained(first) for result, _ in results)
+
+
+async def test_other_seeds_give_other_steps():
+    first, _ = await play_steps(PLAY, Delays(0))
+    other, _ = await play_steps(replace(PLAY, run=RunConfig(deterministic=True, seed=2)), Delays(0))
+    assert trained(first) != trained(other)
+
+
+async def test_trajectories_of_one_group_are_sorted_too():
+    result, _ = await play_steps(PLAY, Delays(0))
+    shuffled = random.Random(0).sample(result.samples, len(result.samples))
+    assert sort_samples(shuffled) == result.samples
+    assert {t.role for t in trained(result)} == {"proposer", "solver"}

@@ -88,12 +88,8 @@ def test_bonuses_are_capped_and_named():
     seed = KINDS["deduction"].seed()
     config = IntrinsicRewardConfig(bonuses=("complexity:15", "edit_distance:1", "halstead:1", "answer_diversity:0.25"))
     bonuses = asyncio.run(intrinsic_bonuses(seed, [seed], lambda: [seed], config))
-    assert bonuses == {
-        "complexity": 0.5,
-        "edit_distance": 0.0,
-        "halstead": pytest.approx(0.03),
-        "answer_diversity": 0.0,
-    }
+    assert bonuses.pop("halstead") == pytest.approx(0.03)
+    assert bonuses == {"complexity": 0.5, "edit_distance": 0.0, "answer_diversity": 0.0}
 
 
 def test_bonuses_know_every_kind():

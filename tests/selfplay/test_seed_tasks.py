@@ -1,7 +1,5 @@
 """Tasks that real base models proposed, and what docs/seeds.md says of them; the seeds of the coder's recipe."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

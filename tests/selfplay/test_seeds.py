@@ -136,17 +136,6 @@ async def test_every_task_is_checked_anew_and_every_refusal_has_its_line_and_rea
     assert said[1] == "tasks to start from: 2 deduction, 1 induction"
 
 
-async def test_what_a_run_logs_as_its_tasks_is_a_seed_file_without_refusals(path, pool):
-    first, stored, _ = seeding(path, pool)
-    await first.run()
-    logged = path.with_name("tasks.jsonl")
-    logged.write_text("".join(json.dumps(asdict(task)) + "\n" for task in stored))
-    again, stored_again, _ = seeding(logged, pool)
-    await again.run()
-    assert [replace(task, id="") for task in stored_again] == [replace(task, id="") for task in stored]
-    assert not again.refused.exists()
-
-
 async def test_only_what_is_too_few_grows_and_a_kind_without_seeds_starts_from_the_identity(tmp_path, pool):
     path = tmp_path / "seeds.jsonl.gz"
     path.write_bytes(gzip.compress(f"{line(body('a + 1'), '1')}\n{line(body('a + 2'), '1')}\n".encode()))

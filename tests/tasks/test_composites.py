@@ -1,7 +1,5 @@
 """Composite programs: which programs serve as functions, how they are renamed, what a proposal must do with them."""
 
-import ast
-
 import pytest
 
 from azr.config import CompositesConfig
@@ -107,7 +105,3 @@ def test_the_number_of_functions_grows_every_interval_up_to_its_bound():
         0: (0, 0), 9: (0, 0), 10: (0.5, 1), 14: (0.5, 1), 15: (0.5, 2), 20: (0.5, 3), 25: (0.5, 3), 1000: (0.5, 3),
     }  # fmt: skip
     assert schedule(CompositesConfig(), 10**6) == (0, 0)
-
-
-def test_the_source_of_functions_is_python():
-    assert [type(node) for node in ast.parse(GIVEN.source).body] == [ast.FunctionDef, ast.FunctionDef]

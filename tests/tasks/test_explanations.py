@@ -70,12 +70,8 @@ async def test_what_lacks_a_block_or_could_not_be_judged_has_a_reason(play, monk
     monkeypatch.setattr("azr.tasks.deduction.values.parse", fail)
     result, _ = await play(config, Script(proposals, lambda prompt, attempt: answers[attempt % 2]))
     said = {CODEC.decode(t.completion.response_ids): t.judgement.reason for t in result.samples}
-    assert said == {
-        proposals[0]: "missing_block",
-        proposals[1]: "",
-        answers[0]: "missing_block",
-        answers[1]: "grader_failed",
-    }
+    assert said.keys() == {*proposals, *answers}
+    assert [said[text] for text in (*proposals, *answers)] == ["missing_block", "", "missing_block", "grader_failed"]
 
 
 async def test_what_an_answer_ran_is_told_with_its_arguments(play):  # noqa: F811

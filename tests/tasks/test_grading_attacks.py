@@ -4,8 +4,6 @@ Induction runs a solver's program, so each attack is tried twice: as it is grade
 isolation and grading must hold alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

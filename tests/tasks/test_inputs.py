@@ -1,7 +1,5 @@
 """Inputs as people write them: data stays as it is, expressions run once behind the walls, the rest is refused."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import time
@@ -126,11 +124,8 @@ async def test_a_proposal_may_loop_and_use_its_program_and_an_answer_may_not(poo
 
 async def test_a_default_is_filled_in_only_where_one_behind_it_is_given(pool):
     program = "N = 2\ndef f(a, b=N + 1, c=0):\n    return a, b, c"
-    assert await evaluate(pool, "1, c=2", "c=2, a=1 + 0", "1, b=1 + 1", program=program) == (
-        "1, 3, 2",
-        "1, 3, 2",
-        "1, 2",
-    )
+    stored = await evaluate(pool, "1, c=2", "c=2, a=1 + 0", "1, b=1 + 1", program=program)
+    assert stored == ("1, 3, 2", "1, 3, 2", "1, 2")
     # An answer cannot use the program, and so not this default.
     assert await evaluate(pool, "1, c=2", program=program, is_answer=True) is RejectReason.MALFORMED
     assert read_input("1, c=2", "def f(a, b=5, /, c=0): pass", is_answer=True) == "1, 5, 2"

@@ -1,5 +1,8 @@
-"""Every kind: sections round-trip, proposals are read strictly, answers are graded by value."""
+"""Every kind: sections round-trip, proposals are read strictly, answers are graded by value, tasks are derived."""
 
+import asyncio
+import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -8,7 +11,7 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionRes
 from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat, Section
-from azr.tasks.registry import KINDS
+from azr.tasks.registry import KINDS, derived_tasks
 
 LIMITS = ProposalLimits(source_bytes=500, induction_inputs=6, repeats=2)
 ADD = "def f(a, b):\n    return a + b"
@@ -67,11 +70,6 @@ async def test_a_stated_task_is_read_back(kind, style):
     assert style.parse(style.response(kind.solution(seed))) == kind.solution(seed)
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-async def test_its_own_solution_is_right(kind):
-    assert await kind.grade(kind.seed(), kind.solution(kind.seed()), Runner()) is Verdict.RIGHT
-
-
 async def test_prompts_show_what_is_given_and_nothing_else():
     deduction, abduction = await task("deduction", ADD, "1, 2", "3"), await task("abduction", ADD, "1, 2", "3")
     assert [s.label for s in KINDS["deduction"].solver_view(deduction)] == ["program", "input"]
@@ -118,16 +116,8 @@ async def test_block_order_does_not_matter():
         (ended(CallStatus.TIMEOUT), RejectReason.FAILED),
         (ended(CallStatus.OUTPUT_TOO_LARGE), RejectReason.TOO_LARGE),
         (ended(CallStatus.LOST), RejectReason.LOST),
-        (
-            ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),), deterministic=False),
-            RejectReason.NON_DETERMINISTIC,
-        ),
-        (
-            ExecutionResult(
-                outputs=(CallResult(status=CallStatus.REJECTED),), static_check=("line 1: imports random",)
-            ),
-            RejectReason.NOT_ALLOWED,
-        ),
+        (replace(ran("1"), deterministic=False), RejectReason.NON_DETERMINISTIC),
+        (replace(ended(CallStatus.REJECTED), static_check=("line 1: imports random",)), RejectReason.NOT_ALLOWED),
     ],
 )
 @pytest.mark.parametrize("kind", ["deduction", "abduction", "induction"])
@@ -178,15 +168,50 @@ async def test_an_induction_message_may_not_state_the_program():
 PROPOSED_ERROR = (Section("program", ADD), Section("input", "1, 'a'"))
 
 
-async def test_the_error_kind_is_playable():
-    kind, raised = KINDS["error"], Runner(ended(CallStatus.RAISED, "TypeError"))
-    stated = await validate("error", *PROPOSED_ERROR, run=raised)
-    assert isinstance(stated, Task) and stated.outputs == ("TypeError",)
-    verdicts = {"TypeError": Verdict.RIGHT, "NoError": Verdict.WRONG, "it fails": Verdict.MALFORMED}
-    for answer, verdict in verdicts.items():
-        assert await kind.grade(stated, [Section("output", answer)], nothing_runs) is verdict
-
-
 @pytest.mark.parametrize("status", [CallStatus.TIMEOUT, CallStatus.MEMORY, CallStatus.CRASHED])
 async def test_a_timeout_is_no_error_label(status):
     assert await validate("error", *PROPOSED_ERROR, run=Runner(ended(status))) is RejectReason.FAILED
+
+
+PLAYED = ("deduction", "abduction", "induction", "error")
+GIVEN, RETURNED = ("1", "2", "3", "4"), ("2", "3", "4", "5")
+ADDS = {"program": "def f(a):\n    return a + 1", "fingerprint": "x", "message": "adds", "solve_rate": 0.5}
+INDUCTION = Task(id="t", kind="induction", inputs=GIVEN, outputs=RETURNED, **ADDS)
+DEDUCTION = replace(INDUCTION, kind="deduction", inputs=("1",), outputs=("2",), message="")
+
+
+def derive(task: Task, most: int = 9, kinds: tuple[str, ...] = PLAYED) -> list[Task]:
+    return asyncio.run(derived_tasks(task, kinds, most, random.Random(1)))
+
+
+def test_the_pairs_of_an_induction_are_deductions_and_abductions() -> None:
+    derived = derive(INDUCTION)
+    assert Counter(task.kind for task in derived) == {"deduction": 4, "abduction": 4}
+    for kind in ("deduction", "abduction"):
+        posed = {(*task.inputs, *task.outputs) for task in derived if task.kind == kind}
+        assert posed == set(zip(GIVEN, RETURNED, strict=True))
+    for task in derived:
+        assert task.program == INDUCTION.program and task.parents == ("t",) and task.solve_rate is None
+        assert task.message == ""
+    assert len({task.id for task in (*derived, INDUCTION)}) == len(derived) + 1
+
+
+def test_no_more_of_a_kind_than_asked_for() -> None:
+    assert Counter(task.kind for task in derive(INDUCTION, 2)) == {"deduction": 2, "abduction": 2}
+    assert not derive(INDUCTION, 0)
+
+
+def test_a_deduction_is_an_abduction_and_the_other_way_round() -> None:
+    (derived,) = derive(DEDUCTION)
+    assert (derived.kind, derived.program, derived.inputs) == ("abduction", DEDUCTION.program, ("1",))
+    (back,) = derive(derived)
+    assert (back.kind, back.inputs, back.outputs) == ("deduction", ("1",), ("2",))
+
+
+@pytest.mark.parametrize("task", [INDUCTION, DEDUCTION])
+def test_kinds_that_are_not_played_are_not_posed(task: Task) -> None:
+    assert not derive(task, kinds=("error",))
+
+
+def test_the_name_of_an_exception_is_no_value() -> None:
+    assert not derive(replace(DEDUCTION, kind="error", outputs=("ValueError",)))

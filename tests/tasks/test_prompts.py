@@ -2,13 +2,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from azr.config import ExecutorConfig
 from azr.execution import ExecutionRequest
 from azr.executor.pool import SandboxPool
 from azr.records import Task
-from azr.tasks.base import Proposal, ProposalLimits, TaskKind, Verdict
-from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFacts, Section
+from azr.selfplay.buffer import TaskBuffer
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, TaskKind, Verdict
+from azr.tasks.normalize import held_out_keys
+from azr.tasks.prompts import (
+    ChatFormat,
+    CompactFormat,
+    CompletionFormat,
+    PromptFacts,
+    Section,
+    opened_block,
+    read_sections,
+)
 from azr.tasks.registry import KINDS
 
 
@@ -153,3 +165,143 @@ def test_functions_to_call_stand_last_and_without_any_the_prompt_is_as_ever(styl
     assert given.index(functions) > given.index(kind.seed().program)
     if isinstance(style, ChatFormat):
         assert given.startswith(without) and "must call every one of them" in given.removeprefix(without)
+
+
+NUM_INPUTS = 4
+STYLE = CompletionFormat(lambda text: range(len(text) // 4), PromptFacts(induction_inputs=NUM_INPUTS))
+ALL = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+PROPOSAL = """Python exercises. Each has a function f and one input for it.
+
+Exercise 1
+```python
+def f(words, n):
+    kept = [word.upper() for word in words if len(word) > n]
+    return '-'.join(kept[::-1])
+```
+```input
+['tea', 'lemon', 'ox'], 2
+```
+
+Exercise 2
+```python
+def f(a):
+    return a
+```
+```input
+'Hello world'
+```
+
+Exercise 3
+```python
+"""
+
+
+def test_references_are_the_examples_and_the_prompt_ends_inside_the_answer():
+    kind = KINDS["deduction"]
+    shown = [kind.examples(NUM_INPUTS)[0], kind.seed()]
+    prompt = STYLE.propose(kind, [*shown, kind.seed()])
+    assert prompt.startswith(PROPOSAL.removesuffix("```python\n")) and "Exercise 4\n```python\n" in prompt
+    assert "```output" not in prompt, "nor may the answer hold one"
+    few = STYLE.propose(kind, [kind.seed()])
+    assert few.count("\n\nExercise") == 4 and few.rindex("return a\n") > few.index("Exercise 3"), (
+        "worked ones come first"
+    )
+
+
+@ALL
+def test_a_response_completes_the_block_that_its_prompt_opened(kind: TaskKind):
+    task = kind.examples(NUM_INPUTS)[2]
+    asked = [
+        (STYLE.propose(kind, [kind.seed()]), kind.proposal(task)),
+        (STYLE.solve(kind, kind.solver_view(kind.seed())), kind.solution(task)),
+    ]
+    for prompt, sections in asked:
+        opened = opened_block(prompt)
+        assert prompt.endswith(opened) and opened.startswith("```")
+        for after in ("", "\n\nExercise ", "\nExercise 5\n```python\ndef f(x):\n    return 1\n```", "\n\nIt is so."):
+            assert STYLE.parse(opened + STYLE.response(sections) + after, kind.labels) == sections
+        assert STYLE.parse(opened + STYLE.response(sections).rpartition("\n```")[0], kind.labels) != sections
+        assert all(tag not in prompt for tag in ("<think>", "<answer>", "User:"))
+
+
+@ALL
+def test_examples_differ_between_prompts_and_not_between_answers_of_a_group(kind: TaskKind):
+    view = kind.solver_view(kind.seed())
+    views = [(Section("input", str(i)), *view[1:]) for i in range(200)]
+    fronts = {STYLE.solve(kind, each).rpartition("\n\nExercise ")[0] for each in views}
+    assert len(fronts) == len(kind.examples(NUM_INPUTS)) > 1, "few enough that engines keep all of them"
+    assert STYLE.solve(kind, view) == STYLE.solve(kind, view)
+
+
+@ALL
+def test_a_question_that_is_long_has_one_example_and_shares_its_beginning_with_a_short_one(kind: TaskKind):
+    question = kind.solver_view(kind.seed())
+    long = CompletionFormat(lambda text: range(STYLE.solver_tokens + 1)).solve(kind, question)
+    short = CompletionFormat(lambda text: range(STYLE.solver_tokens)).solve(kind, question)
+    assert "\n\nExercise 2\n" in long and "Exercise 3" not in long and "\n\nExercise 3\n" in short
+    assert short.startswith(long.partition("\n\nExercise 2\n")[0])
+    assert long.rpartition("Exercise 2")[2] == short.rpartition("Exercise 3")[2], "the question is whole"
+
+
+def test_a_long_proposal_about_a_given_program_has_one_example():
+    kind = KINDS["induction"]
+    long = CompletionFormat(lambda text: range(STYLE.proposal_tokens + 1)).propose(kind, [kind.seed()])
+    assert "\n\nExercise 2\n```python\ndef f(a):\n    return a\n```\n```input\n" in long and "Exercise 3" not in long
+
+
+@ALL
+async def test_worked_examples_are_right(kind: TaskKind):
+    """Every one is accepted by the validation, its stated outputs are what it returns, and its answer is right."""
+    async with SandboxPool(ExecutorConfig(workers=2, wall_s=30.0)) as pool:
+        for count in (NUM_INPUTS, 10):
+            limits = ProposalLimits(source_bytes=2000, induction_inputs=count, repeats=2)
+            for example in kind.examples(count):
+                proposal = Proposal(id=example.id, sections=kind.proposal(example), references=[example])
+                task = await kind.validate(proposal, limits, pool.execute)
+                assert isinstance(task, Task), f"{example.program}: {task}"
+                assert replace(task, parents=()) == example
+                assert await kind.grade(task, kind.solution(example), pool.execute) is Verdict.RIGHT
+
+
+@ALL
+def test_a_worked_example_is_no_task_of_any_kind_whatever_its_names_and_constants(kind: TaskKind):
+    examples = [example for each in KINDS.values() for example in each.examples(NUM_INPUTS)]
+    keys = {key: example.id for example in examples for key in held_out_keys(example.program)}
+    buffer = TaskBuffer(list(KINDS), examples=keys)
+    for example in kind.examples(NUM_INPUTS):
+        changed = example.program.replace("2", "7").replace("low", "first").replace("text", "s").replace("word", "w")
+        for other in KINDS.values():
+            task = other.make_task("copy", changed, example.inputs, example.outputs, message="new")
+            assert buffer.reject_reason(task) is RejectReason.DUPLICATE and buffer.twin(task).startswith("example-")
+    assert buffer.reject_reason(KINDS["deduction"].seed()) is None
+
+
+def spelled(word: str, text: str) -> st.SearchStrategy[str]:
+    """One block in the spellings of language models."""
+    before = st.sampled_from(["", "\n", "The answer is ", "So: ", "1. "])
+    ending = st.sampled_from(["\n```", "\n```\n", "\n``` ", "\n\n```\n", "```"])
+    after_word = st.sampled_from(["", " ", "\t"])
+    return st.builds(lambda a, b, c: f"{a}```{word}{b}\n{text}{c}", before, after_word, ending)
+
+
+@given(st.data(), st.sampled_from(["\n", "\n\n", "\nand then\n"]))
+@settings(max_examples=300, deadline=None)
+def test_blocks_are_read_in_every_spelling(data: st.DataObject, between: str):
+    program = data.draw(st.sampled_from(["def f(a):\n    return a + '```'", "def f(a):\n\n    return '''\nx\n'''"]))
+    text = data.draw(spelled("python", program)) + between + data.draw(spelled("input", "'x', [1]"))
+    found = read_sections(text, ("program", "input"))
+    assert found is not None
+    assert [(each.label, each.text.rstrip("\n")) for each in found] == [("program", program), ("input", "'x', [1]")]
+
+
+def test_a_block_may_begin_where_another_one_ends():
+    text = "```python\ndef f(a):\n    return a\n``` ```input\n1\n``` ```output\n1\n```"
+    found = read_sections(text, ("program", "input", "output"))
+    assert found == (Section("program", "def f(a):\n    return a"), Section("input", "1"), Section("output", "1"))
+
+
+@pytest.mark.parametrize(
+    "text", ["```python\nx = 1", "no blocks", "`python`", "```text\n3\n```", "```\n3\n```", "~~~output\n3"]
+)
+def test_what_is_no_complete_labelled_block_is_none(text: str):
+    assert read_sections(text, ("program", "input", "output")) is None

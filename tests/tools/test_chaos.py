@@ -1,7 +1,5 @@
 """The short form of `python -m tools.soak.chaos`: a few kills instead of twenty."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

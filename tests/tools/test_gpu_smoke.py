@@ -1,7 +1,5 @@
 """The GPU smoke run: what it would do, what it says of wrong use, and all of it with toy sizes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Run directories as runs write them, read back as a table and a figure."""
 
-from __future__ import annotations
-
 import io
 import json
 import random
@@ -9,6 +7,7 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -39,19 +38,11 @@ SAMPLES = 4
 def answers(share: float, seed: int) -> list[Sample]:
     """Of a model that is right at that rate, and always when greedy."""
     rng = random.Random(seed)
-    return [
-        answer
-        for kind in KINDS
-        for difficulty in ("short", "novel")
-        for index in range(40)
-        for answer in answers_to(
-            "exam",
-            f"{kind}-{index}-{difficulty}",
-            f"{kind}/{difficulty}",
-            Verdict.RIGHT,
-            [Verdict.RIGHT if rng.random() < share else Verdict.WRONG for _ in range(SAMPLES)],
-        )
-    ]
+    found = list[Sample]()
+    for kind, difficulty, index in product(KINDS, ("short", "novel"), range(40)):
+        drawn = [Verdict.RIGHT if rng.random() < share else Verdict.WRONG for _ in range(SAMPLES)]
+        found += answers_to("exam", f"{kind}-{index}-{difficulty}", f"{kind}/{difficulty}", Verdict.RIGHT, drawn)
+    return found
 
 
 def write_eval(folder: Path, share: float, seed: int, samples: int = SAMPLES) -> Path:
@@ -81,15 +72,9 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
         rejected = Counter({RejectReason.FAILED: failed, RejectReason.DUPLICATE: 2, RejectReason.LOST: 2})
         proposed = made_proposals(12, rejected, ([0.5, 1.0] * 3)[: 8 - failed]) if proposing else []
         logger.begin_step()
-        logger.end_step(
-            step,
-            [sample("solver", accuracy=0.5), *proposed],
-            {
-                "eval": evals[step // 2] if step % 2 == 0 else {},
-                "deduction": {"proposer/lines": float(step), "proposer/halstead_volume": 8.0} if proposing else {},
-            },
-            {},
-        )
+        lines = {"proposer/lines": float(step), "proposer/halstead_volume": 8.0} if proposing else {}
+        parts = {"eval": evals[step // 2] if step % 2 == 0 else {}, "deduction": lines}
+        logger.end_step(step, [sample("solver", accuracy=0.5), *proposed], parts, {})
     logger.close()
     return logger.run.path
 
@@ -155,9 +140,7 @@ def test_the_whole_exam_is_shown_where_every_run_was_evaluated_on_it(folders: li
         read(folders[0], base)
 
 
-def test_the_first_arm_is_compared_with_the_base_and_each_other_arm_over_seeds_and_tasks(
-    folders: list[Path], tmp_path: Path
-) -> None:
+def test_the_first_arm_is_compared_with_the_base_and_each_other_arm_over_seeds_and_tasks(folders, tmp_path):
     base = write_eval(tmp_path / "base", 0.2, seed=8)
     *main_arm, still, noise, fixed = folders
     for seed, (path, share) in enumerate(zip([*main_arm, fixed, still], [0.5, 0.5, 0.6, 0.3, 0.2], strict=True)):
@@ -219,16 +202,11 @@ def test_an_interval_over_seeds_is_students() -> None:
     assert str(merged) == "20.0 → 32.0 (+12.0 [+7.0, +17.0])"
 
 
-def test_the_command_prints_the_table_and_draws_the_figure(
-    folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_the_table_and_draws_a_figure_with_a_line_per_arm(folders, tmp_path, capsys):
     out = tmp_path / "learning.png"
     main([*map(str, folders), "--out", str(out)])
     assert "| self-play | learning rate 0 |" in capsys.readouterr().out
     assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size > 10_000
-
-
-def test_the_figure_has_a_line_per_arm_with_an_interval(folders: list[Path]) -> None:
     axes, lines, volume = report.figure(arms([read(path) for path in folders])).axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "self-play, 3 seeds", "learning rate 0", "rewards shuffled", "seed tasks only",

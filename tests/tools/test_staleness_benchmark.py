@@ -1,12 +1,9 @@
 """The forced lengths of `benchmarks.staleness`, and that what a response says before its end token is what counts."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,19 +14,13 @@ from azr.tasks.prompts import CompactFormat
 from benchmarks import staleness
 from benchmarks.staleness import CutCodec, draw_lengths, forced_lengths, learned
 from tests.conftest import byte_tokenizer
+from tests.runs import factory
 
 CODEC = CutCodec(byte_tokenizer(), CompactFormat())
 
 
 def completion(text: str, reason: FinishReason = "stop") -> Completion:
-    ids = np.array(CODEC.encode(text), np.int32)
-    return Completion(
-        prompt_ids=(1,),
-        response_ids=ids,
-        logprobs=np.zeros(len(ids), np.float32),
-        finish_reason=reason,
-        weight_versions=np.zeros(len(ids), np.int32),
-    )
+    return factory.completion(CODEC.encode(text), finish=reason)
 
 
 def test_lengths_have_the_stated_median_and_a_long_tail() -> None:

@@ -1,18 +1,11 @@
 """The update benchmark with toy sizes, on the CPU: the worker and its engine without Ray, at one rank."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-
-import pytest
 
 from benchmarks import update
 
 
-def test_a_way_is_measured_and_one_that_cannot_be_had_leaves_it_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_way_is_measured_and_one_that_cannot_be_had_leaves_it_alone(tmp_path, capsys):
     sizes = ["--size", "tiny", "--tokens", "128", "--prompt", "8", "--response", "40", "--steps", "1"]
     options = [*sizes, "--micro-batches", "2", "--checkpointing", "selective", "--json", str(tmp_path / "out")]
     assert update.main([*options, "--kernels", "liger", "plain"]) == 1

@@ -1,7 +1,5 @@
 """A run of a few steps as a tracker sees it."""
 
-from __future__ import annotations
-
 import io
 import os
 import socket
@@ -47,11 +45,7 @@ class Play:
 
     async def step(self, number: int, loss: float) -> tuple[int, LogOffsets]:
         """Plays a step; returns what `go_on_after` takes."""
-        played = [
-            sample("solver", accuracy=1.0),
-            sample("proposer"),
-            sample("solver", reward=-1.0),
-        ]
+        played = [sample("solver", accuracy=1.0), sample("proposer"), sample("solver", reward=-1.0)]
         self.logger.begin_step()
         self.logger.log_tasks([replace(TASK, step=number)])
         await self.logger.log_rollouts(number, played, lambda ids: f"{len(ids)} tokens")

@@ -1,7 +1,5 @@
 """What holds for every tracker: a run does not wait for it and does not end with it, and it gets each step once."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping
@@ -27,7 +25,7 @@ from azr.runs.trackers import (
     is_due,
     sample_tables,
 )
-from azr.runs.trackers.base import NOTHING, Bookmark, Table, Tracker
+from azr.runs.trackers.base import Bookmark, Table, Tracker
 from tests.runs.factory import sample, until
 from tests.runs.trackers.factory import TASK, config
 
@@ -135,9 +133,7 @@ def test_one_that_hangs_holds_nothing_up(tmp_path: Path, folder: Path, monkeypat
     FolderTracker.may_write.set()
 
 
-def test_samples_that_are_not_taken_hold_no_numbers_back(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_that_are_not_taken_hold_no_numbers_back(tmp_path, folder, monkeypatch):
     def refuse(self: Tracker, step: int, tables: Mapping[str, Table]) -> None:
         raise OSError("no place for files")
 
@@ -153,12 +149,6 @@ def test_samples_that_are_not_taken_hold_no_numbers_back(
     assert told.startswith("Folder did not take the samples of step 1") and "no place for files" in told
 
 
-def test_a_bookmark_is_kept(tmp_path: Path) -> None:
-    assert (Bookmark(tmp_path, "x").id, Bookmark(tmp_path, "x").step) == (None, NOTHING)
-    Bookmark(tmp_path, "x").save("abc", 7)
-    assert (Bookmark(tmp_path, "x").id, Bookmark(tmp_path, "x").step) == ("abc", 7)
-
-
 @pytest.mark.parametrize(
     ("to", "sentence"),
     [
@@ -171,13 +161,6 @@ def test_a_bookmark_is_kept(tmp_path: Path) -> None:
 def test_a_wrong_name_is_answered_with_a_sentence(to: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=sentence):
         check_names(config(tmp_path, *to).tracking)
-
-
-def test_names_may_be_joined_by_commas(tmp_path: Path) -> None:
-    tracking = config(tmp_path, "tensorboard,wandb", "mlflow:mine").tracking
-    check_names(tracking)
-    assert tracking.setting("mlflow", "azr") == "mine" and tracking.setting("wandb", "azr") == "azr"
-    assert tracking.names == ("tensorboard", "wandb", "mlflow")
 
 
 def test_a_sample_is_the_best_and_the_worst_of_each_player_and_some_tasks() -> None:

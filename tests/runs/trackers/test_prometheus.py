@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 import socket
@@ -87,9 +85,7 @@ def test_the_last_step_is_served_as_gauges_with_labels(tracker: PrometheusTracke
         ("weight_version", 4, "azr_weight_version", {}, 4.0),
     ],
 )  # fmt: skip
-def test_names_are_as_prometheus_wants_them(
-    name: str, value: float, gauge: str, labels: dict[str, str], served: float
-) -> None:
+def test_names_are_as_prometheus_wants_them(name, value, gauge, labels, served):
     assert samples(name, value) == [(gauge, labels, pytest.approx(served))]
 
 

@@ -4,8 +4,6 @@ After a header of seven bytes come blocks of 32 KB as in LevelDB's log: pieces o
 length and a kind before it.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

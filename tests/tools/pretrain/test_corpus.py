@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import random
 from collections import Counter
 from itertools import islice
@@ -12,10 +10,19 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionRes
 from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, Verdict
 from azr.tasks.error import NO_ERROR
+from azr.tasks.normalize import parse_program
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
-from tools.pretrain.corpus import CORPORA, batches, make_document, make_task, solver_prompt
-from tools.pretrain.generator import compile_program
+from tools.pretrain.corpus import CORPORA, batches, make_document, make_task
+from tools.pretrain.generator import (
+    MAX_OUTPUT,
+    MAX_STEPS,
+    compile_program,
+    is_held_out,
+    random_error_sample,
+    random_identity_sample,
+    random_sample,
+)
 
 LIMITS = ProposalLimits(source_bytes=4096, induction_inputs=6, repeats=1)
 
@@ -58,14 +65,6 @@ async def test_every_kind_accepts_its_own_proposals_and_solutions():
             assert isinstance(accepted, Task)
             assert (accepted.program, accepted.inputs, accepted.outputs) == (task.program, task.inputs, task.outputs)
             assert await kind.grade(task, kind.solution(task), run) is Verdict.RIGHT
-
-
-def test_a_solver_prompt_does_not_show_what_is_hidden():
-    rng = random.Random(3)
-    task: Task = make_task(rng, "induction", 6)
-    prompt = solver_prompt(KINDS["induction"], task)
-    assert task.program not in prompt
-    assert prompt.count("<|input|>") == 3
 
 
 def test_batches_pad_right_within_the_budget_and_mark_answers(compact_tokenizer, corpus_config):
@@ -121,3 +120,57 @@ def test_answers_to_deductions_are_worked_out_line_by_line():
             assert values.canonical(compile_program(f"{after}\n    return x")(*values.parse_arguments(given))) == value
         longer += bool(steps)
     assert longer > 80
+
+
+def rerun(program: str, given: str) -> str:
+    """Canonical text of what the program returns, from the text of its arguments alone."""
+    return values.canonical(compile_program(program)(*values.parse_arguments(given)))
+
+
+@pytest.fixture(scope="module")
+def samples():
+    rng = random.Random(3)
+    return [random_sample(rng, inputs=6) for _ in range(300)]
+
+
+def test_samples_state_what_running_gives_for_distinct_inputs(samples):
+    for sample in samples:
+        assert tuple(rerun(sample.program, given) for given in sample.inputs) == sample.outputs
+        assert len(set(sample.inputs)) == 6 and len(set(sample.outputs)) > 1 and sample.inputs != sample.outputs
+        assert all(values.canonical_arguments(values.parse_arguments(given)) == given for given in sample.inputs)
+        assert all(len(output) <= MAX_OUTPUT for output in sample.outputs)
+
+
+def test_programs_are_varied_and_stay_within_the_documented_composition(samples):
+    assert len({sample.program for sample in samples}) > 200
+    for sample in samples:
+        assert parse_program(sample.program) is not None
+        assert 1 <= sample.message.count(", ") - sample.message.count("sort, reverse") + 1 <= MAX_STEPS
+        assert "while" not in sample.program and sample.program.count("for ") <= 2 * MAX_STEPS
+
+
+def test_held_out_programs_are_kept_apart(samples):
+    rng = random.Random(4)
+    assert not any(is_held_out(sample.program) for sample in samples)
+    assert all(is_held_out(random_sample(rng, inputs=1, held_out=True).program) for _ in range(5))
+
+
+def test_error_samples_name_what_running_raises():
+    rng = random.Random(5)
+    outcomes = set()
+    for _ in range(200):
+        sample = random_error_sample(rng)
+        try:
+            compile_program(sample.program)(*values.parse_arguments(sample.inputs[0]))
+            raised = "NoError"
+        except Exception as error:
+            raised = type(error).__name__
+        assert sample.outputs == (raised,)
+        outcomes.add(raised)
+    assert {"NoError", "IndexError", "ValueError", "TypeError", "ZeroDivisionError"} <= outcomes
+
+
+def test_identity_sample_returns_its_inputs():
+    sample = random_identity_sample(random.Random(6), inputs=6)
+    assert sample.inputs == sample.outputs
+    assert tuple(rerun(sample.program, given) for given in sample.inputs) == sample.outputs

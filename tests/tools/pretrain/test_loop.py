@@ -1,14 +1,14 @@
-from __future__ import annotations
-
 import math
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tools.pretrain.corpus import PaddedBatch, batches
+from tools.pretrain import __main__ as command
+from tools.pretrain.corpus import CORPORA, PaddedBatch, batches
 from tools.pretrain.loop import OptimConfig, ShapeConfig, Trainer, learning_rate, new_model, pretrain, token_loss
 
 TINY = ShapeConfig(hidden_size=64, layers=2, heads=2, kv_heads=1, intermediate_size=128)
@@ -79,3 +79,17 @@ def test_two_threads_give_the_mean_gradient(compact_tokenizer, corpus_config):
         trainer.step(pair, 0.0, pool)
     for master, a, b in zip(trainer.masters, *alone, strict=True):
         torch.testing.assert_close(master.grad, (a.float() + b.float()) / 2, atol=1e-4, rtol=1e-2)
+
+
+def test_the_defaults_are_those_of_the_committed_model_and_options_replace_them(monkeypatch, capsys):
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(command, "run", lambda *arguments: calls.append(arguments))
+    command.main([])
+    given = "--out elsewhere --start model --minutes 1 --stop-at 1 --seed 2 --corpus worked"
+    command.main(given.split())
+    half_way = OptimConfig(minutes=32, stop_at=0.47)
+    assert calls == [
+        (Path("data/azr_14m_base"), None, half_way, 1, 2, CORPORA["all"]),
+        (Path("elsewhere"), "model", OptimConfig(minutes=1, stop_at=1), 2, 2, CORPORA["worked"]),
+    ]
+    assert capsys.readouterr().out.endswith("azr eval --model elsewhere\n")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,12 +9,6 @@ from tools.pretrain.loop import ShapeConfig, new_model
 from tools.pretrain.tokenizer import save_tokenizer, train_tokenizer
 
 PROMPT = "<|solve|><|deduction|><|program|>def f(x):\n    return x[::-1] + 'abc'<|input|>'rever', 123<|answer|>"
-
-
-def test_documents_round_trip(compact_tokenizer, documents):
-    for document in documents[:300]:
-        text = document.prompt + document.answer
-        assert compact_tokenizer.decode(compact_tokenizer(text).input_ids) == text
 
 
 @settings(max_examples=40, deadline=None)

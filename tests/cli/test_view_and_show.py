@@ -1,20 +1,73 @@
-"""`azr show` prints what the records hold."""
+"""`azr view` serves those who have its token, and writes a report; `azr show` prints what the records hold."""
 
 import gzip
+import re
+import subprocess
+import sys
 from dataclasses import replace
-from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
 from azr.cli.main import dispatch
 from azr.records import Judgement
-from tests.cli.test_main import assert_light
+from tests.cli.test_main import HEAVY, ROOT, assert_light
+from tests.explorer.conftest import serving
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
+from tests.explorer.test_server import Page
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> MadeRun:
+def run(tmp_path) -> MadeRun:
     return small_run(tmp_path / "run")
+
+
+def test_without_a_token_it_listens_on_loopback_alone(run):
+    with serving(str(run.path), "--no-token") as address:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address)
+        assert b"Hardest" in urlopen(f"{address}/0/step?step=1").read()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_address_holds_a_token(host, run):
+    with serving(str(run.path), "--host", host) as address:
+        token = address.rpartition("/")[2]
+        assert len(token) >= 32
+        local = re.sub(r"//[^:/]+:", "//127.0.0.1:", address)
+        assert b"deduction" in urlopen(f"{local}/").read()
+        for path in ("", "0/", "0/tasks", "0/changes", "static/explorer.js", f"{token[:-1]}/0/"):
+            with pytest.raises(HTTPError, match="404") as refused:
+                urlopen(f"{local.removesuffix(token)}{path}")
+            assert b"with its token" in refused.value.read()
+
+
+def test_the_report_is_one_file_with_nothing_from_elsewhere(run, tmp_path, capsys):
+    out = tmp_path / "report.html"
+    assert dispatch(["view", str(run.path), "--out", str(out)]) == 0
+    assert str(out) in capsys.readouterr().out
+    assert dispatch(["view", str(run.path), "--out", str(out)]) == 0, "a report replaces an earlier one"
+    assert [path.name for path in tmp_path.iterdir() if path != run.path] == ["report.html"]
+    page = Page(out.read_text())
+    assert page.text.count(HOSTILE) >= 6 and page.tags.count("script") == 1 and "form" not in page.tags
+    assert not [each for each in page.attributes if each[1] in ("src", "style") or each[1].startswith("on")]
+    places = {value for _, name, value in page.attributes if name == "id"}
+    assert page.links and all(link.startswith("#") and link[1:] in places for link in page.links)
+    assert page.tags.count("h1") == 1
+    assert [page.text.count(f"\nTask {id}") for id in ("000001-deduction-0001", "seed-induction")] == [1, 1]
+    contents = [link for link in page.links if link.startswith("#part-")]
+    assert contents == [f"#part-{place}" for place in range(1, 7)], "all parts but the notes"
+    (policy,) = (value for tag, name, value in page.attributes if tag == "meta" and "default-src" in str(value))
+    assert policy.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in policy
+
+
+def test_nothing_heavy_is_loaded(run):
+    script = (
+        "import sys, azr.cli.view, azr.explorer.server, azr.explorer.single_file, uvicorn\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "[]\n", done.stderr
 
 
 def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -42,23 +95,12 @@ def test_the_id_of_a_refused_proposal_shows_it(run, capsys):
     assert "was not stored" in shown(capsys, str(run.path), "--task", "000001-deduction-0002")
 
 
-def test_a_response_cannot_steer_the_terminal(tmp_path, capsys):
-    run = MadeRun(tmp_path / "run")
-    run.step(1, [proposal("x", "failed", "a\x1b[2Jb", text="\x1b]0;owned\x07 line\nnext\r\u202e")])
-    text = shown(capsys, str(run.path), "-n", "1")
-    assert "a\\x1b[2Jb" in text and "    \\x1b]0;owned\\x07 line\n    next\\r\\u202e\n" in text and "\x1b" not in text
-
-
 def test_no_field_of_a_strangers_run_can_steer_the_terminal(tmp_path, capsys):
     evil = "\x1b[2J\u202e\x9b\u2066x"
     run = MadeRun(tmp_path / "run")
     judged = Judgement(verdict=evil, detail=evil, answer=((evil, evil),), parts={evil: True})
-    samples = [
-        replace(
-            answer(evil, group=f"{evil}:1", kind=evil, text=evil, prompt=evil, flags=[(evil, 0, 3)]), judgement=judged
-        )
-        for _ in range(2)
-    ]
+    flagged = answer(evil, group=f"{evil}:1", kind=evil, text=evil, prompt=evil, flags=[(evil, 0, 3)])
+    samples = [replace(flagged, judgement=judged) for _ in range(2)]
     made = task(evil, kind=evil, inputs=(evil,), outputs=(evil,), message=evil, parents=(evil,))
     run.step(1, [*samples, proposal(f"{evil}-0")], [made], **{f"safety__{evil}": 1.0})
     (run.path / "rollouts" / "step_000002.jsonl.gz").write_bytes(gzip.compress(f'{{"{evil}": 1}}\n'.encode()))
