@@ -168,13 +168,13 @@ def from_tree(tree: Mapping[str, Any], base: Config) -> Config:
 
 
 def _of_today(stated: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return knobs by path, those of former versions in today's words: the configs of runs and checkpoints have them.
+    """Return options by path, those of former versions as today's: configs of runs and checkpoints may state them.
 
     `base`: values of what is not stated.
     """
     for former, knob, word, default in _COUNTS:
         count = stated.pop(former, None)
-        if stated.get(knob) == word or (count is not None and isinstance(base[knob], int)):
+        if stated.get(knob) == word or (count is not None and knob not in stated and isinstance(base[knob], int)):
             stated[knob] = count or default
     if stated.pop("train.offload_optimizer", False):
         stated["train.shard"] = "offload"

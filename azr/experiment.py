@@ -153,7 +153,7 @@ class SelfPlayExperiment:
             if grown.samples:
                 proposals += grown.samples
                 await self.monitor.watch(proposals, {})
-                await logger.log_rollouts(0, proposals, self.codec.decode)
+                await logger.log_rollouts(0, tuple(proposals), self.codec.decode)  # written while others are added
                 self.alarm.watch(name, grown.samples, logger.run.rollouts(0))
         await system.executor.stats_delta()
 

@@ -96,6 +96,7 @@ def test_configs_of_former_versions_are_read(former, today):
 def test_a_former_option_changes_what_its_yaml_builds_on():
     base = override(Config(), {"reward.overlong": 1024})
     assert from_tree({"reward": {"overlong_buffer": 64}}, base).reward.overlong == 64
+    assert from_tree({"reward": {"overlong": "mask", "overlong_buffer": 64}}, base).reward.overlong == "mask"
 
 
 def test_what_is_not_given_has_its_default_and_none_is_a_value():

@@ -156,19 +156,19 @@ def stream_text(decode: Callable[[Sequence[int]], str]) -> Generator[str, Sequen
     before stays.
     """
     window: list[int] = []
-    num_told = 0  # characters of the window's text that were yielded
+    num_emitted = 0  # characters of the window's text that were yielded
     num_waiting = 0  # latest tokens in a row without a whole character
-    told = ""
-    while (latest := (yield told)) is not None:
-        told = ""
+    emitted = ""
+    while (latest := (yield emitted)) is not None:
+        emitted = ""
         for token_id in latest:
             window.append(token_id)
             text = decode(window)
             whole = len(text.rstrip(_UNKNOWN))
             num_waiting = 0 if whole == len(text) else num_waiting + 1
-            new = text[num_told : whole if num_waiting <= _LONGEST_PIECE else len(text) - _LONGEST_PIECE]
-            told, num_told = told + new, num_told + len(new)
-            if len(window) >= _WINDOW and num_told == len(text):
+            new = text[num_emitted : whole if num_waiting <= _LONGEST_PIECE else len(text) - _LONGEST_PIECE]
+            emitted, num_emitted = emitted + new, num_emitted + len(new)
+            if len(window) >= _WINDOW and num_emitted == len(text):
                 window = window[-_KEPT:]
-                num_told = len(decode(window))
-    yield decode(window)[num_told:]
+                num_emitted = len(decode(window))
+    yield decode(window)[num_emitted:]
