@@ -175,9 +175,14 @@ def _of_today(stated: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]
     for former, knob, word, default in _COUNTS:
         count = stated.pop(former, None)
         if stated.get(knob) == word or (count is not None and knob not in stated and isinstance(base[knob], int)):
-            stated[knob] = count or default
-    if stated.pop("train.offload_optimizer", False):
+            stated[knob] = count or (base[knob] if isinstance(base[knob], int) else default)
+    offload = stated.pop("train.offload_optimizer", None)
+    if offload is True:
         stated["train.shard"] = "offload"
+    elif offload is False and base["train.shard"] == "offload":
+        stated.setdefault("train.shard", "auto")
+    elif offload not in (None, False):
+        raise UserError(f"train.offload_optimizer is {offload!r}, but it must be true or false.")
     project, address = stated.pop("tracking.project", "azr"), stated.pop("tracking.address", "127.0.0.1:9464")
     settings = {"wandb": project, "mlflow": project, "prometheus": address}
     to = stated.get("tracking.to", base["tracking.to"])

@@ -97,6 +97,12 @@ def test_a_former_option_changes_what_its_yaml_builds_on():
     base = override(Config(), {"reward.overlong": 1024})
     assert from_tree({"reward": {"overlong_buffer": 64}}, base).reward.overlong == 64
     assert from_tree({"reward": {"overlong": "mask", "overlong_buffer": 64}}, base).reward.overlong == "mask"
+    assert from_tree({"data": {"prefix": "linear"}}, override(base, {"data.prefix": 300})).data.prefix == 300
+    offloaded = override(base, {"train.shard": "offload"})
+    assert from_tree({"train": {"offload_optimizer": False}}, offloaded).train.shard == "auto"
+    assert from_tree({"train": {"offload_optimizer": False}}, base).train.shard == base.train.shard
+    with pytest.raises(UserError, match="it must be true or false"):
+        from_tree({"train": {"offload_optimizer": "false"}}, base)
 
 
 def test_what_is_not_given_has_its_default_and_none_is_a_value():

@@ -111,6 +111,7 @@ _FORMER = {
     "--data.prefix-steps": "--data.prefix STEPS",
     "--reward.overlong-buffer": "--reward.overlong TOKENS",
     "--train.offload-optimizer": "--train.shard offload",
+    "--train.no-offload-optimizer": "--train.shard auto",
     "--tracking.project": "--tracking.to wandb:PROJECT or mlflow:EXPERIMENT",
     "--tracking.address": "--tracking.to prometheus:HOST:PORT",
 }

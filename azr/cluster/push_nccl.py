@@ -113,8 +113,12 @@ class NcclOutbox(Group, Outbox):
         wait_until(lambda: bool(result), self.timeout_s, "the engines to join the policy's NCCL group", joining)
         if isinstance(result[0], BaseException):
             raise RuntimeError(f"the policy could not form an NCCL group with the engines: {result[0]}") from result[0]
-        raise_failures(joining)
         self.communicator = result[0]
+        try:
+            raise_failures(joining)
+        except BaseException:
+            self.leave()
+            raise
 
     def deliver(self, bucket: WeightBucket) -> dict[ObjectRef, str]:
         assert self.block is not None

@@ -41,33 +41,33 @@ class LinePlace:
 
 def read_samples(path: Path, problems: list[str]) -> Iterator[tuple[LinePlace, Sample]]:
     """Yield every sample of a rollout file or an evaluation. Note what cannot be read, once for all lines of a sort."""
-    bad, older = list[str](), 0
+    bad, reason, older = 0, "", 0
     for place, line in read_lines(path, problems):
         if place.member == place.start == 0 and line.startswith(b'{"protocol"'):
             continue  # an evaluation's first line
         try:
             sample = read_sample(line)
         except ValueError as error:
-            bad.append(str(error))
+            bad, reason = bad + 1, reason or str(error)
             continue
         older += sample.schema < WITH_OUTCOMES
         yield place, sample
-    _note_unread(bad, problems)
+    _note_unread(bad, reason, problems)
     if older:
         problems.append(
             "it was written before outcomes, reasons, lengths and advantages were recorded: those are missing"
         )
 
 
-def _note_unread(reasons: Sequence[str], problems: list[str]) -> None:
-    if reasons:
-        problems.append(f"{len(reasons)} of its lines cannot be read, the first because {reasons[0]}")
+def _note_unread(count: int, reason: str, problems: list[str]) -> None:
+    if count:
+        problems.append(f"{count} of its lines cannot be read, the first because {reason}")
 
 
 def read_places(path: Path, places: Sequence[LinePlace]) -> list[Sample]:
     """Return the samples of whole lines. Raises `Problem` when the file is not what it was."""
     try:
-        texts = {at: next(read_members(path, at)).text for at in {place.member for place in places}}
+        texts = {at: next(read_members(path, at, _MOST_TEXT)).text for at in {place.member for place in places}}
         return [read_sample(texts[each.member][each.start : each.start + each.size]) for each in places]
     except (OSError, StopIteration, ValueError) as error:
         raise Problem(f"{path.name} has changed since it was indexed: load the page again ({error})") from error
@@ -100,7 +100,7 @@ def read_grown(path: Path, offset: int, kind: type[T], problems: list[str]) -> t
         problems.append(f"it cannot be read: {error.strerror}")
         return [], offset
     end = grown.rfind(b"\n") + 1
-    records, bad = list[T](), list[str]()
+    records, bad, reason = list[T](), 0, ""
     for line in grown[:end].split(b"\n")[:-1]:
         try:
             try:
@@ -109,6 +109,6 @@ def read_grown(path: Path, offset: int, kind: type[T], problems: list[str]) -> t
                 # msgspec refuses JSON's escape of half a surrogate pair, which a program's text may hold.
                 records.append(msgspec.convert(cleaned(json.loads(line)), kind))
         except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
-            bad.append(f"it is no {kind.__name__} ({error})")
-    _note_unread(bad, problems)
+            bad, reason = bad + 1, reason or f"it is no {kind.__name__} ({error})"
+    _note_unread(bad, reason, problems)
     return records, offset + end

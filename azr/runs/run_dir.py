@@ -343,5 +343,8 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int | None:
-    stat = process_stat(pid)
+    try:
+        stat = process_stat(pid)
+    except OSError:
+        return None
     return int(stat[19]) if stat else None
