@@ -58,10 +58,13 @@ _DISPATCHERS = ("functools.singledispatch", "functools.singledispatchmethod")
 """They evaluate annotations that are text."""
 _FIELDS = frozenset({"__dataclass_fields__", "_fields"})
 """They tell functions of ast and dataclasses which attributes to read."""
-_WRAPPED = frozenset({"", "wrapped", "wrapper"})
-"""Names of their arguments, which may be left out."""
+_WRAPPED = frozenset({"wrapped", "wrapper"})
 _NAMED_BY_TEXT = frozenset({"getattr", "attrgetter", "methodcaller"})
-_SELF = ast.dump(ast.Name("self", ast.Load()))
+_CALLED_NAMES = frozenset({*_NAMED_BY_TEXT, *(path.rpartition(".")[2] for path in _WRAPPERS)})
+_LOAD_ATTRIBUTE = frozenset({dis.opmap["LOAD_ATTR"], dis.opmap.get("LOAD_METHOD", dis.opmap["LOAD_ATTR"])})
+_NAME_SHIFT = int(sys.version_info >= (3, 12))
+"""Bits below the number of a name in these steps."""
+_FUNCTIONS = FunctionType | BuiltinFunctionType
 _OWNERS = frozenset(
     {"builtins", "_collections_abc", "_sre"}.union(
         *({top, "_" + top} for top in (name.partition(".")[0] for name in ALLOWED_MODULES))
@@ -69,7 +72,7 @@ _OWNERS = frozenset(
 )
 """Modules that what allowed modules hold may come from."""
 _WORDS = BANNED_BUILTINS | BANNED_ATTRIBUTES
-_TRIGGERS = ("import", *sorted(FORMATS | _WORDS))
+_TRIGGERS = ("import", *sorted(_WORDS))
 _TRIGGER = re.compile(rf"\b(?:{'|'.join(_TRIGGERS)})\b", re.ASCII)
 _TELLING = re.compile("|".join(sorted(w if w[:2] == "__" else rf"\b{w}\b" for w in _WORDS if "_" in w[:3])))
 
@@ -91,10 +94,29 @@ def load(source: str, checked: bool = True) -> tuple[CodeType | None, tuple[str,
 
 def is_suspect(source: str, code: CodeType) -> bool:
     """Whether the rules could find anything; never False where they would. Most programs are not."""
-    if not source.isascii() or any(True for _ in _strings(code)):
+    if not source.isascii() or _names_one(source) or any(True for _ in _strings(code)):
         return True
-    # Looked for as mere text first, for a pattern of all takes longer.
+    return "format" in source and _formats_computed(code)
+
+
+def _names_one(source: str) -> bool:
+    """Whether a word occurs that the rules know; looked for as mere text first, for a pattern of all takes longer."""
     return any(word in source for word in _TRIGGERS) and _TRIGGER.search(source) is not None
+
+
+def _formats_computed(code: CodeType) -> bool:
+    """Whether the method ``format`` or ``format_map`` is read of anything but a literal."""
+    for name in FORMATS.intersection(code.co_names):
+        index, steps = code.co_names.index(name), code.co_code
+        for at in range(0, len(steps), 2):
+            if (
+                steps[at] in _LOAD_ATTRIBUTE
+                and (index > 127 or steps[at + 1] >> _NAME_SHIFT == index)
+                and (at < 2 or steps[at - 2] != dis.opmap["LOAD_CONST"])
+            ):
+                return True
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType | tuple))
+    return any(not FORMATS.isdisjoint(each) if isinstance(each, tuple) else _formats_computed(each) for each in inner)
 
 
 def _reasons(tree: ast.Module, code: CodeType) -> tuple[str, ...]:
@@ -111,60 +133,88 @@ class _Check:
     """Collects the offences of a program: imports and attributes from its tree, names from its code."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.nodes = nodes = syntax.by_kind(tree)
-        named = [node for node in nodes[ast.Name] if node.id == "__annotations__"]
-        self.offences = {(node.lineno, "uses __annotations__") for node in named}
-        in_methods, in_classes = set[int](), set[int]()
-        for node in nodes[ast.ClassDef]:
-            functions = (each for each in ast.walk(node) if isinstance(each, ast.FunctionDef))
-            methods = {id(part) for each in functions for part in ast.walk(each)}
-            in_methods |= methods
-            in_classes |= set(map(id, ast.walk(node))) - methods
-        self.imports, held = set[tuple[str, str]](), set[str]()
-        """Names that import statements bind, ``*`` too, and what to: ``("m", "math")``; attributes that are modules."""
-        for node in (*nodes[ast.Import], *nodes[ast.ImportFrom]):
-            before = f"{'.' * node.level}{node.module}." if isinstance(node, ast.ImportFrom) else ""
-            for alias in node.names:
-                bound = alias.name if alias.asname or before else alias.name.partition(".")[0]
-                self.imports.add((alias.asname or bound, before + bound))
-                if id(node) in in_classes and isinstance(_along(before + bound)[-1], ModuleType):
-                    held.add(alias.asname or bound)
-                if offence := "relatively" if before.startswith(".") else _offence(before + alias.name):
-                    self.offences.add((node.lineno, f"imports {offence}"))
-        self.module_names = set[str]()
-        self.deleted = {node.id for node in nodes[ast.Name] if isinstance(node.ctx, ast.Del)}
-        self.deleted |= {node.name for node in nodes[ast.ExceptHandler]}
-        called = [node for node in nodes[ast.Call] if isinstance(node.func, ast.Name | ast.Attribute)]
-        self.calls: dict[Place, ast.Call] = {(node.func.lineno, node.func.col_offset): node for node in called}
-        """By where what is called begins; of ``a(b).c(d)`` the inner one."""
-        self._judge_attributes(in_methods, held)
-
-    def _judge_attributes(self, in_methods: set[int], held: set[str]) -> None:
-        nodes = self.nodes
-        attributes: list[tuple[int, str, ast.expr | None]] = []
-        for node in nodes[ast.Attribute]:
-            # A method may look at its own instance.
-            if node.attr != "__dict__" or ast.dump(node.value) != _SELF or id(node) not in in_methods:
-                attributes.append((node.end_lineno, node.attr, node.value))
-            if node.attr in _FIELDS and isinstance(node.ctx, ast.Store):
-                self.offences.add((node.end_lineno, f"changes the attribute {node.attr}"))
-        attributes += [(node.lineno, name, None) for node in nodes[ast.MatchClass] for name in node.kwd_attrs]
-        for node in nodes[ast.Call]:
-            if _called(node) in _NAMED_BY_TEXT:
-                attributes += [(node.lineno, part, None) for text in _texts(node) for part in text.split(".")]
-        samples = any(path.startswith("statistics") for _, path in self.imports)
-        for line, name, _ in attributes:
-            if name in BANNED_ATTRIBUTES or (samples and name == "samples"):
-                self.offences.add((line, f"uses the attribute {name}"))
-            if name in held:
-                self.offences.add((line, f"reaches the module {name} through a class"))
-        computed = syntax.not_literal(nodes, [(line, value) for line, name, value in attributes if name in FORMATS])
-        if computed and syntax.passes_functions_around(nodes):
+        self.offences: set[tuple[int, str]] = set()
+        self.imports: set[tuple[str, str]] = set()
+        """Names that import statements bind, ``*`` too, and what to: ``("m", "math")``."""
+        self.texts: dict[Place, list[str]] = {}
+        """Where functions are called with literal texts alone (``getattr``: literal names), and these."""
+        self.plain: dict[Place, int] = {}
+        """Where functions are called with positional arguments alone, and how many."""
+        self.deleted, self.module_names = set[str](), set[str]()
+        self.nodes = syntax.by_kind(tree)
+        attributes, in_methods = list[tuple[int, str]](), set[int]()
+        in_classes = list[ast.stmt]()
+        formats, calls = list[tuple[int, ast.expr | None]](), list[tuple[ast.Call, str]]()
+        for node in ast.walk(tree):
+            match node:
+                case ast.Attribute(attr="__dict__", value=ast.Name(id="self")) if id(node) in in_methods:
+                    pass  # a method may look at its own instance
+                case ast.Attribute(attr=name, end_lineno=int(line), value=value, ctx=context):
+                    attributes.append((line, name))
+                    if name in _FIELDS and isinstance(context, ast.Store):
+                        self.offences.add((line, f"changes the attribute {name}"))
+                    if name in FORMATS:
+                        formats.append((line, value))
+                case ast.MatchClass(lineno=line, kwd_attrs=names):
+                    attributes += [(line, name) for name in names]
+                    formats += [(line, None) for name in names if name in FORMATS]
+                case ast.ClassDef(body=body):
+                    in_classes += body
+                    methods = (each for each in body if isinstance(each, ast.FunctionDef))
+                    in_methods |= {id(part) for method in methods for part in ast.walk(method)}
+                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                    calls.append((node, name))
+                case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                    before = f"{'.' * node.level}{node.module}." if isinstance(node, ast.ImportFrom) else ""
+                    for alias in aliases:
+                        bound = alias.name if alias.asname or before else alias.name.partition(".")[0]
+                        self.imports.add((alias.asname or bound, before + bound))
+                        if offence := "relatively" if before.startswith(".") else _offence(before + alias.name):
+                            self.offences.add((node.lineno, f"imports {offence}"))
+                case ast.Name(id="__annotations__", lineno=line):
+                    self.offences.add((line, "uses __annotations__"))
+                case ast.Name(id=name, ctx=ast.Del()) | ast.ExceptHandler(name=str(name)):
+                    self.deleted.add(name)
+        judged = {name for name, path in self.imports if id(_resolve(path)) in _judged()}
+        for call, name in calls:
+            if name in _CALLED_NAMES or name in judged:
+                texts = self._see_call(call, name)
+                if name in _NAMED_BY_TEXT:
+                    attributes += [(call.lineno, part) for text in texts for part in text.split(".")]
+                    formats += [(call.lineno, None) for text in texts if text in FORMATS]
+        telling = judged | {name for name, path in self.imports if path.endswith("*") or _module(path)}
+        self.watched = BANNED_BUILTINS | telling
+        banned = BANNED_ATTRIBUTES | {"samples" for _, path in self.imports if path.startswith("statistics")}
+        self.offences |= {(line, f"uses the attribute {name}") for line, name in attributes if name in banned}
+        held = _imported_into_classes(in_classes)
+        self.offences |= {
+            (line, f"reaches the module {name} through a class") for line, name in attributes if name in held
+        }
+        computed = syntax.not_literal(self.nodes, formats)
+        if computed and syntax.passes_functions_around(self.nodes):
             self.offences |= {(line, "formats a text that is not literal") for line in computed}
+
+    def _see_call(self, node: ast.Call, name: str) -> list[str]:
+        """Note how a function is called; the literal texts that it is given, if it is given no other arguments."""
+        if ast.Starred in map(type, node.args) or any(each.arg not in _WRAPPED for each in node.keywords):
+            return []
+        place = node.func.lineno, node.func.col_offset
+        self.plain[place] = len(node.args) + len(node.keywords)
+        wanted = node.args[1:2] if name == "getattr" else node.args
+        texts = [str(each.value) for each in wanted if isinstance(each, ast.Constant)]
+        if node.keywords or len(texts) != len(wanted):
+            return []
+        self.texts[place] = texts
+        return texts
 
     def judge_names(self, code: CodeType, certain: set[str], local: set[str]) -> None:
         """Judge names that code reads; ``certain``: bound by the module for sure; ``local``: by functions around."""
         is_module, here, straight = code.co_name == "<module>", set(certain), not code.co_exceptiontable
+        names = {"*", *code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
+        if not is_module and self.watched.isdisjoint(names):
+            for inner in (constant for constant in code.co_consts if isinstance(constant, CodeType)):
+                self.judge_names(inner, certain, local)
+            return
         steps = list(dis.get_instructions(code))
         if any(step.opname == "IMPORT_NAME" for step in steps):
             local = local | {step.argval for step in steps if step.opname in ("STORE_FAST", "STORE_DEREF")}
@@ -192,7 +242,7 @@ class _Check:
             return  # statements read it where they annotate; the tree tells where the program names it
         end = next(i for i in range(index + 1, len(steps)) if steps[i].opname not in ("LOAD_ATTR", "LOAD_METHOD"))
         attributes = [step.argval for step in steps[index + 1 : end]]
-        if name in builtins and (name != "getattr" or attributes or not _texts(self.calls.get(place))):
+        if name in builtins and not (name == "getattr" and self.texts.get(place) and not attributes):
             self.offences.add((line, f"uses {name}"))
         starts = [path for bound, path in self.imports if bound == name and not _offence(path)]
         if builtins and name not in self.module_names:
@@ -202,7 +252,7 @@ class _Check:
             path = ".".join((start, *attributes))
             if offence := _offence(path):
                 self.offences.add((line, f"reaches {offence}"))
-            elif isinstance(_along(path)[-1], ModuleType):
+            elif _module(path):
                 verb = "changes" if steps[end].opname in ("STORE_ATTR", "DELETE_ATTR") else "passes around"
                 self.offences.add((line, f"{verb} the module {path}"))
             elif why := self._misuse(path, place):
@@ -210,18 +260,16 @@ class _Check:
 
     def _misuse(self, path: str, place: Place) -> str | None:
         """What is wrong about how a member of a module is used here, if anything."""
-        known, call = _judged().get(id(_along(path)[-1])), self.calls.get(place)
+        known = _judged().get(id(_resolve(path)))
         if known in _BY_NAME:
-            texts = _texts(call)
+            texts = self.texts.get(place)
             if not texts:
                 return f"uses {path} otherwise than with literal names"
-            found = BANNED_ATTRIBUTES.intersection(part for text in texts for part in text.split("."))
-            return f"uses the attribute {min(found)}" if found else None
-        if known in _WRAPPERS:
-            given = [*call.args, *call.keywords] if call else []
-            plain = [each for each in given if type(each) is not ast.Starred and getattr(each, "arg", "") in _WRAPPED]
-            if not len(plain) == len(given) == _WRAPPERS[known]:
-                return f"uses {path} otherwise than with functions alone"
+            parts = [part for text in texts for part in text.split(".")]
+            found = [part for part in parts if part in BANNED_ATTRIBUTES]
+            return f"uses the attribute {found[0]}" if found else None
+        if known in _WRAPPERS and self.plain.get(place) != _WRAPPERS[known]:
+            return f"uses {path} otherwise than with functions alone"
         if known in _KINDS and place not in syntax.asked_types(self.nodes):
             return f"reaches {path.rpartition('.')[2]}"
         if known in _DISPATCHERS and not syntax.has_plain_annotations(self.nodes):
@@ -229,27 +277,28 @@ class _Check:
         return None
 
 
-def _called(call: ast.Call) -> str:
-    return str(getattr(call.func, "id", getattr(call.func, "attr", "")))
-
-
-def _texts(call: ast.Call | None) -> list[str]:
-    """Literal names of attributes that a call is given; none if it is given anything else."""
-    if call is None or call.keywords or ast.Starred in map(type, call.args):
-        return []
-    wanted = call.args[1:2] if _called(call) == "getattr" else call.args
-    texts = [str(each.value) for each in wanted if isinstance(each, ast.Constant)]
-    return texts if len(texts) == len(wanted) else []
+def _imported_into_classes(body: list[ast.stmt]) -> set[str]:
+    """Names that statements of classes, but not of their methods, bind to modules; attributes hold these then."""
+    found, level = set[str](), list[ast.AST](body)
+    for node in level:  # grows
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            modules = (alias for alias in node.names if not before or _module(before + alias.name))
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in modules}
+        elif isinstance(node, ast.stmt | ast.excepthandler) and not isinstance(node, ast.FunctionDef):
+            level += ast.iter_child_nodes(node)
+    return found
 
 
 def _offence(path: str) -> str | None:
     """What must not be reached on a dotted path, if anything."""
     top, *names = path.split(".")
-    holder, *values = _along(path)
-    if holder is None:
+    value: object = _module_named(top) if top in ALLOWED_MODULES else None
+    if value is None:
         return top
-    for index, (name, value) in enumerate(zip(names, values, strict=True)):
-        is_member, holder = isinstance(holder, ModuleType), value
+    for index, name in enumerate(names):
+        is_member = isinstance(value, ModuleType)
+        value = _member(value, name)
         if name in BANNED_ATTRIBUTES:
             return name
         if isinstance(value, ModuleType):
@@ -261,35 +310,54 @@ def _offence(path: str) -> str | None:
             return f"the private {'.'.join((top, *names[: index + 1]))}"
         if id(value) in _banned():
             return _banned()[id(value)]
-        is_owned = isinstance(value, type | FunctionType | BuiltinFunctionType)
-        owner = getattr(value, "__module__", None) if is_owned else None
+        owner = getattr(value, "__module__", None) if isinstance(value, type | _FUNCTIONS) else None
         if isinstance(owner, str) and owner.partition(".")[0] not in _OWNERS:
             return owner
     return None
 
 
-def _along(path: str) -> list[object]:
-    """What each name of a dotted path leads to; None where that is not known before the program runs. Runs nothing."""
+def _resolve(path: str) -> object:
+    """What a dotted path leads to; None where that is not known before the program runs."""
     top, *names = path.split(".")
-    values: list[object] = [importlib.import_module(top) if top in ALLOWED_MODULES else None]
+    value: object = _module_named(top) if top in ALLOWED_MODULES else None
     for name in names:
-        holders = values[-1].__mro__ if isinstance(values[-1], type) else values[-1:]
-        holders = [each for each in holders if isinstance(each, type | ModuleType)]
-        values.append(next((vars(each)[name] for each in holders if name in vars(each)), None))
-    return values
+        value = _member(value, name)
+    return value
+
+
+def _module_named(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def _member(value: object, name: str) -> object:
+    """An attribute of a module or class; None for what is neither, or has none. Runs nothing."""
+    if isinstance(value, ModuleType):
+        return vars(value).get(name)
+    if isinstance(value, type):
+        return next((vars(each)[name] for each in value.__mro__ if name in vars(each)), None)
+    return None
+
+
+def _module(path: str) -> str | None:
+    """Top-level name of the module that a dotted path leads to; None for what is no module, such as ``copy.copy``."""
+    top, _, last = path.rpartition(".")
+    if not top and last not in ALLOWED_MODULES:
+        return last
+    value = _resolve(path)
+    return value.__name__.partition(".")[0] if isinstance(value, ModuleType) else None
 
 
 @functools.cache
 def _banned() -> dict[int, str]:
     """Names of what is banned, by identity."""
-    members = {id(_along(path)[-1]): path.rpartition(".")[2] for path in _BANNED_MEMBERS}
+    members = {id(_resolve(path)): path.rpartition(".")[2] for path in _BANNED_MEMBERS}
     return members | {id(value): name for name in BANNED_BUILTINS if callable(value := getattr(builtins, name, None))}
 
 
 @functools.cache
 def _judged() -> dict[int, str]:
     """Paths of what is judged by how it is used, by identity."""
-    return {id(_along(path)[-1]): path for path in (*_BY_NAME, *_WRAPPERS, *_KINDS, *_DISPATCHERS)}
+    return {id(_resolve(path)): path for path in (*_BY_NAME, *_WRAPPERS, *_KINDS, *_DISPATCHERS)}
 
 
 def _strings(code: CodeType) -> Iterator[tuple[int, str]]:

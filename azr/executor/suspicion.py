@@ -21,29 +21,30 @@ from __future__ import annotations
 
 import ast
 import dis
-import functools
+import enum
 import importlib
 import opcode
 import re
-from collections import defaultdict
+from collections.abc import Iterable
 from types import CodeType, FunctionType
 
 from azr.executor import syntax
 from azr.executor.static_check import BANNED_ATTRIBUTES, BANNED_BUILTINS
 
-ORDER, STATE = 1, 2
-"""Flags. The result may depend on the order of hashes, on identity or on addresses: the program is repeated more often.
-A call may leave something behind for the next one in the same process: every call gets a process of its own."""
+
+class Suspicion(enum.IntFlag):
+    """Reasons to run a program otherwise than others."""
+
+    ORDER = 1
+    """Its result may depend on the order of hashes, on identity or on addresses: it is repeated more often."""
+    STATE = 2
+    """A call may leave something behind for the next one in the same process: every call gets a process of its own."""
+
+
+ORDER, STATE = int(Suspicion.ORDER), int(Suspicion.STATE)
 _ALL = ORDER | STATE
 
-
-def _members(table: dict[str, str]) -> defaultdict[str, frozenset[str]]:
-    """Names of members of modules; ``*``: all."""
-    all_of = {module: dir(importlib.import_module(module)) for module, words in table.items() if words == "*"}
-    return defaultdict(frozenset, {module: frozenset(all_of.get(module, table[module].split())) for module in table})
-
-
-_HARMLESS = _members({
+_HARMLESS: dict[str, str] = {
     # Their results are plain values or containers whose text states no address, and they keep nothing.
     "__future__": "annotations",
     "base64": "b16decode b16encode b32decode b32encode b64decode b64encode",
@@ -77,33 +78,36 @@ _HARMLESS = _members({
     "cast",
     "unicodedata": "bidirectional category combining decimal digit mirrored name normalize numeric",
     "zlib": "adler32 compress crc32 decompress",
-})  # fmt: skip
+}  # fmt: skip
 """Modules, and what of them leaves no state and depends on no order; whoever uses anything else is suspect of both."""
 _UNCHANGEABLE = frozenset({"__future__", "bisect", "cmath", "itertools", "math"})
 """Modules whose members take no attributes."""
-_ADDRESSED = _members({
+_ADDRESSED: dict[str, str] = {
     "functools": "cache cached_property cmp_to_key lru_cache partial partialmethod",
     "heapq": "merge",
     "itertools": "*",
     "re": "finditer",
     "typing": "Generator NamedTuple Protocol",
-})  # fmt: skip
+}
 """The same, except that the text of what they make may state an address."""
-_ORDERED = _members({
+_ORDERED: dict[str, str] = {
     "collections.abc": "ItemsView KeysView MappingView MutableSet Set ValuesView",
     "copy": "deepcopy",  # its memo has addresses as keys
     "operator": "and_ or_ sub xor",  # of views of dicts
     "statistics": "geometric_mean harmonic_mean mean median median_high median_low pstdev pvariance quantiles stdev "
     "variance",  # they go through a set of types
     "typing": "AbstractSet FrozenSet MutableSet Set",
-})  # fmt: skip
+}
 """Suspect of depending on order alone."""
-_OWN_WORDS = (
-    "add and annotations author bool call contains delitem doc divmod enter eq exit float floordiv ge getitem gt iadd "
-    "imul index init int invert isub iter le len lt main matmul missing mod module mul name ne neg next or pos "
-    "post_init pow qualname radd repr reversed rmul round rsub setitem str sub truediv version xor"
-)
-_OWN_DUNDERS = frozenset(f"__{word}__" for word in _OWN_WORDS.split())
+_OWN_DUNDERS = frozenset({
+    "__add__", "__and__", "__annotations__", "__author__", "__bool__", "__call__", "__contains__", "__delitem__",
+    "__doc__", "__divmod__", "__enter__", "__eq__", "__exit__", "__float__", "__floordiv__", "__ge__", "__getitem__",
+    "__gt__", "__iadd__", "__imul__", "__index__", "__init__", "__int__", "__invert__", "__isub__", "__iter__",
+    "__le__", "__len__", "__lt__", "__main__", "__matmul__", "__missing__", "__mod__", "__module__", "__mul__",
+    "__name__", "__ne__", "__neg__", "__next__", "__or__", "__pos__", "__post_init__", "__pow__", "__qualname__",
+    "__radd__", "__repr__", "__reversed__", "__rmul__", "__round__", "__rsub__", "__setitem__", "__str__", "__sub__",
+    "__truediv__", "__version__", "__xor__",
+})  # fmt: skip
 """Names between double underscores that programs write down honestly; any other is suspect of everything."""
 _WILD = (BANNED_BUILTINS | BANNED_ATTRIBUTES | {
     "BaseException", "MemoryError", "RecursionError", "cache_clear", "cache_info", "dir", "id", "memoryview",
@@ -146,8 +150,13 @@ _REMAINDERS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol
 _IS_GENERATOR, _IS_ASYNC = 0x20, 0x80 | 0x100 | 0x200
 _RERAISE, _IS_OP = OPS["RERAISE"], OPS["IS_OP"]
 _MATCH_CLASS, _CALL_EX, _PUSH_EXC_INFO = OPS["MATCH_CLASS"], OPS["CALL_FUNCTION_EX"], OPS["PUSH_EXC_INFO"]
-_BINARY_OP, _LOAD_CONST = OPS["BINARY_OP"], OPS["LOAD_CONST"]
-_IMPORT_NAME, _EXTENDED_ARG = OPS["IMPORT_NAME"], OPS["EXTENDED_ARG"]
+_BINARY_OP, _LOAD_CONST, _IMPORT_NAME = OPS["BINARY_OP"], OPS["LOAD_CONST"], OPS["IMPORT_NAME"]
+_EXTENDED_ARG, _IMPORT_FROM, _STORE_NAME = OPS["EXTENDED_ARG"], OPS["IMPORT_FROM"], OPS["STORE_NAME"]
+
+
+def _is_odd(texts: Iterable[str]) -> bool:
+    """Whether a text holds a name between double underscores that honest programs do not write."""
+    return any("__" in text and not _OWN_DUNDERS.issuperset(_DUNDER.findall(text)) for text in texts)
 
 
 def _catches_all(raw: bytes) -> bool:
@@ -156,13 +165,20 @@ def _catches_all(raw: bytes) -> bool:
     return steps.count(bytes((_RERAISE, 0))) < raw[::2].count(_PUSH_EXC_INFO)
 
 
+def _words(module: str, table: dict[str, str]) -> frozenset[str]:
+    words = table.get(module, "").split()
+    return frozenset(dir(importlib.import_module(module)) if words == ["*"] else words)
+
+
 _OTHERS = {
     module: frozenset(name for name in dir(importlib.import_module(module)) if _DUNDER.fullmatch(name) is None)
-    - _HARMLESS[module] - _ADDRESSED[module] - _ORDERED[module]
+    - _words(module, _HARMLESS) - _words(module, _ADDRESSED) - _words(module, _ORDERED)
     for module in {*_HARMLESS, *_ADDRESSED, *_ORDERED}
 }  # fmt: skip
 """Names of a module that are suspect of everything."""
-_TYPING = _HARMLESS["typing"] | _ADDRESSED["typing"] | _ORDERED["typing"] | {"typing"}
+_ORDERED_WORDS = {module: _words(module, _ORDERED) for module in _OTHERS}
+_ADDRESSED_WORDS = {module: _words(module, _ADDRESSED) for module in _OTHERS}
+_TYPING = {"typing"} | _words("typing", _HARMLESS) | _words("typing", _ADDRESSED) | _words("typing", _ORDERED)
 _FUNCTIONS = frozenset(
     name
     for module in _OTHERS
@@ -170,7 +186,7 @@ _FUNCTIONS = frozenset(
     if isinstance(value, FunctionType)
 )
 """Names of functions of modules that are written in Python: their text states an address."""
-_VALUES = frozenset[str]().union(*_HARMLESS.values()) - _FUNCTIONS
+_VALUES = frozenset().union(*(_words(module, _HARMLESS) for module in _HARMLESS)) - _FUNCTIONS
 """Members of modules whose text states no address."""
 
 
@@ -181,66 +197,64 @@ def has_sets(arguments: tuple[object, ...]) -> bool:
         if isinstance(value, set | frozenset):
             return True
         if isinstance(value, dict):
-            level += (*value, *value.values())
+            level += value
+            level += value.values()
         elif isinstance(value, list | tuple):
             level += value
     return False
 
 
 def suspicion(code: CodeType, source: str) -> int:
-    """`ORDER` and `STATE`, added, for what a compiled program could betray. Runs nothing of it and raises nothing."""
-    program = _Program(code, source)
-    try:
-        found = program.by_names()
-        return found if found == _ALL else program.by_tree(found)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return _ALL
+    """Flags of `Suspicion` for what a compiled program could betray. Runs nothing of it and raises nothing."""
+    program = _Program(code)
+    found = program.by_names()
+    return found if found == _ALL else program.by_tree(found, source)
 
 
 class _Program:
     """All code of a program, and what it holds."""
 
-    def __init__(self, code: CodeType, source: str) -> None:
-        self.source = source
+    def __init__(self, code: CodeType) -> None:
         self.codes = [code]
         self.texts, self.labels = list[str](), set[str]()
-        others = list[object]()
+        self.has_set_constant = self.nests_set_constant = self.makes_addressed = False
         for each in self.codes:  # grows
             for constant in each.co_consts:
-                if isinstance(constant, CodeType):
+                kind = type(constant)
+                if kind is CodeType:
                     self.codes.append(constant)
-                elif isinstance(constant, str):
+                elif kind is str:
                     self.texts.append(constant)
-                else:
-                    others.append(constant)
-        for part in others:  # grows
-            if isinstance(part, tuple):
-                others += part
-            elif isinstance(part, str):
-                self.labels.add(part)
-        self.has_set_constant = any(isinstance(part, frozenset) for part in others)
-        self.makes_addressed = False
+                elif kind is frozenset:
+                    self.has_set_constant = True
+                elif kind is tuple:
+                    self._take_tuple(constant)
         self.raw = [each.co_code for each in self.codes]
         self.names = set[str]().union(*(each.co_names for each in self.codes))
         self.ops = set[int]().union(*(raw[::2] for raw in self.raw))
 
-    @functools.cached_property
-    def nodes(self) -> syntax.Nodes:
-        """The tree, which is looked at only where something could come of it."""
-        return syntax.by_kind(ast.parse(self.source))
+    def _take_tuple(self, constant: tuple[object, ...]) -> None:
+        level: list[object] = list(constant)
+        while level:
+            part = level.pop()
+            if type(part) is str:
+                self.labels.add(part)
+            elif type(part) is tuple:
+                level += part
+            elif type(part) is frozenset:
+                self.nests_set_constant = True
 
     def by_names(self) -> int:
         """What names, constants and kinds of opcodes tell."""
         words = self.names | self.labels
-        texts = [text for text in (*words, *self.texts) if "_" in text]
-        odd = any("__" in text and not _OWN_DUNDERS.issuperset(_DUNDER.findall(text)) for text in texts)
-        found = _ALL if odd or not words.isdisjoint(_WILD) else 0
-        if any(map(_INNER.fullmatch, texts)):
+        found = _ALL if not words.isdisjoint(_WILD) or _is_odd(words) or _is_odd(self.texts) else 0
+        if any(_INNER.fullmatch(word) for word in (*words, *self.texts)):
             found |= STATE
         if _IMPORT_NAME in self.ops:
             found |= self._imports()
-        matches = _MATCH_CLASS in self.ops and self.labels
-        if matches or not self.ops.isdisjoint(_SET_OPS) or not words.isdisjoint(_HASHING):
+        if self.nests_set_constant or not self.ops.isdisjoint(_SET_OPS) or not words.isdisjoint(_HASHING):
+            found |= ORDER
+        if _MATCH_CLASS in self.ops and self.labels:
             found |= ORDER
         flags = [each.co_flags for each in self.codes]
         if any(flag & _IS_ASYNC for flag in flags):
@@ -257,26 +271,40 @@ class _Program:
 
     def _imports(self) -> int:
         """What the imported modules allow, by any name of theirs that the program holds."""
-        modules = {alias.name for node in self.nodes[ast.Import] for alias in node.names}
-        modules |= {node.module or "" for node in self.nodes[ast.ImportFrom]}
+        modules, renames = set[str](), False
+        for each, raw in zip(self.codes, self.raw, strict=True):
+            extended, imported = 0, ""
+            for op, argument in zip(raw[::2], raw[1::2], strict=True):
+                if op == _EXTENDED_ARG:
+                    extended = (extended | argument) << 8
+                    continue
+                if op == _IMPORT_NAME:
+                    modules.add(each.co_names[extended | argument])
+                if op in (_IMPORT_NAME, _IMPORT_FROM):
+                    imported = each.co_names[extended | argument]
+                elif imported:
+                    renames |= op == _STORE_NAME and each.co_names[extended | argument] != imported.partition(".")[0]
+                    imported = ""
+                extended = 0
         if "collections" in modules and "abc" in self.names:
             modules.add("collections.abc")
-        if not modules.issubset(_OTHERS) or any(not self.names.isdisjoint(_OTHERS[module]) for module in modules):
+        if not modules.issubset(_OTHERS):
+            return _ALL
+        if any(not self.names.isdisjoint(_OTHERS[module]) for module in modules):
             return _ALL
         found = 0
-        renames = any(alias.asname not in (None, alias.name) for alias in self.nodes[ast.alias])
         if "typing" in modules and (renames or any(_TYPING & set(each.co_names) for each in self.codes[1:])):
             # It keeps what was put in brackets: once List[1] was made, List[True] is the same.
             found |= STATE
         if not self.ops.isdisjoint(_ATTRIBUTE_OPS) and not modules.issubset(_UNCHANGEABLE):
             found |= STATE
-        if any(not self.names.isdisjoint(_ORDERED[module]) for module in modules):
+        if any(not self.names.isdisjoint(_ORDERED_WORDS[module]) for module in modules):
             found |= ORDER
-        self.makes_addressed = any(not self.names.isdisjoint(_ADDRESSED[module]) for module in modules)
+        self.makes_addressed = any(not self.names.isdisjoint(_ADDRESSED_WORDS[module]) for module in modules)
         return found
 
-    def by_tree(self, found: int) -> int:
-        """What the syntax tree tells beside."""
+    def by_tree(self, found: int, source: str) -> int:
+        """What the syntax tree tells; it is looked at only where something could come of it."""
         combines = self._computes(_SET_OPERATORS) or not _SET_METHODS.isdisjoint(self.names)
         views = combines and not _VIEWS.isdisjoint(self.names)
         text = not found & ORDER and self._writes_text()
@@ -289,10 +317,13 @@ class _Program:
             found, text = found | ORDER, False
         if not (views or text or self.has_set_constant or _IS_OP in self.ops or "type" in self.names):
             return found
-        nodes = self.nodes
-        if (_IS_OP in self.ops and syntax.compares_identities(nodes)) or (
-            "type" in self.names and syntax.makes_classes(nodes)
-        ):
+        try:
+            nodes = syntax.by_kind(ast.parse(source))
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            return _ALL
+        if _IS_OP in self.ops and syntax.compares_identities(nodes):
+            return _ALL
+        if "type" in self.names and syntax.makes_classes(nodes):
             return _ALL
         if (self.has_set_constant and syntax.keeps_sets(nodes)) or (views and syntax.keeps_views(nodes)):
             found |= ORDER
@@ -315,9 +346,8 @@ class _Program:
         return False
 
     def _writes_text(self) -> bool:
-        return (
-            not _TEXT.isdisjoint(self.names | self.labels)
-            or not _TEXT_OPS.isdisjoint(self.ops)
-            or ("print" in self.names and ("file" in self.labels or _CALL_EX in self.ops))
-            or self._computes(_REMAINDERS, unless_number=True)
-        )
+        if not self.names.isdisjoint(_TEXT) or not self.labels.isdisjoint(_TEXT) or not self.ops.isdisjoint(_TEXT_OPS):
+            return True
+        if "print" in self.names and ("file" in self.labels or _CALL_EX in self.ops):
+            return True
+        return self._computes(_REMAINDERS, unless_number=True)

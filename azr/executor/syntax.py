@@ -1,15 +1,16 @@
-"""What static check and suspicion ask of a whole syntax tree: what is literal, kept, compared, annotated."""
+"""What the static check asks of a whole syntax tree: what is literal, passed around, annotated, asked for."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from types import EllipsisType, NoneType
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from types import EllipsisType
 from typing import Any
 
-Nodes = defaultdict[type, list[Any]]
+Nodes = Mapping[type, list[Any]]
 """Nodes of a tree by their class, each list from the top of the tree down."""
 Place = tuple[int, int]
 """Line and column at which a name begins."""
@@ -26,6 +27,10 @@ _ALL = frozenset({"filter", "map", "zip"})
 """Builtins that use up all of their arguments."""
 _ITERATORS = frozenset({"enumerate", "filter", "iter", "map", "reversed", "zip"})
 """Builtins whose results have texts that state addresses."""
+_BINDING = (
+    ast.Name, ast.arg, ast.ExceptHandler, ast.alias, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef, ast.MatchAs,
+    ast.MatchStar, ast.MatchMapping,
+)  # fmt: skip
 _FIRST_OF_METHODS = frozenset({"extend", "join", "update"})
 _BY_KEY = frozenset({"max", "min", "sort", "sorted"})
 """What calls the function that is given as ``key``."""
@@ -34,56 +39,83 @@ _DATA = frozenset({"real", "imag", "numerator", "denominator", "start", "stop", 
 _SINGLETONS = frozenset(
     {"bool", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "set", "str", "tuple", "type"}
 )
+_NO_NODES = frozenset(
+    {"arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "kwd_attrs", "level", "module", "op",
+     "ops", "rest", "simple", "type_comment"}
+)  # fmt: skip
+_CHILDREN = {
+    kind: tuple(field for field in kind._fields if field not in _NO_NODES)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST) and kind is not ast.Constant
+}
+"""Fields of each class that may hold nodes that are asked for."""
 
 
 def by_kind(tree: ast.AST) -> Nodes:
-    """Return all nodes. Programs pay for it: `ast.walk` takes half as long again."""
-    nodes, level = Nodes(list), list[Any]([tree])
+    """Return all nodes but operators and contexts. Programs pay for it: `ast.walk` takes three times as long."""
+    nodes, level = defaultdict[type, list[Any]](list), list[Any]([tree])
     for node in level:  # grows
-        nodes[node.__class__].append(node)
-        for value in getattr(node, "__dict__", {}).values():
+        kind = node.__class__
+        nodes[kind].append(node)
+        for field in _CHILDREN.get(kind, ()):
+            value = getattr(node, field)
             if value.__class__ is list:
                 level += value
-            elif isinstance(value, ast.AST):
+            elif value is not None:
                 level.append(value)
     return nodes
 
 
+def _of(nodes: Nodes, *kinds: type) -> Iterator[Any]:
+    return chain.from_iterable(nodes.get(kind, ()) for kind in kinds)
+
+
 def _bound(nodes: Nodes) -> Iterator[str]:
     """Names that a program binds, as often as it does."""
-    yield from (node.id for node in nodes[ast.Name] if not isinstance(node.ctx, ast.Load))
-    yield from (node.arg for node in nodes[ast.arg])
-    yield from _imported(nodes)
-    for kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar):
-        yield from (node.name for node in nodes[kind] if node.name)
-    yield from (node.rest for node in nodes[ast.MatchMapping] if node.rest)
+    for node in _of(nodes, *_BINDING):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+                yield name
+            case ast.alias(asname=str(name)) | ast.alias(name=name) | ast.FunctionDef(name=name):
+                yield name.partition(".")[0]
+            case ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield name
 
 
-def _imported(nodes: Nodes) -> Iterator[str]:
-    """Names that import statements bind."""
-    return ((alias.asname or alias.name).partition(".")[0] for alias in nodes[ast.alias])
-
-
-def _is_text(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _literals(nodes: Nodes) -> set[str]:
+    """Names that are bound to nothing but literal texts."""
+    bound, texts = Counter(_bound(nodes)), Counter[str]()
+    for node in _of(nodes, ast.Assign):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str())):
+                texts[name] += 1
+    return {name for name, count in texts.items() if bound[name] == count}
 
 
 def not_literal(nodes: Nodes, formats: list[tuple[int, ast.expr | None]]) -> list[int]:
-    """Lines of those whose text is not known, as that of a name bound to literal texts alone is; None: any text."""
-    assigned = [node for node in nodes[ast.Assign] if _is_text(node.value) and len(node.targets) == 1]
-    texts = Counter(node.targets[0].id for node in assigned if isinstance(node.targets[0], ast.Name))
-    bound = Counter(_bound(nodes))
-    literals = {name for name, count in texts.items() if bound[name] == count}
-    return [line for line, text in formats if not _is_text(text) and getattr(text, "id", None) not in literals]
+    """Lines of those whose text is not known; None: any text."""
+    unknown = [
+        (line, value)
+        for line, value in formats
+        if not (isinstance(value, ast.Constant) and isinstance(value.value, str))
+    ]
+    literals = _literals(nodes) if unknown else set()
+    return [line for line, value in unknown if not (isinstance(value, ast.Name) and value.id in literals)]
 
 
 def asked_types(nodes: Nodes) -> set[Place]:
     """Where ``isinstance`` or a comparison asks for a type."""
-    kinds = [side for node in nodes[ast.Compare] for side in (node.left, *node.comparators)]
-    for node in nodes[ast.Call]:
+    kinds = list[ast.expr]()
+    for node in _of(nodes, ast.Call, ast.Compare):
         match node:
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, ast.Tuple(elts=asked)]):
+                kinds += asked
             case ast.Call(func=ast.Name(id="isinstance"), args=[_, asked]):
-                kinds += asked.elts if isinstance(asked, ast.Tuple) else [asked]
+                kinds.append(asked)
+            case ast.Compare(left=left, comparators=others):
+                kinds += (left, *others)
     return {(kind.lineno, kind.col_offset) for kind in kinds}
 
 
@@ -92,61 +124,70 @@ def passes_functions_around(nodes: Nodes) -> bool:
 
     Fields of a format may go through attributes, and from these on to all that the interpreter holds.
     """
-    if any(node.name in FORMATS for node in nodes[ast.FunctionDef]):
+    if any(node.name in FORMATS for node in _of(nodes, ast.FunctionDef)):
         return False  # a method of the program's own
-    if any(nodes[kind] for kind in (ast.ClassDef, ast.AsyncFunctionDef, ast.Yield, ast.YieldFrom)):
+    if any(_of(nodes, ast.ClassDef, ast.AsyncFunctionDef, ast.Yield, ast.YieldFrom)):
         return True
-    if any(node.name for node in nodes[ast.ExceptHandler]):
+    if any(node.name for node in _of(nodes, ast.ExceptHandler)):
         return True
     return keeps_addressed(nodes, frozenset(_imported(nodes)), frozenset())
 
 
-def _asked(nodes: Nodes, *operators: type[ast.cmpop]) -> Iterator[ast.expr]:
-    """What stands behind these operators of comparisons."""
-    for node in nodes[ast.Compare]:
-        pairs = zip(node.ops, node.comparators, strict=True)
-        yield from (value for operator, value in pairs if isinstance(operator, operators))
+def _imported(nodes: Nodes) -> Iterator[str]:
+    """Names that import statements bind."""
+    return (alias.asname or alias.name.partition(".")[0] for alias in _of(nodes, ast.alias))
 
 
 def compares_identities(nodes: Nodes) -> bool:
     """Whether ``is`` compares anything but None and its like, or a builtin type."""
-    singletons = _SINGLETONS.difference(_bound(nodes))
-    return not all(
-        type(asked.value) in (NoneType, bool, EllipsisType)
-        if isinstance(asked, ast.Constant)
-        else isinstance(asked, ast.Name) and asked.id in singletons
-        for asked in _asked(nodes, ast.Is, ast.IsNot)
-    )
+    bound = frozenset(_bound(nodes))
+    for node in _of(nodes, ast.Compare):
+        for operator, asked in zip(node.ops, node.comparators, strict=True):
+            match operator, asked:
+                case ast.Is() | ast.IsNot(), ast.Constant(value=None | True | False | EllipsisType()):
+                    pass
+                case ast.Is() | ast.IsNot(), ast.Name(id=name) if name in _SINGLETONS - bound:
+                    pass
+                case ast.Is() | ast.IsNot(), _:
+                    return True
+    return False
 
 
 def makes_classes(nodes: Nodes) -> bool:
     """Whether ``type`` does more than name or compare a value's type, such as making classes with any methods."""
-    asked = {id(side) for node in nodes[ast.Compare] for side in (node.left, *node.comparators)}
-    asked |= {id(node.value) for node in nodes[ast.Attribute] if node.attr == "__name__"}
-    asked |= {id(node.value) for node in nodes[ast.FormattedValue]}
-    calls = [node for node in nodes[ast.Call] if id(node) in asked and len(node.args) == 1]
-    called = {id(node.func) for node in calls if not isinstance(node.args[0], ast.Starred)}
-    return any(node.id == "type" and id(node) not in called for node in nodes[ast.Name])
+    called = set[int]()
+    asked = {id(side) for node in _of(nodes, ast.Compare) for side in (node.left, *node.comparators)}
+    asked |= {id(node.value) for node in _of(nodes, ast.Attribute) if node.attr == "__name__"}
+    asked |= {id(node.value) for node in _of(nodes, ast.FormattedValue)}
+    for node in _of(nodes, ast.Call):
+        match node:
+            case ast.Call(func=ast.Name(id="type") as function, args=[given]) if not isinstance(given, ast.Starred):
+                if id(node) in asked:
+                    called.add(id(function))
+    return any(node.id == "type" and id(node) not in called for node in _of(nodes, ast.Name))
 
 
 def keeps_sets(nodes: Nodes) -> bool:
     """Whether a set is written otherwise than behind ``in``."""
-    asked = set(map(id, _asked(nodes, ast.In, ast.NotIn)))
-    return any(id(node) not in asked for node in nodes[ast.Set])
+    asked = set[int]()
+    for node in _of(nodes, ast.Compare):
+        pairs = zip(node.ops, node.comparators, strict=True)
+        asked |= {id(value) for operator, value in pairs if isinstance(operator, ast.In | ast.NotIn)}
+    return any(id(node) not in asked for node in _of(nodes, ast.Set))
 
 
 def keeps_views(nodes: Nodes) -> bool:
     """Whether a view of a dict is kept, which may become a set."""
     called, used = _uses(nodes)
-    views = {id(node) for node in nodes[ast.Attribute] if node.attr in ("keys", "items")}
-    return bool(views - called) or any(id(node.func) in views and id(node) not in used for node in nodes[ast.Call])
+    views = {id(node) for node in _of(nodes, ast.Attribute) if node.attr in ("keys", "items")}
+    return bool(views - called) or any(id(node.func) in views and id(node) not in used for node in _of(nodes, ast.Call))
 
 
 def formats_attributes(nodes: Nodes) -> bool:
     """Whether a format string is not literal, or has a field that goes through an attribute."""
     return any(
         node.attr in FORMATS and not (isinstance(node.value, ast.Constant) and not _FIELD.search(str(node.value.value)))
-        for node in nodes[ast.Attribute]
+        for node in _of(nodes, ast.Attribute)
     )
 
 
@@ -156,84 +197,94 @@ def keeps_addressed(nodes: Nodes, functions: frozenset[str], values: frozenset[s
     ``functions``: members of modules that count as functions when imported; ``values``: members that never do.
     """
     called, used = _uses(nodes)
-    if any(node.decorator_list for node in nodes[ast.FunctionDef]):
+    if any(node.decorator_list for node in _of(nodes, ast.FunctionDef)):
         return True
-    named = {node.name for node in nodes[ast.FunctionDef]}
-    for node in nodes[ast.ImportFrom]:
+    if any(id(node) not in used for node in _of(nodes, ast.Lambda, ast.GeneratorExp)):
+        return True
+    named = {node.name for node in _of(nodes, ast.FunctionDef)}
+    for node in _of(nodes, ast.ImportFrom):
         named |= {alias.asname or alias.name for alias in node.names if alias.name in functions}
         named |= functions if any(alias.name == "*" for alias in node.names) else frozenset()
-    for node in nodes[ast.Assign]:
+    for node in _of(nodes, ast.Assign):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()):
                 named.add(name)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=other) as same) if other in named:
                 named.add(name)  # another name for the same function
                 used.add(id(same))
-    modules = {alias.asname or alias.name.partition(".")[0] for node in nodes[ast.Import] for alias in node.names}
-    for node in nodes[ast.Name]:
-        is_kept = (node.id in _ITERATORS and id(node) not in called) or (node.id in named and id(node) not in used)
-        if is_kept and isinstance(node.ctx, ast.Load):
+    for node in _of(nodes, ast.Name):
+        kept = (node.id in _ITERATORS and id(node) not in called) or (node.id in named and id(node) not in used)
+        if kept and isinstance(node.ctx, ast.Load):
             return True
-    kept = [*nodes[ast.Lambda], *nodes[ast.GeneratorExp]]
-    kept += (node for node in nodes[ast.Call] if isinstance(node.func, ast.Name) and node.func.id in _ITERATORS)
-    for node in nodes[ast.Attribute]:
-        is_member = isinstance(node.value, ast.Name) and node.value.id in modules
-        if node.attr not in _DATA and not (is_member and node.attr in values):
-            kept.append(node)
-    return any(id(node) not in used for node in kept)
+    for node in _of(nodes, ast.Call):
+        if id(node) not in used and isinstance(node.func, ast.Name) and node.func.id in _ITERATORS:
+            return True
+    modules = {alias.asname or alias.name.partition(".")[0] for node in _of(nodes, ast.Import) for alias in node.names}
+    return any(
+        not (isinstance(node.value, ast.Name) and node.value.id in modules and node.attr in values)
+        for node in _of(nodes, ast.Attribute)
+        if id(node) not in used and node.attr not in _DATA
+    )
 
 
 def _uses(nodes: Nodes) -> tuple[set[int], set[int]]:
     """Ids of expressions that are called, and of all that are used up where they stand.
 
-    One is used up by a loop, or by a call of what is known to take that argument apart or to call it; everything else
-    keeps it.
+    One is used up by a loop, or by a call of what is known to take that argument apart; everything else keeps it.
     """
-    bound, used = frozenset(_bound(nodes)), list[ast.AST]()  # names that are bound may be no builtins
-    for node in nodes[ast.Call]:
-        name = node.func.id if isinstance(node.func, ast.Name) and node.func.id not in bound else ""
-        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        if name in _ALL:
-            used += node.args
-        elif (name in _FIRST and (len(node.args) == 1 or name not in _BY_KEY)) or method in _FIRST_OF_METHODS:
-            used += node.args[:1]
-        if name in _BY_KEY or method in _BY_KEY:
-            used += (each.value for each in node.keywords if each.arg == "key")
-    used += (node.iter for kind in (ast.For, ast.comprehension) for node in nodes[kind])
-    used += (node.value for kind in (ast.Expr, ast.Starred) for node in nodes[kind])
-    for node in nodes[ast.Assign]:
+    bound, called, used = frozenset(_bound(nodes)), set[int](), set[int]()
+    for node in _of(nodes, ast.Call):
+        called.add(id(node.func))
+        used |= _used_up(node, bound)
+    used |= {id(node.iter) for node in _of(nodes, ast.For, ast.comprehension)}
+    used |= {id(node.value) for node in _of(nodes, ast.Expr, ast.Starred)}
+    for node in _of(nodes, ast.Assign, ast.Compare):
         match node:
             case (
                 ast.Assign(targets=[ast.Name()], value=ast.Lambda() as value)
                 | ast.Assign(targets=[ast.Tuple() | ast.List()], value=value)
+                | ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[value])
             ):
-                used.append(value)
-    used += _asked(nodes, ast.In, ast.NotIn)
-    used += (part for annotation in _annotations(nodes) for part in ast.walk(annotation))
-    called = {id(node.func) for node in nodes[ast.Call]}
-    return called, called.union(map(id, used))
+                used.add(id(value))
+    used |= {id(part) for annotation in _annotations(nodes) for part in ast.walk(annotation)}
+    return called, used | called
+
+
+def _used_up(call: ast.Call, bound: frozenset[str]) -> set[int]:
+    """Arguments of a call that it takes apart or calls, and does not keep; ``bound``: names that may be no builtins."""
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    used = set[ast.expr]()
+    if name in _ALL - bound:
+        used |= set(call.args)
+    elif (name in _FIRST - bound and (len(call.args) == 1 or name not in _BY_KEY)) or method in _FIRST_OF_METHODS:
+        used |= set(call.args[:1])
+    if name in _BY_KEY - bound or method in _BY_KEY:
+        used |= {each.value for each in call.keywords if each.arg == "key"}
+    return {id(each) for each in used}
 
 
 def _annotations(nodes: Nodes) -> Iterator[ast.expr]:
     """Annotations of parameters, results and names."""
-    yield from (node.annotation for kind in (ast.arg, ast.AnnAssign) for node in nodes[kind] if node.annotation)
-    yield from (node.returns for node in nodes[ast.FunctionDef] if node.returns)
+    yield from (node.annotation for node in _of(nodes, ast.arg, ast.AnnAssign) if node.annotation)
+    yield from (node.returns for node in _of(nodes, ast.FunctionDef) if node.returns)
 
 
 def has_plain_annotations(nodes: Nodes) -> bool:
     """Whether annotations are names of classes, with or without brackets, and so hold no text to evaluate."""
-    bound = frozenset(_bound(Nodes(list, {kind: nodes[kind] for kind in (ast.Name, ast.arg)})))
+    bound = frozenset(_bound({kind: nodes.get(kind, []) for kind in (ast.Name, ast.arg)}))
     imported = frozenset(_imported(nodes))
-    for part in (part for annotation in _annotations(nodes) for part in ast.walk(annotation)):
-        match part:
-            case ast.Name(id=name) if name not in bound:
-                pass
-            case ast.Attribute(value=ast.Name(id=name)) if name in imported:
-                pass
-            case ast.Constant(value=None) | ast.Subscript() | ast.Tuple() | ast.List() | ast.Load():
-                pass
-            case ast.BinOp() | ast.BitOr():  # another operator is refused by itself
-                pass
-            case _:
-                return False
+    for annotation in _annotations(nodes):
+        for part in ast.walk(annotation):
+            match part:
+                case ast.Name(id=name) if name not in bound:
+                    pass
+                case ast.Attribute(value=ast.Name(id=name)) if name in imported:
+                    pass
+                case ast.Constant(value=None) | ast.Subscript() | ast.Tuple() | ast.List() | ast.Load():
+                    pass
+                case ast.BinOp(op=ast.BitOr()) | ast.BitOr():
+                    pass
+                case _:
+                    return False
     return True
