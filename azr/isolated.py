@@ -93,10 +93,11 @@ class _Process:
             await self.start()
             assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
             while True:
+                line = json.dumps(message).encode() + b"\n"  # what fails here is no fault of the process
                 begun = time.monotonic()
                 try:
                     async with asyncio.timeout(left_s):
-                        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                        self._process.stdin.write(line)
                         await self._process.stdin.drain()
                         said = json.loads(await self._process.stdout.readline())
                     if not isinstance(said, dict):
