@@ -36,7 +36,7 @@ class Killed(BaseException):
 
 
 class Engine:
-    """Every seventh request is a straggler; the request of a given number kills the process."""
+    """Every fifth request is a straggler; the request of a given number kills the process."""
 
     restarts = given_up = 0
 
@@ -50,7 +50,7 @@ class Engine:
             self.kill()
         proposes = CODEC.decode(prompt_ids).startswith("<|propose|>")
         text = proposal(f"a + {next(self._bodies)}") if proposes else "<|output|>3<|end|>"
-        await asyncio.sleep(0.5 if number % 7 == 0 else 0.002)
+        await asyncio.sleep(0.5 if number % 5 == 0 else 0.002)
         answers = [completion(prompt_ids, text) for _ in range(n)]
         return [replace(each, weight_versions=np.int32(self.version)) for each in answers]
 
@@ -132,13 +132,14 @@ def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(colocate, 
     metrics = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     assert [step["step"] for step in metrics] == list(range(1, STEPS + 1))
     proposed = [step["deduction/proposer/funnel/proposed"] for step in metrics]
-    assert proposed != [PROPOSALS] * STEPS
-    ids, estimates = Counter[str](), set[str]()
+    ids, estimates, num_carried_over = Counter[str](), set[str](), 0
     for step in range(1, STEPS + 1):
         with gzip.open(run.rollouts(step), "rt") as file:
             rows = [json.loads(line) for line in file]
         ids.update(row["problem_id"] for row in rows if row["role"] == "proposer")
+        num_carried_over += sum(int(row["group"].partition(":")[2][:6]) < step for row in rows)
         estimates |= {row["used"] for row in rows if row["group"].startswith("estimate:")}
+    assert num_carried_over > 0
     assert sum(step["staleness/dropped"] for step in metrics) == 0
     assert all(step["staleness/max"] <= 3 for step in metrics)
     most = {f"{s:06d}-deduction-{i:04d}" for s in range(1, STEPS + 1) for i in range(PROPOSALS)}
