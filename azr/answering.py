@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from azr.concurrency import Phase, gather
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, PromptIds, Reason, Sample, Task
-from azr.tasks.base import Verdict
-from azr.tasks.explanations import explain_answer, unreadable_reason
+from azr.tasks.base import RejectReason, Run, TaskKind, Verdict
+from azr.tasks.explanations import LastRun, Sections, explain_answer, unreadable_reason
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 
 GIVEN_UP = "the engine took longer than timeout.generate_s"
 log = logging.getLogger(__name__)
-T = TypeVar("T")
+T = TypeVar("T", Verdict, Task | RejectReason)
 
 
 class Sampler(Protocol):
@@ -39,12 +39,6 @@ class Sampler(Protocol):
         seed: int | None = None,
         stop_strings: Sequence[str] = (),
     ) -> list[Completion]: ...
-
-
-class Executor(Protocol):
-    """Where programs run."""
-
-    async def execute(self, request: ExecutionRequest) -> ExecutionResult: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -143,74 +137,73 @@ def read_texts(sections: Sequence[Section] | None) -> tuple[tuple[str, str], ...
     return None if sections is None else tuple((str(each.label), each.text) for each in sections)
 
 
-@dataclass(slots=True)
-class RecordedRun:
-    """Runs programs while a response is judged; remembers what was read, the last run and the executor's failures."""
+async def judge_text(
+    completion: Completion,
+    codec: PromptCodec,
+    kind: TaskKind,
+    execute: Run,
+    judging: Callable[[Sequence[Section], Run], Awaitable[T]],
+    *,
+    id: str,
+    malformed: T,
+    asked: Callable[[], Sequence[Section]],
+) -> tuple[T, Sections, LastRun, str]:
+    """Return what ``judging`` the sections of a proposal or an answer leads to, the sections, the last program that ran
+    for it, and why it is malformed or ungraded, if it is.
 
-    executor: Executor
-    sections: Sequence[Section] | None = None
-    """Sections of the response; None if it is not in the asked format."""
-    last: tuple[ExecutionRequest, ExecutionResult] | None = None
-    failures: list[Exception] = field(default_factory=list)
-    raised: bool = False
-    """Whether `judge` had to take its ``otherwise``."""
+    A text that ``judging`` fails over is malformed, with the traceback in the log, so no text ends a run. A failure of
+    the executor is not the text's, and is raised. ``asked``: returns the sections of a well-formed response.
+    """
+    sections: Sections = None
+    last_run: LastRun = None
+    failures: list[Exception] = []
 
-    async def __call__(self, request: ExecutionRequest) -> ExecutionResult:
+    async def run(request: ExecutionRequest) -> ExecutionResult:
+        nonlocal last_run
         try:
-            result = await self.executor.execute(request)
+            result = await execute(request)
         except Exception as error:
-            self.failures.append(error)
+            failures.append(error)
             raise
-        self.last = request, result
+        last_run = request, result
         return result
 
-    @property
-    def ungraded_reason(self) -> Reason:
-        """Return why a response is ungraded: the executor lost its last run, or else a plug-in failed over it."""
-        is_lost = self.last is not None and self.last[1].lost
-        return Reason.LOST if is_lost else Reason.GRADER_FAILED
-
-    async def judge(self, id: str, judging: Awaitable[T], otherwise: T) -> T:
-        """Return what judging a model's text leads to, or ``otherwise``, with the traceback in the log, if it fails.
-
-        So no text ends a run. A failure of the executor is not the text's, and is raised.
-        """
-        try:
-            return await judging
-        except Exception as error:
-            if any(error is failure for failure in self.failures):
-                raise
-            log.exception("the response about task %s could not be judged and counts as %s", id, otherwise)
-            self.raised = True
-            return otherwise
+    raised = False
+    try:
+        sections = codec.parse_response(completion, kind.labels)
+        outcome = malformed if sections is None else await judging(sections, run)
+    except Exception as error:
+        if any(error is failure for failure in failures):
+            raise
+        log.exception("the response about task %s could not be judged and counts as %s", id, malformed)
+        outcome, raised = malformed, True
+    reason = ""
+    if raised:
+        reason = Reason.GRADER_FAILED
+    elif outcome is malformed:
+        reason = codec.unread_reason(completion) if sections is None else unreadable_reason(sections, asked())
+    elif outcome in (Verdict.UNGRADED, RejectReason.LOST):
+        reason = Reason.LOST if last_run is not None and last_run[1].lost else Reason.GRADER_FAILED
+    return outcome, sections, last_run, reason
 
 
-def malformed_reason(codec: PromptCodec, completion: Completion, run: RecordedRun, asked: Sequence[Section]) -> Reason:
-    """Return why a proposal or an answer is malformed; ``asked``: sections of a well-formed one."""
-    if run.raised:
-        return Reason.GRADER_FAILED
-    return codec.unread_reason(completion) if run.sections is None else unreadable_reason(run.sections, asked)
-
-
-def task_problem(task: Task, group: str, codec: PromptCodec, executor: Executor) -> Problem:
+def task_problem(task: Task, group: str, codec: PromptCodec, execute: Run) -> Problem:
     """Return a self-play task as a problem; its answers are graded by the task's kind."""
     kind = KINDS[task.kind]
 
     async def judge(completion: Completion) -> Judgement:
-        run = RecordedRun(executor)
-
-        async def grade() -> Verdict:
-            run.sections = codec.parse_response(completion, kind.labels)
-            return Verdict.MALFORMED if run.sections is None else await kind.grade(task, run.sections, run)
-
-        verdict = await run.judge(task.id, grade(), Verdict.MALFORMED)
-        detail = explain_answer(verdict, task, completion, run.sections, run.last)
-        reason = ""
-        if verdict is Verdict.MALFORMED:
-            reason = malformed_reason(codec, completion, run, kind.solution(task))
-        elif verdict is Verdict.UNGRADED:
-            reason = run.ungraded_reason
-        return Judgement(verdict=verdict, detail=detail, answer=read_texts(run.sections), reason=reason)
+        verdict, sections, last_run, reason = await judge_text(
+            completion,
+            codec,
+            kind,
+            execute,
+            lambda sections, run: kind.grade(task, sections, run),
+            id=task.id,
+            malformed=Verdict.MALFORMED,
+            asked=lambda: kind.solution(task),
+        )
+        detail = explain_answer(verdict, task, completion, sections, last_run)
+        return Judgement(verdict=verdict, detail=detail, answer=read_texts(sections), reason=reason)
 
     prompt_ids = codec.solver_prompt(kind, task)
     return Problem(id=task.id, kind=task.kind, group=group, prompt_ids=prompt_ids, judge=judge)

@@ -143,7 +143,7 @@ class SelfPlayExperiment:
             self.seeds,
             codec=self.codec,
             engines=system.engines,
-            executor=system.executor,
+            execute=system.executor.execute,
             phase=logger.phase,
             log=logger.progress.log,
             refused=logger.run.seeds_refused,
@@ -175,7 +175,7 @@ class SelfPlayExperiment:
                     name=f"{step:06d}",
                     buffer=self.buffer,
                     codec=self.codec,
-                    executor=self.system.executor,
+                    execute=self.system.executor.execute,
                     journal=self.journal,
                     phase=self.logger.phase,
                 )

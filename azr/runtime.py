@@ -300,7 +300,7 @@ async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
                 prepared.seeds,
                 codec=codec,
                 engines=system.engines,
-                executor=system.executor,
+                execute=system.executor.execute,
                 phase=progress.busy,
                 log=progress.log,
                 refused=refused,

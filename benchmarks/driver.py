@@ -175,7 +175,7 @@ async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu
         name="000001",
         buffer=buffer,
         codec=codec,
-        executor=executor,
+        execute=executor.execute,
         journal=Journal(engines),
         phase=lambda name: nullcontext(),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from azr.answering import Executor, Problem, Sampler, answer, task_problem
+from azr.answering import Problem, Sampler, answer, task_problem
 from azr.concurrency import gather, stable_seed
 from azr.config import Config, ExecutorConfig, ModelConfig, RewardConfig, RolloutConfig, SelfPlayConfig
 from azr.errors import UserError
@@ -19,7 +19,7 @@ from azr.records import COPIED, ROLES, VALID, Completion, Judgement, Role, Sampl
 from azr.rollout.engine import RolloutEngine
 from azr.runs.model_folder import context_length
 from azr.selfplay.proposer import validate
-from azr.tasks.base import RejectReason, Verdict
+from azr.tasks.base import RejectReason, Run, Verdict
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 
@@ -143,7 +143,7 @@ async def check_forms(path: str, *, dtype: ComputeType) -> FormCheck:
     await engine.start()
     try:
         async with SandboxPool(ExecutorConfig(workers=2)) as pool:
-            asking = (_ask(form, configs[form], codec, engine, pool) for form, codec in codecs.items())
+            asking = (_ask(form, configs[form], codec, engine, pool.execute) for form, codec in codecs.items())
             cells = [cell for of_form in await gather(*asking) for cell in of_form]
     finally:
         await engine.shutdown()
@@ -172,12 +172,12 @@ def _codecs(path: str) -> tuple[dict[str, Config], dict[str, PromptCodec], dict[
     return configs, codecs, left_out
 
 
-async def _ask(form: str, config: Config, codec: PromptCodec, sampler: Sampler, executor: Executor) -> list[Cell]:
+async def _ask(form: str, config: Config, codec: PromptCodec, sampler: Sampler, execute: Run) -> list[Cell]:
     tasks = {kind: _held_out(kind, config.selfplay.induction_inputs) for kind in config.selfplay.kinds}
     problems: dict[tuple[Role, str], list[Problem]] = {
-        ("proposer", kind): [_proposal(kind, tasks, number, config, codec, executor) for number in range(SAMPLES)]
+        ("proposer", kind): [_proposal(kind, tasks, number, config, codec, execute) for number in range(SAMPLES)]
         for kind in tasks
-    } | {("solver", kind): [task_problem(task, "forms", codec, executor) for task in tasks[kind]] for kind in tasks}
+    } | {("solver", kind): [task_problem(task, "forms", codec, execute) for task in tasks[kind]] for kind in tasks}
 
     async def cell(role: Role, kind: str, temperature: float) -> Cell:
         seed = stable_seed(form, role, kind, temperature)
@@ -203,7 +203,7 @@ def _proposal(
     number: int,
     config: Config,
     codec: PromptCodec,
-    executor: Executor,
+    execute: Run,
 ) -> Problem:
     """Return a proposal prompt as a problem; its references are held-out tasks, other ones for each number."""
     pool = [task for name in KINDS[kind].reference_kinds if name in tasks for task in tasks[name]]
@@ -214,7 +214,7 @@ def _proposal(
 
     async def judge(completion: Completion) -> Judgement:
         _, judgement = await validate(
-            kind, completion, shown, config=config, codec=codec, executor=executor, id=id, step=0
+            kind, completion, shown, config=config, codec=codec, execute=execute, id=id, step=0
         )
         return judgement
 

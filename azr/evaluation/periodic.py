@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from azr.answering import Executor, Sampler
+from azr.answering import Sampler
 from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation.answer_file import AnswerFile
@@ -108,7 +108,7 @@ class PeriodicEval:
         every = self._config.eval.every
         return bool(self.questions) and every > 0 and (last or step % every == 0)
 
-    async def run(self, sampler: Sampler, executor: Executor, step: int) -> Evaluated:
+    async def run(self, sampler: Sampler, executor: RemoteExecutor, step: int) -> Evaluated:
         """Evaluate the current policy. ``executor``: the run's, for the tasks of the exam."""
         config, longest = self._config, self._config.rollout.max_response_tokens
         samples, seed = config.eval.samples, config.run.seed

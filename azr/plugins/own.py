@@ -24,7 +24,7 @@ from azr.execution import ExecutionRequest
 from azr.isolated import MAX_ANSWER_BYTES, OwnFunctions, Trouble
 from azr.records import Task
 from azr.registry import entries_of, find_entry, import_own, load_entry
-from azr.selfplay.rewards import BonusInputs
+from azr.selfplay.rewards import Known
 from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.normalize import is_program
 from azr.tasks.prompts import Instructions, PromptFacts, Section
@@ -239,13 +239,13 @@ class OwnReward(_Own):
 
 
 class OwnBonus(_Own):
-    async def __call__(self, inputs: BonusInputs) -> float | None:
+    async def __call__(self, task: Task, references: Sequence[Task], known: Known) -> float | None:
         """None where it has no answer."""
 
         async def reply(_: Any) -> Any:
-            return msgspec.to_builtins(list(inputs.known()))
+            return msgspec.to_builtins(list(known()))
 
-        return await self._ask("bonus", inputs.task, list(inputs.references), reply=reply)
+        return await self._ask("bonus", task, list(references), reply=reply)
 
 
 class OwnEstimator(_Own):

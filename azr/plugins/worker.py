@@ -16,7 +16,6 @@ from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
 from azr.isolated import Ask, Nonsense, serve
 from azr.plugins.own import BONUSES, ESTIMATORS, KINDS, REWARDS, BadTask, read_stated, with_views
 from azr.records import Task
-from azr.selfplay.rewards import BonusInputs
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.prompts import Section
 
@@ -92,7 +91,7 @@ def _bonus(function: Any, ask: Ask, task: Task, references: tuple[Task, ...]) ->
     def ask_known() -> Sequence[Task]:
         return msgspec.convert(ask("known tasks"), tuple[Task, ...])
 
-    return _number(function(BonusInputs(task, references, ask_known)))
+    return _number(function(task, references, ask_known))
 
 
 def _number(value: object) -> float:

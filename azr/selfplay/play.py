@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from azr.answering import GIVEN_UP, Executor, answer, given_up, task_problem
+from azr.answering import GIVEN_UP, answer, given_up, task_problem
 from azr.concurrency import Phase, stable_seed, task_group
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
@@ -28,7 +28,7 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem
 from azr.selfplay.proposer import draw_references, validate
 from azr.selfplay.rewards import can_teach, reward_answer, reward_proposal
-from azr.tasks.base import RejectReason
+from azr.tasks.base import RejectReason, Run
 from azr.tasks.composites import GivenFunctions, give_functions, schedule
 from azr.tasks.registry import KINDS, derived_tasks
 
@@ -63,7 +63,7 @@ class SelfPlayStep:
     """Prefix of task ids and of random seeds, e.g. ``000012``."""
     buffer: TaskBuffer
     codec: PromptCodec
-    executor: Executor
+    execute: Run
     journal: Journal
     phase: Phase
     _group: asyncio.TaskGroup = field(init=False)
@@ -205,7 +205,7 @@ class SelfPlayStep:
                     functions,
                     config=self.config,
                     codec=self.codec,
-                    executor=self.executor,
+                    execute=self.execute,
                     id=id,
                     step=item.step,
                 )
@@ -271,7 +271,7 @@ class SelfPlayStep:
     async def _answer(self, item: WorkItem, task: Task, phase: str, salt: int | str) -> list[Sample]:
         """Answer a task by a group of samples that estimate its solve rate, or once to train on."""
         answers = await answer(
-            task_problem(task, f"{phase}:{item.name}:{task.id}", self.codec, self.executor),
+            task_problem(task, f"{phase}:{item.name}:{task.id}", self.codec, self.execute),
             self.config.selfplay.group_size if phase == "estimate" else 1,
             sampler=self.journal.open(item),
             max_tokens=self._max_tokens,

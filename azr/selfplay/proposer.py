@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from azr.answering import Executor, RecordedRun, malformed_reason, read_texts
+from azr.answering import judge_text, read_texts
 from azr.config import Config
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.prompts.codec import PromptCodec
 from azr.records import COPIED, VALID, Completion, Judgement, Task
 from azr.selfplay.buffer import TaskBuffer
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
 from azr.tasks.composites import GivenFunctions, compose
 from azr.tasks.explanations import explain_rejection
 from azr.tasks.normalize import held_out_keys, is_program
@@ -44,7 +44,7 @@ async def validate(
     *,
     config: Config,
     codec: PromptCodec,
-    executor: Executor,
+    execute: Run,
     id: str,
     step: int,
 ) -> tuple[Task | RejectReason, Judgement]:
@@ -53,12 +53,8 @@ async def validate(
 
     ``references``, ``functions``: those that its prompt showed; the program must call the latter.
     """
-    run = RecordedRun(executor)
 
-    async def checked() -> Task | RejectReason:
-        run.sections = program = codec.parse_response(completion, KINDS[kind].labels)
-        if program is None:
-            return RejectReason.MALFORMED
+    async def checked(program: Sequence[Section], run: Run) -> Task | RejectReason:
         parents = tuple(references)
         if functions is not None:
             composed = compose(program, functions)
@@ -70,18 +66,21 @@ async def validate(
         task = await KINDS[kind].validate(proposal, proposal_limits(config.selfplay.induction_inputs), run)
         return task if isinstance(task, RejectReason) else reject_reason(task, config, codec) or task
 
-    outcome = await run.judge(id, checked(), RejectReason.MALFORMED)
-    sections, answer = run.sections, read_texts(run.sections)
+    outcome, sections, last_run, reason = await judge_text(
+        completion,
+        codec,
+        KINDS[kind],
+        execute,
+        checked,
+        id=id,
+        malformed=RejectReason.MALFORMED,
+        asked=lambda: KINDS[kind].proposal(KINDS[kind].seed()),
+    )
     parts = {} if sections is None else {COPIED: _is_copy(kind, sections, references, config, codec)}
-    if isinstance(outcome, Task):
-        return outcome, Judgement(verdict=VALID, answer=answer, parts=parts)
-    detail = explain_rejection(outcome, completion, sections, run.last)
-    reason = ""
-    if outcome is RejectReason.MALFORMED:
-        reason = malformed_reason(codec, completion, run, KINDS[kind].proposal(KINDS[kind].seed()))
-    elif outcome is RejectReason.LOST:
-        reason = run.ungraded_reason
-    return outcome, Judgement(verdict=outcome, detail=detail, answer=answer, parts=parts, reason=reason)
+    verdict, detail = VALID, ""
+    if isinstance(outcome, RejectReason):
+        verdict, detail = outcome, explain_rejection(outcome, completion, sections, last_run)
+    return outcome, Judgement(verdict=verdict, detail=detail, answer=read_texts(sections), parts=parts, reason=reason)
 
 
 def _is_copy(

@@ -10,7 +10,6 @@ import difflib
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from inspect import isawaitable
 from math import prod
 from typing import Any
@@ -57,28 +56,21 @@ def band(solve_rate: float, config: RewardConfig) -> float:
     return float(BAND[0] <= solve_rate <= BAND[1])
 
 
-@dataclass(frozen=True, slots=True)
-class BonusInputs:
-    """Arguments of a bonus function: a task that was just proposed, and what it can be compared with."""
-
-    task: Task
-    references: Sequence[Task]
-    """Tasks that the proposer's prompt showed; may be empty."""
-    known: Callable[[], Sequence[Task]]
-    """Returns the stored tasks of its kind. They cost time, so only a bonus that needs them calls it."""
+Known = Callable[[], Sequence[Task]]
+"""Returns the stored tasks of a kind. They cost time, so only a bonus that needs them calls it."""
 
 
-def complexity(inputs: BonusInputs) -> float:
+def complexity(task: Task, references: Sequence[Task], known: Known) -> float:
     """Cyclomatic complexity of the program over 15."""
-    return float(sum(block.complexity for block in cc_visit(inputs.task.program))) / 15
+    return float(sum(block.complexity for block in cc_visit(task.program))) / 15
 
 
-def edit_distance(inputs: BonusInputs) -> float:
+def edit_distance(task: Task, references: Sequence[Task], known: Known) -> float:
     """Mean over the references of one minus the similarity of the two syntax trees; 0 without references."""
-    if not inputs.references:
+    if not references:
         return 0.0
-    trees = [ast.dump(ast.parse(reference.program)) for reference in inputs.references]
-    tree = ast.dump(ast.parse(inputs.task.program))
+    trees = [ast.dump(ast.parse(reference.program)) for reference in references]
+    tree = ast.dump(ast.parse(task.program))
     ratios = [_similarity(tree, other) for other in trees]
     return 1 - sum(ratios) / len(ratios)
 
@@ -89,20 +81,17 @@ def _similarity(one: str, other: str) -> float:
     return matcher.ratio() if len(one) + len(other) <= MAX_COMPARED else matcher.quick_ratio()
 
 
-def halstead(inputs: BonusInputs) -> float:
+def halstead(task: Task, references: Sequence[Task], known: Known) -> float:
     """Half effort (of 10,000), three tenths complexity (of 10), two tenths volume (of 500), each at most 1."""
-    program = inputs.task.program
-    total = h_visit(program).total
-    cyclomatic = max((block.complexity for block in cc_visit(program)), default=1)
+    total = h_visit(task.program).total
+    cyclomatic = max((block.complexity for block in cc_visit(task.program)), default=1)
     return 0.5 * min(total.effort / 10_000, 1) + 0.3 * min(cyclomatic / 10, 1) + 0.2 * min(total.volume / 500, 1)
 
 
-def answer_diversity(inputs: BonusInputs) -> float:
+def answer_diversity(task: Task, references: Sequence[Task], known: Known) -> float:
     """One minus the frequency of the task's first output among those of the known tasks."""
-    known, first = inputs.known(), inputs.task.outputs[0]
-    if not known:
-        return 1.0
-    return 1 - sum(other.outputs[0] == first for other in known) / len(known)
+    stored = known()
+    return 1 - sum(other.outputs[0] == task.outputs[0] for other in stored) / max(len(stored), 1)
 
 
 SOLVE_RATE_REWARDS = Registry[Callable[[float, RewardConfig], Any]](
@@ -112,7 +101,7 @@ SOLVE_RATE_REWARDS = Registry[Callable[[float, RewardConfig], Any]](
 )
 """By the value of `reward.proposer`: from a task's solve rate, 0 to 1, to its proposer's reward without bonuses. Those
 of plug-ins are async, and return None if they have no answer; so are and do their bonuses."""
-BONUSES = Registry[Callable[[BonusInputs], Any]](
+BONUSES = Registry[Callable[[Task, Sequence[Task], Known], Any]](
     "bonus",
     {
         "complexity": complexity,
@@ -122,7 +111,8 @@ BONUSES = Registry[Callable[[BonusInputs], Any]](
     },
     "reward.intrinsic.bonuses may name",
 )
-"""By the name in `reward.intrinsic.bonuses`: raw value, about 0 to 1; coefficient and cap are applied to it."""
+"""By the name in `reward.intrinsic.bonuses`: from a proposed task, the tasks that its prompt showed, if any, and a
+function that returns the stored ones to a raw value, about 0 to 1; coefficient and cap are applied to it."""
 
 
 def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
@@ -154,14 +144,14 @@ async def reward_proposal(
     sample: Sample,
     outcome: Task | RejectReason,
     references: Sequence[Task],
-    known: Callable[[], Sequence[Task]],
+    known: Known,
     config: RewardConfig,
     max_tokens: int,
 ) -> None:
     """Set the reward of a proposal and mark it as trained on.
 
     A task is rewarded by its solve rate. A mere duplicate counts as wrong, any other rejected proposal as malformed. It
-    stays as it is if a plug-in that the config names has no answer. ``references``, ``known``: see `BonusInputs`;
+    stays as it is if a plug-in that the config names has no answer. ``references``, ``known``: see `BONUSES`;
     ``max_tokens``: longest response.
     """
     if isinstance(outcome, RejectReason):
@@ -233,17 +223,17 @@ def combine(base: float, bonuses: list[float], how: str) -> float:
 
 
 async def intrinsic_bonuses(
-    task: Task, references: Sequence[Task], known: Callable[[], Sequence[Task]], config: IntrinsicRewardConfig
+    task: Task, references: Sequence[Task], known: Known, config: IntrinsicRewardConfig
 ) -> dict[str, float] | None:
     """Return the enabled bonuses by name, those of plug-ins last: coefficient times raw value, at most ``MAX_BONUS``.
 
     A bonus that cannot read the program counts as 0, with the traceback in the log. None if a plug-in has no answer.
     """
-    inputs, own, of_plugins = BonusInputs(task, references, known), dict[str, float](), dict[str, float]()
+    own, of_plugins = dict[str, float](), dict[str, float]()
     for name, coefficient in bonus_coefficients(config).items():
         bonuses = own
         try:
-            raw = BONUSES[name](inputs)
+            raw = BONUSES[name](task, references, known)
         except Exception:  # no text of a model ends a run
             log.exception("the bonus %s of task %s could not be computed and counts as 0", name, task.id)
             raw = 0.0

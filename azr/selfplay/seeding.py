@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from azr.answering import Executor, Sampler
+from azr.answering import Sampler
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.errors import UserError
@@ -17,6 +17,7 @@ from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep, StepResult
 from azr.selfplay.proposer import proposal_limits, reject_reason
 from azr.selfplay.seeds import SeedLine, check_seeds, reasons, seeds_line, write_lines
+from azr.tasks.base import Run
 from azr.tasks.registry import KINDS
 
 MAX_SEED_ROUNDS = 20
@@ -30,7 +31,7 @@ async def fill_buffer(
     *,
     codec: PromptCodec,
     engines: Sampler,
-    executor: Executor,
+    execute: Run,
     phase: Phase,
     log: Callable[[str], None],
     refused: Path,
@@ -50,7 +51,7 @@ async def fill_buffer(
     if lines is not None:
         limits, reject = proposal_limits(selfplay.induction_inputs), partial(reject_reason, config=config, codec=codec)
         with phase("check seeds"):
-            tasks, rejected, num_changed = await check_seeds(lines, buffer, limits, executor.execute, reject)
+            tasks, rejected, num_changed = await check_seeds(lines, buffer, limits, execute, reject)
             if rejected:
                 await asyncio.to_thread(write_lines, refused, rejected)
             else:
@@ -77,7 +78,7 @@ async def fill_buffer(
             name=f"seed{index}",
             buffer=buffer,
             codec=codec,
-            executor=executor,
+            execute=execute,
             journal=Journal(engines),
             phase=phase,
         )

@@ -12,7 +12,7 @@ from azr import values
 from azr.evaluation.graders import choice, code_blocks, extraction, maths, plain_json, programs, stated_values
 from azr.explorer.site import highlighted
 from azr.records import Task
-from azr.selfplay.rewards import BonusInputs, edit_distance
+from azr.selfplay.rewards import edit_distance
 from azr.tasks import inputs, normalize
 from azr.tasks.prompts import ChatFormat, CompactFormat
 
@@ -110,7 +110,7 @@ def test_a_bonus_takes_no_longer_than_a_step_can_wait():
     lists = ["def f(x):\n    return [" + ", ".join(f"{letter}{n}" for n in range(4000)) + "]" for letter in "ab"]
     tasks = [Task(id="t", kind="d", program=each, inputs=(), outputs=(), fingerprint="") for each in lists]
     began = time.process_time()
-    assert 0 <= edit_distance(BonusInputs(tasks[0], tasks[1:], tuple)) <= 1
+    assert 0 <= edit_distance(tasks[0], tasks[1:], tuple) <= 1
     assert time.process_time() - began < 3 * LIMIT_S
 
 

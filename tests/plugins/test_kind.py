@@ -290,7 +290,7 @@ functions = {
 }
 proposer_rewards = functions
 bonuses = {f"bonus_{name}": function for name, function in functions.items()}
-bonuses["known"] = lambda inputs: len(inputs.known()) / 10 + len(inputs.references) + len(inputs.known())
+bonuses["known"] = lambda task, references, known: len(known()) / 10 + len(references) + len(known())
 def centred(batch):
     return (batch.rewards_N - batch.rewards_N.mean())[batch.seq_index_R]
 estimators = {

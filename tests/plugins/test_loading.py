@@ -34,7 +34,7 @@ ALL = (
     KIND.format(body="")
     + """
 proposer_rewards = {"half": lambda rate, knobs: rate / 2}
-bonuses = {"short": lambda inputs: 0.5}
+bonuses = {"short": lambda task, references, known: 0.5}
 estimators = {"plain": lambda inputs: inputs.rewards_N[inputs.seq_index_R]}
 grade = lambda row, response: response == row["answer"]
 half, short, plain = proposer_rewards["half"], bonuses["short"], estimators["plain"]

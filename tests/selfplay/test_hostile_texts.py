@@ -81,7 +81,7 @@ def completion(text: str) -> Completion:
 
 
 async def judge(task: Task, text: str, executor: Echo) -> Judgement:
-    return await task_problem(task, "group", CODEC, executor).judge(completion(text))
+    return await task_problem(task, "group", CODEC, executor.execute).judge(completion(text))
 
 
 def kind_seeds() -> list[Task]:
@@ -106,7 +106,7 @@ async def test_whatever_is_written_is_refused_or_graded(caplog: pytest.LogCaptur
         executor = Echo(rng)
         labels = [section.label for section in kind.proposal(kind.seed())]
         text = "</think>\n<answer>" + STYLE.response([Section(label, random_text(rng)) for label in labels])
-        asked = {"config": config, "codec": CODEC, "executor": executor, "id": "t", "step": 1}
+        asked = {"config": config, "codec": CODEC, "execute": executor.execute, "id": "t", "step": 1}
         outcome, _ = await validate(name, completion(text), (kind.seed(),), **asked)
         if isinstance(outcome, Task):
             accepted += 1
@@ -145,7 +145,7 @@ async def test_what_still_raises_is_a_refusal_with_the_id_in_the_log(monkeypatch
     assert (await judge(task, STYLE.response(kind.solution(task)), executor)).verdict == Verdict.MALFORMED
     monkeypatch.setattr(type(kind), "validate", fails)
     proposal = completion(STYLE.response(kind.proposal(task)))
-    asked = {"config": Config(), "codec": CODEC, "executor": executor, "id": "000001-x", "step": 1}
+    asked = {"config": Config(), "codec": CODEC, "execute": executor.execute, "id": "000001-x", "step": 1}
     outcome, _ = await validate("deduction", proposal, (), **asked)
     assert outcome is RejectReason.MALFORMED
     monkeypatch.setitem(rewards.BONUSES, "halstead", fails)
@@ -162,7 +162,7 @@ async def test_a_failure_of_the_executor_is_not_the_texts(caplog: pytest.LogCapt
 
     kind = KINDS["deduction"]
     proposal = completion(STYLE.response(kind.proposal(kind.seed())))
-    asked = {"config": Config(), "codec": CODEC, "executor": Gone(), "id": "t", "step": 1}
+    asked = {"config": Config(), "codec": CODEC, "execute": Gone().execute, "id": "t", "step": 1}
     with pytest.raises(ValueError, match="the executor is gone"):
         await validate("deduction", proposal, (), **asked)
     assert not said(caplog)

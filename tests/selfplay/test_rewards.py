@@ -50,7 +50,7 @@ def rewarded(outcome: Task | RejectReason, config: RewardConfig) -> tuple[float 
 
 
 def test_a_registered_bonus_needs_no_knob_of_its_own(monkeypatch):
-    monkeypatch.setitem(BONUSES, "many_lines", lambda inputs: inputs.task.program.count("\n") / 10)
+    monkeypatch.setitem(BONUSES, "many_lines", lambda task, references, known: task.program.count("\n") / 10)
     config = IntrinsicRewardConfig(bonuses=("halstead:1", "many_lines:2.5", "complexity:0.15"))
     assert bonus_coefficients(config) == {"halstead": 1.0, "many_lines": 2.5, "complexity": 0.15}
     bonuses = asyncio.run(intrinsic_bonuses(SEED, [], lambda: [], config))

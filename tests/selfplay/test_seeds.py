@@ -90,7 +90,7 @@ def seeding(path, pool, config: Config = CONFIG, proposals: tuple[str, ...] = ()
     fill = partial(
         fill_buffer, buffer, replace(config, selfplay=replace(config.selfplay, seeds=str(path))),
         read_seeds(path) if path.exists() else None, codec=CODEC, engines=Script(list(proposals), half_right),
-        executor=pool, phase=lambda name: nullcontext(), log=said.append, refused=refused,
+        execute=pool.execute, phase=lambda name: nullcontext(), log=said.append, refused=refused,
     )  # fmt: skip
 
     async def run() -> None:

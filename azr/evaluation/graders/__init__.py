@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from typing import Any
 
 from azr.evaluation.graders.choice import ChoiceGrader
 from azr.evaluation.graders.maths import MathGrader, check_math
@@ -13,11 +13,10 @@ from azr.evaluation.graders.own import OwnGrader, is_own, load_grader
 from azr.evaluation.graders.programs import ProgramGrader
 from azr.evaluation.graders.value import TaskGrader, ValueGrader
 from azr.evaluation.question import TASK, Grader, GraderName
+from azr.tasks.base import Run
 
-if TYPE_CHECKING:
-    from azr.answering import Executor
-
-    OpenExecutor = Callable[[], AbstractAsyncContextManager[Executor]]
+OpenExecutor = Callable[[], AbstractAsyncContextManager[Any]]
+"""Starts something whose `execute` is an `azr.tasks.base.Run`."""
 
 
 def check_graders(names: Iterable[GraderName]) -> None:
@@ -29,7 +28,7 @@ def check_graders(names: Iterable[GraderName]) -> None:
             load_grader(name)
 
 
-_WITH_EXECUTOR: dict[GraderName, Callable[[Executor], Grader]] = {
+_WITH_EXECUTOR: dict[GraderName, Callable[[Run], Grader]] = {
     TASK: TaskGrader, "value": ValueGrader, "calls": ProgramGrader, "stdin": ProgramGrader,
 }  # fmt: skip
 
@@ -56,12 +55,12 @@ async def open_graders(
 
 
 @contextlib.asynccontextmanager
-async def make_grader(name: GraderName, executor: Executor | None = None) -> AsyncIterator[Grader]:
+async def make_grader(name: GraderName, executor: Any = None) -> AsyncIterator[Grader]:
     """Yield a grader; what it starts ends with the block. ``executor``: of graders that run programs, see
     `open_graders`, which says what this raises."""
     if name in _WITH_EXECUTOR:
         assert executor is not None
-        yield _WITH_EXECUTOR[name](executor)
+        yield _WITH_EXECUTOR[name](executor.execute)
     elif name == "choice":
         yield ChoiceGrader()
     else:

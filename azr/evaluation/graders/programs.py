@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,7 @@ from azr.evaluation.graders.sandboxed import MAX_SHOWN, RECURSION, Ran, call_pro
 from azr.evaluation.question import Question
 from azr.execution import CallStatus
 from azr.records import Judgement, Reason
-from azr.tasks.base import Verdict
-
-if TYPE_CHECKING:
-    from azr.answering import Executor
+from azr.tasks.base import Run, Verdict
 
 _FLOAT_ATOL, _RTOL = 1e-6, 1e-7
 """EvalPlus's tolerances for expected floats."""
@@ -109,7 +106,7 @@ class ProgramGrader:
     """Calls a function, or runs a script once for each of its `Tests`; an answer is right if it passes all. The parts
     of a function's judgement are those of its calls, such as ``base`` and ``plus``."""
 
-    executor: Executor
+    execute: Run
     _solved: dict[tuple[str, str], asyncio.Task[_Solved]] = field(default_factory=dict)
     """Calls and expected values from reference solutions, by suite and question."""
 
@@ -141,7 +138,7 @@ class ProgramGrader:
     async def _run_script(self, gold: Tests, program: str) -> tuple[Verdict, str]:
         """Return the verdict, and the first failure if there is one."""
         for given, wanted in zip(gold.inputs, gold.outputs, strict=True):
-            written, call = await sandboxed.standard_output(self.executor, program, given)
+            written, call = await sandboxed.standard_output(self.execute, program, given)
             if call.status is CallStatus.LOST:
                 return Verdict.UNGRADED, ""
             if written is None:
@@ -158,7 +155,7 @@ class ProgramGrader:
             return None
         parts, failure = dict[str, bool](), ""
         for part, cases in solved.cases.items():
-            ran = await calls(self.executor, program, cases) if cases and not failure else Ran(())
+            ran = await calls(self.execute, program, cases) if cases and not failure else Ran(())
             if ran.lost:
                 return None
             failure = failure or _failure(gold, cases, solved.expected[part], ran)
@@ -169,7 +166,7 @@ class ProgramGrader:
         """Return the calls and their expected values; None if the reference solution fails."""
         cases = gold.cases
         if gold.recorder:
-            ran = await calls(self.executor, call_program(gold.recorder, "record"), ("[]",))
+            ran = await calls(self.execute, call_program(gold.recorder, "record"), ("[]",))
             if ran.failure is not None:
                 return _Solved(cases, None)
             cases = {"base": tuple(ran.values[0])}
@@ -181,7 +178,7 @@ class ProgramGrader:
         for part, inputs in cases.items():
             rest, kept[part], expected[part] = inputs, (), ()
             while rest:
-                ran = await calls(self.executor, program, rest)
+                ran = await calls(self.execute, program, rest)
                 count = len(ran.values)
                 kept[part] += rest[:count]
                 expected[part] += ran.values

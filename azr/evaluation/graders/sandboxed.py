@@ -10,16 +10,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from azr import values
 from azr.config import ExecutorConfig
 from azr.evaluation.graders import plain_json
 from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.executor.pool import SandboxPool
-
-if TYPE_CHECKING:
-    from azr.answering import Executor
+from azr.tasks.base import Run
 
 WALL_S = 6.0
 """Wall-clock limit of one call or one test, as LiveCodeBench has it; EvalPlus gives 4 s or more."""
@@ -278,7 +276,7 @@ def case_text(arguments: Sequence[object]) -> str:
     return json.dumps([plain_json.encode(each) for each in arguments])
 
 
-async def calls(executor: Executor, program: str, cases: Sequence[str]) -> Ran:
+async def calls(execute: Run, program: str, cases: Sequence[str]) -> Ran:
     """Make all calls, as many as can in one process; ``program`` is a `call_program`, ``cases`` are `case_text`."""
     found: list[Any] = []
     alone_until = 0
@@ -288,7 +286,7 @@ async def calls(executor: Executor, program: str, cases: Sequence[str]) -> Ran:
         text = json.dumps("[" + ", ".join(cases[start:end]) + "]")
         alone, given = end == start + 1, f"{text}, {WALL_S * _SHARE!r}, {MAX_OUTPUT}"
         request = ExecutionRequest(program=program, inputs=(given,), static_check=False, admitted=alone)
-        call = (await executor.execute(request)).outputs[0]
+        call = (await execute(request)).outputs[0]
         if call.status is CallStatus.LOST:
             return Ran(tuple(found), "lost", lost=True)
         if call.status in _UNSURE and not alone:
@@ -304,12 +302,12 @@ async def calls(executor: Executor, program: str, cases: Sequence[str]) -> Ran:
     return Ran(tuple(found))
 
 
-async def standard_output(executor: Executor, program: str, text: str) -> tuple[str | None, CallResult]:
+async def standard_output(execute: Run, program: str, text: str) -> tuple[str | None, CallResult]:
     """Return the output of a `stdin_program` for this input; None if it failed."""
     request = ExecutionRequest(
         program=program, inputs=(values.canonical(text, max_bytes=_MAX_INPUT),), static_check=False, admitted=True
     )
-    call = (await executor.execute(request)).outputs[0]
+    call = (await execute(request)).outputs[0]
     if call.status is not CallStatus.OK:
         return None, call
     written = values.parse(call.value or "", max_bytes=2**30)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from azr import values
 from azr.evaluation.graders.stated_values import ProgramValue, is_data, stated_value
 from azr.evaluation.question import Question
 from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.records import Judgement, Reason, Task
-from azr.tasks.base import Verdict
+from azr.tasks.base import Run, Verdict
 from azr.tasks.inputs import answer_may_state
 from azr.tasks.normalize import parse
 from azr.tasks.prompts import ChatFormat, CompactFormat
 from azr.tasks.registry import KINDS
-
-if TYPE_CHECKING:
-    from azr.answering import Executor
 
 _REASONS = {Verdict.MALFORMED: Reason.UNREADABLE, Verdict.UNGRADED: Reason.LOST}
 """Reasons of verdicts on what was read as an answer."""
@@ -43,7 +39,7 @@ def f(given, named):
 class ValueGrader:
     """Compares plain data. A stated input is run, and its output is compared outside the sandbox."""
 
-    executor: Executor
+    execute: Run
 
     async def grade(self, question: Question, response: str) -> Judgement:
         gold: ProgramValue = question.gold
@@ -75,7 +71,7 @@ class ValueGrader:
 
     async def _call(self, program: str, arguments: str) -> CallResult:
         request = ExecutionRequest(program=program, inputs=(arguments,), static_check=False, admitted=True)
-        return (await self.executor.execute(request)).outputs[0]
+        return (await self.execute(request)).outputs[0]
 
     def _judge(self, gold: ProgramValue, call: CallResult) -> Verdict:
         if call.status is CallStatus.LOST:
@@ -89,7 +85,7 @@ class ValueGrader:
 class TaskGrader:
     """Grades answers to self-play tasks by the task's kind; responses may be in either prompt format."""
 
-    executor: Executor
+    execute: Run
 
     async def grade(self, question: Question, response: str) -> Judgement:
         task: Task = question.gold
@@ -98,7 +94,7 @@ class TaskGrader:
             sections = ChatFormat(str, response_format="answer").parse(response)
         if sections is None:
             return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER)
-        verdict = await KINDS[task.kind].grade(task, sections, self.executor.execute)
+        verdict = await KINDS[task.kind].grade(task, sections, self.execute)
         answer = tuple((str(each.label), each.text) for each in sections)
         return Judgement(verdict=verdict, answer=answer, reason=_REASONS.get(verdict, ""))
 
