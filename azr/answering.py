@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from azr.concurrency import Phase, gather
 from azr.execution import ExecutionRequest, ExecutionResult
@@ -22,23 +22,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", Verdict, Task | RejectReason)
 
 
-class Sampler(Protocol):
-    """Where responses come from, without those that take too long.
-
-    ``temperature`` None is the rollout temperature; 0 is greedy. ``stop_strings`` end a response too. In a
-    deterministic run, equal arguments and weights give equal responses.
-    """
-
-    async def generate(
-        self,
-        prompt_ids: PromptIds,
-        *,
-        n: int,
-        max_tokens: int,
-        temperature: float | None = None,
-        seed: int | None = None,
-        stop_strings: Sequence[str] = (),
-    ) -> list[Completion]: ...
+Generate = Callable[..., Awaitable[list[Completion]]]
+"""Samples responses as `azr.rollout.engine_group.EngineGroup.generate`, whose arguments it takes. Those that take too
+long are missing. In a deterministic run, equal arguments and weights give equal responses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +51,7 @@ async def answer(
     problem: Problem,
     n: int,
     *,
-    sampler: Sampler,
+    generate: Generate,
     max_tokens: int,
     seed: int,
     temperature: float | None = None,
@@ -77,7 +63,7 @@ async def answer(
     A response that the engine gave up is an empty, ungraded sample. ``phase``: timed as ``phase_name`` and ``verify``.
     """
     with phase(phase_name):
-        completions = await sampler.generate(
+        completions = await generate(
             problem.prompt_ids,
             n=n,
             max_tokens=max_tokens,

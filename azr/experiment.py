@@ -142,7 +142,7 @@ class SelfPlayExperiment:
             self.config,
             self.seeds,
             codec=self.codec,
-            engines=system.engines,
+            generate=system.engines.generate,
             execute=system.executor.execute,
             phase=logger.phase,
             log=logger.progress.log,
@@ -182,7 +182,7 @@ class SelfPlayExperiment:
                 playing.append(group.create_task(step_of_play.play(is_last=step == config.run.steps)))
             if takes_rows:
                 assert self.data is not None
-                playing.append(group.create_task(self.data.play(step, self.system.engines, self.logger.phase)))
+                playing.append(group.create_task(self.data.play(step, self.system.engines.generate, self.logger.phase)))
         results = [each.result() for each in playing]
         return StepResult(
             samples=sort_samples([sample for result in results for sample in result.samples]),
@@ -230,7 +230,7 @@ class SelfPlayExperiment:
         if not self.evaluation.should_run(step, is_last):
             return {}
         with self.logger.phase("evaluate"):
-            found = await self.evaluation.run(self.system.engines, self.system.executor, step)
+            found = await self.evaluation.run(self.system.engines.generate, self.system.executor, step)
         await self.logger.log_answers(step, found.write)
         return found.metrics
 

@@ -216,7 +216,7 @@ class Driver:
         config, prepared = self._config, self._prepared
         buffer = _empty_buffer(prepared, config.kinds)
         buffer.restore(read_tasks(self._run.tasks))
-        journal = Journal(system.engines)
+        journal = Journal(system.engines.generate)
         journal.read(self._store.path(done), done)
         write = partial(self._save_checkpoint, trainers, logger, journal, data, elapsed_s)
         return SelfPlayExperiment(
@@ -299,7 +299,7 @@ async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
                 config,
                 prepared.seeds,
                 codec=codec,
-                engines=system.engines,
+                generate=system.engines.generate,
                 execute=system.executor.execute,
                 phase=progress.busy,
                 log=progress.log,

@@ -11,7 +11,7 @@ from typing import Self
 
 import ray
 
-from azr.answering import Sampler
+from azr.answering import Generate
 from azr.cluster.executor_actor import RemoteExecutor
 from azr.cluster.gpu_turns import GpuTurns, take_turns
 from azr.cluster.placement import Placement, place, start_ray
@@ -146,7 +146,7 @@ def engines_alone(config: Config) -> Config:
 
 
 @asynccontextmanager
-async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Sampler]:
+async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Generate]:
     """Serve an evaluation with `rollout.engines` engines, each an actor of Ray; they end with the block. Raises
     UserError when there are not enough GPUs, or the cluster does not answer."""
     config = engines_alone(evaluation.engine_config)
@@ -156,7 +156,7 @@ async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Sampler]:
         try:
             engines = await start_engines(config, evaluation.model.codec.stops, placement, lambda name: nullcontext())
             try:
-                yield engines
+                yield engines.generate
             finally:
                 await engines.shutdown()
         finally:

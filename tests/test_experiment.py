@@ -101,7 +101,7 @@ def experiment_of(
         learner=SimpleNamespace(learn=learn, raise_if_diverged=diverged),
         logger=logger,
         checkpointer=store,
-        journal=journal or Journal(engines),
+        journal=journal or Journal(engines.generate),
         stop_signal=StopSignal(),
         alarm=MalformedAlarm(codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
         monitor=Monitor(codec, reader, rules),

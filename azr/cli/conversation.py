@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TextIO
 
 from azr.answering import Problem, answer
@@ -14,7 +15,7 @@ from azr.errors import UserError
 from azr.prompts.chat_template import Turn
 from azr.prompts.codec import PromptCodec
 from azr.prompts.token_text import stream_text
-from azr.records import Completion, FinishReason, Judgement, PromptIds
+from azr.records import Completion, FinishReason, Judgement
 from azr.rollout.engine import RolloutEngine
 from azr.tasks.base import Verdict
 from azr.tasks.prompts import THINK, THOUGHT
@@ -91,17 +92,6 @@ class AnswerOptions:
     """With the same one, the same messages get the same answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamingSampler:
-    """An engine that says at once which tokens it has sampled so far."""
-
-    engine: RolloutEngine
-    on_tokens: Callable[[Sequence[int]], None]
-
-    async def generate(self, prompt_ids: PromptIds, **how: Any) -> list[Completion]:
-        return await self.engine.generate(prompt_ids, on_tokens=self.on_tokens, **how)
-
-
 async def unjudged(completion: Completion) -> Judgement:
     return Judgement(verdict=Verdict.UNGRADED)
 
@@ -145,7 +135,7 @@ class Conversation:
         (sample,) = await answer(
             Problem(id="", kind="chat", group="", prompt_ids=ids, judge=unjudged),
             1,
-            sampler=StreamingSampler(self.engine, show),
+            generate=partial(self.engine.generate, on_tokens=show),
             max_tokens=min(options.context - len(ids), options.max_response_tokens),
             temperature=options.temperature,
             seed=options.seed + self.num_answers - 1,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from azr.answering import Problem, Sampler, answer, cut_off_judgement, given_up, judged
+from azr.answering import Generate, Problem, answer, cut_off_judgement, given_up, judged
 from azr.concurrency import Phase, gather, stable_seed
 from azr.config import Config, DataConfig
 from azr.datasets.rows import DataRow, RowGrader, RowOrder
@@ -50,7 +50,7 @@ class DataPlay:
     graders: Mapping[GraderName, Grader]
     order: RowOrder
 
-    async def play(self, step: int, sampler: Sampler, phase: Phase) -> StepResult:
+    async def play(self, step: int, generate: Generate, phase: Phase) -> StepResult:
         """Answer a step's rows and reward the answers, until enough rows can teach; nothing in a step that takes none.
 
         Whatever the order in which answers come in, the first so many rows are asked that hold enough that can teach.
@@ -64,7 +64,7 @@ class DataPlay:
                 ((epoch, row),) = self.order.take(step, 1)
                 counts["rows"] += 1
                 counts["epoch"] = max(counts["epoch"], epoch)
-                answers, long_traces = await self._answer(self.rows[row], epoch, step, sampler, phase)
+                answers, long_traces = await self._answer(self.rows[row], epoch, step, generate, phase)
                 for sample in answers:
                     reward_answer(sample, config.reward, config.rollout.max_response_tokens)
                 samples.extend(answers)
@@ -77,7 +77,7 @@ class DataPlay:
         return StepResult(samples=sort_samples(samples), data=counts)
 
     async def _answer(
-        self, row: DataRow, epoch: int, step: int, sampler: Sampler, phase: Phase
+        self, row: DataRow, epoch: int, step: int, generate: Generate, phase: Phase
     ) -> tuple[list[Sample], int]:
         """Return a row's group, answers of the current policy and traces; and how many traces were too long."""
         ids, opened = self.codec.converse(row.turns)
@@ -88,13 +88,13 @@ class DataPlay:
         given, num_long = self._traces(row, epoch, opened)
         num_sampled = data.group_size - len(given) if data.samples else 0
         work = [
-            self._continue(problem, sampler, phase, trace, prefix_share(data, step, *names, i), (*names, i))
+            self._continue(problem, generate, phase, trace, prefix_share(data, step, *names, i), (*names, i))
             for i, trace in enumerate(given)
         ]
         if num_sampled:
             longest = self.config.rollout.max_response_tokens
             seed = stable_seed(*names)
-            work.append(answer(problem, num_sampled, sampler=sampler, max_tokens=longest, seed=seed, phase=phase))
+            work.append(answer(problem, num_sampled, generate=generate, max_tokens=longest, seed=seed, phase=phase))
         return [sample for some in await gather(*work) for sample in some], num_long
 
     def _problem(self, row: DataRow, epoch: int, prompt: PromptIds) -> Problem:
@@ -120,7 +120,7 @@ class DataPlay:
     async def _continue(
         self,
         problem: Problem,
-        sampler: Sampler,
+        generate: Generate,
         phase: Phase,
         trace: list[int],
         share: float,
@@ -134,7 +134,7 @@ class DataPlay:
             prefix = trace[: min(int(share * len(trace)), longest - 1)]
             asked, seed = np.concatenate([prompt, np.array(prefix, np.int32)]), stable_seed("prefix", *names)
             with phase("solve"):
-                found = await sampler.generate(asked, n=1, max_tokens=longest - len(prefix), seed=seed)
+                found = await generate(asked, n=1, max_tokens=longest - len(prefix), seed=seed)
             completion, trace_tokens = given_up(prompt), 0
             if found:
                 completion, trace_tokens = after_prefix(prompt, prefix, found[0]), len(prefix)

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from azr.answering import Problem, Sampler, answer
+from azr.answering import Generate, Problem, answer
 from azr.concurrency import gather, stable_seed, task_group
 from azr.errors import UserError
 from azr.evaluation.graders.choice import Choice
@@ -129,7 +129,7 @@ async def answer_all(
     problems: Iterable[Problem],
     sampling: Sampling,
     *,
-    sampler: Sampler,
+    generate: Generate,
     codec: PromptCodec,
     step: int,
     done: Callable[[Sequence[Sample]], None],
@@ -141,7 +141,7 @@ async def answer_all(
     async def one(problem: Problem) -> None:
         try:
             seed = stable_seed(sampling.seed, problem.kind, problem.id)
-            ask = partial(answer, problem, sampler=sampler, max_tokens=sampling.max_tokens, seed=seed)
+            ask = partial(answer, problem, generate=generate, max_tokens=sampling.max_tokens, seed=seed)
             work = [ask(1, temperature=0.0)]
             if sampling.samples:
                 work.append(ask(sampling.samples, temperature=sampling.temperature))

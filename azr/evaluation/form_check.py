@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from azr.answering import Problem, Sampler, answer, task_problem
+from azr.answering import Generate, Problem, answer, task_problem
 from azr.concurrency import gather, stable_seed
 from azr.config import Config, ExecutorConfig, ModelConfig, RewardConfig, RolloutConfig, SelfPlayConfig
 from azr.errors import UserError
@@ -143,7 +143,7 @@ async def check_forms(path: str, *, dtype: ComputeType) -> FormCheck:
     await engine.start()
     try:
         async with SandboxPool(ExecutorConfig(workers=2)) as pool:
-            asking = (_ask(form, configs[form], codec, engine, pool.execute) for form, codec in codecs.items())
+            asking = (_ask(form, configs[form], codec, engine.generate, pool.execute) for form, codec in codecs.items())
             cells = [cell for of_form in await gather(*asking) for cell in of_form]
     finally:
         await engine.shutdown()
@@ -172,7 +172,7 @@ def _codecs(path: str) -> tuple[dict[str, Config], dict[str, PromptCodec], dict[
     return configs, codecs, left_out
 
 
-async def _ask(form: str, config: Config, codec: PromptCodec, sampler: Sampler, execute: Run) -> list[Cell]:
+async def _ask(form: str, config: Config, codec: PromptCodec, generate: Generate, execute: Run) -> list[Cell]:
     tasks = {kind: _held_out(kind, config.selfplay.induction_inputs) for kind in config.selfplay.kinds}
     problems: dict[tuple[Role, str], list[Problem]] = {
         ("proposer", kind): [_proposal(kind, tasks, number, config, codec, execute) for number in range(SAMPLES)]
@@ -182,7 +182,7 @@ async def _ask(form: str, config: Config, codec: PromptCodec, sampler: Sampler, 
     async def cell(role: Role, kind: str, temperature: float) -> Cell:
         seed = stable_seed(form, role, kind, temperature)
         asked = [
-            answer(each, 1, sampler=sampler, max_tokens=MAX_TOKENS, seed=seed + number, temperature=temperature)
+            answer(each, 1, generate=generate, max_tokens=MAX_TOKENS, seed=seed + number, temperature=temperature)
             for number, each in enumerate(problems[role, kind])
         ]
         return Cell(form, role, kind, temperature, [sample for samples in await gather(*asked) for sample in samples])

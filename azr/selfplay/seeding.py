@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from azr.answering import Sampler
+from azr.answering import Generate
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.errors import UserError
@@ -30,7 +30,7 @@ async def fill_buffer(
     lines: Sequence[SeedLine] | None,
     *,
     codec: PromptCodec,
-    engines: Sampler,
+    generate: Generate,
     execute: Run,
     phase: Phase,
     log: Callable[[str], None],
@@ -79,7 +79,7 @@ async def fill_buffer(
             buffer=buffer,
             codec=codec,
             execute=execute,
-            journal=Journal(engines),
+            journal=Journal(generate),
             phase=phase,
         )
         yield f"seeding round {index + 1}", await step.seed(selfplay.kinds if lines is None else short)

@@ -109,7 +109,7 @@ async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, 
     rows, _ = load_rows(config, codec)
     async with open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders:
         data = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
-        played, again = [await data.play(step, Sampler(codec), lambda name: nullcontext()) for step in (1, 2)]
+        played, again = [await data.play(step, Sampler(codec).generate, lambda name: nullcontext()) for step in (1, 2)]
     assert len(played.samples) == 20 and {each.used for each in played.samples} == {"trained"}
     for row in ROWS:
         group = [each for each in played.samples if each.group == f"data:0:{row['id']}"]
@@ -170,7 +170,7 @@ async def refilled(config: Config, codec: PromptCodec, tmp_path: Path):
             changed = replace(config, data=data, rollout=replace(config.rollout, refill=refill))
             rows, _ = load_rows(changed, codec)
             played = DataPlay(config=changed, codec=codec, rows=rows, graders=graders, order=order)
-            return await played.play(step, Uniform(codec, times), lambda name: nullcontext())
+            return await played.play(step, Uniform(codec, times).generate, lambda name: nullcontext())
 
         yield play
 
@@ -249,7 +249,7 @@ async def play_row(
         order = order_of(rows)
         order.take(1, step - 1) if step > 1 else None
         played = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order)
-        return await played.play(step, sampler, lambda name: nullcontext()), sampler
+        return await played.play(step, sampler.generate, lambda name: nullcontext()), sampler
 
 
 def by_origin(played: StepResult, origin: str) -> list[Sample]:

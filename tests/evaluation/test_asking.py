@@ -93,7 +93,7 @@ async def ask(
     found: list[Sample] = []
     async with open_graders(names.values(), answers=pool, tasks=pool) as graders:
         problems = [problem(codec, question, graders[names[question.suite]]) for question in questions]
-        await answer_all(problems, sampling, sampler=model, codec=codec, step=4, done=found.extend)
+        await answer_all(problems, sampling, generate=model.generate, codec=codec, step=4, done=found.extend)
     order = {(question.suite, question.id): i for i, question in enumerate(questions)}
     return sorted(found, key=lambda answer: order[answer.kind, answer.problem_id])
 
@@ -182,7 +182,7 @@ async def test_a_grader_that_fails_ends_the_evaluation_as_itself():
     model = Model(TAGS, {"<|deduction|>": ["<|output|>6<|end|>"] * 4})
     problems = [problem(TAGS, crux("output"), Broken())] * 3
     with pytest.raises(OSError, match="the disk is gone"):
-        await answer_all(problems, SAMPLING, sampler=model, codec=TAGS, step=0, done=lambda answers: None)
+        await answer_all(problems, SAMPLING, generate=model.generate, codec=TAGS, step=0, done=lambda answers: None)
 
 
 async def test_only_the_executors_that_the_graders_need_are_started():
@@ -289,7 +289,7 @@ async def test_a_run_gets_metrics_and_answers_of_its_subset(own: Path, ray_clust
         "# back": ["<|input|>'a'<|end|>"],
     }
     async with SandboxPool(CONFIG.executor) as pool:
-        found = await periodic.run(Scripted(TAGS, script), pool, 4)
+        found = await periodic.run(Scripted(TAGS, script).generate, pool, 4)
     wanted = {"exam/mean@1", "exam/mean@1_low", "exam/deduction/greedy", "exam/induction/short/mean@1"}
     assert wanted <= found.metrics.keys()
     assert not any("pass@" in name for name in found.metrics)
@@ -324,6 +324,6 @@ async def test_a_run_may_ask_few_shot(tmp_path: Path):
     periodic = PeriodicEval(config, words)
     model = Model(words, {"[ANSWER]\nassert f(": [" 0\n"]})
     async with SandboxPool(CONFIG.executor) as pool:
-        found = await periodic.run(model, pool, 0)
+        found = await periodic.run(model.generate, pool, 0)
     assert {f"{name}/greedy", f"{name}/malformed"} <= found.metrics.keys() and found.metrics[f"{name}/malformed"] == 0
     assert model.stop_strings == {("\n",)} and found.protocol["suites"][name]["stop_strings"] == ["\n"]

@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
-from azr.answering import Sampler
+from azr.answering import Generate
 from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation import standalone
@@ -66,8 +66,8 @@ class Server:
         return [completion(self._model.codec.encode("ANSWER: A"), prompt_ids)] * n
 
     @asynccontextmanager
-    async def __call__(self, evaluation: Evaluation) -> AsyncIterator[Sampler]:
-        yield self
+    async def __call__(self, evaluation: Evaluation) -> AsyncIterator[Generate]:
+        yield self.generate
 
 
 def keys(out: Path) -> list[tuple[str, int | None]]:
@@ -106,9 +106,9 @@ async def test_what_another_evaluation_answered_meanwhile_is_not_answered_twice(
     late = Server(model)
 
     @asynccontextmanager
-    async def slow(asked: Evaluation) -> AsyncIterator[Sampler]:
+    async def slow(asked: Evaluation) -> AsyncIterator[Generate]:
         await run_evaluation(asked, out, Server(model), resume=False)
-        yield late
+        yield late.generate
 
     await run_evaluation(evaluation(model, data), out, slow, resume=False)
     assert late.asked == 0 and len(keys(out)) == 3 * ROWS

@@ -92,7 +92,7 @@ async def test_a_step_begins_with_the_stored_tasks_that_the_last_one_needed_and_
     results = list[StepResult]()
     for needed in (num_needed, 0):
         engine = Engine(proposals, late=("propose", "<|program|>"))
-        journal = Journal(engine)
+        journal = Journal(engine.generate)
         journal.stored_solves["deduction"] = needed
         playing = asyncio.create_task(step(config, engine, seeded(config), journal=journal).play())
         while engine.asked["propose"] < 40:
@@ -113,7 +113,7 @@ async def test_a_step_begins_with_the_stored_tasks_that_the_last_one_needed_and_
 def saved(journal: Journal, step: int, folder: Path, engine: Engine) -> Journal:
     """The journal as another process reads it."""
     write_journal(folder, journal.copy(step))
-    restored = Journal(engine)
+    restored = Journal(engine.generate)
     restored.read(folder, step)
     return restored
 
@@ -123,7 +123,7 @@ async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_n
     config, buffer = replace_play(PARTIAL, proposer_prompts=10, solver_prompts=10), seeded(PARTIAL)
     # The group that estimates one task takes long; its proposal has been sampled.
     engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("solve", "a + 7"))
-    journal = Journal(engine)
+    journal = Journal(engine.generate)
     first = await step(config, engine, buffer, journal=journal).play(is_last=False)
     assert funnel(first, "deduction").proposed == 9 and len(first.stored) == 9
     assert [(item.begins, item.index) for item in journal.left_over[1]] == [("propose", 7)]
@@ -133,7 +133,7 @@ async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_n
         old, journal = journal, saved(journal, 1, tmp_path, again)
         await old.close()
     else:
-        journal._sampler = again
+        journal._generate = again.generate
     engine.release.set()
     second = await step(config, again, buffer, 2, journal).play()
     assert again.asked["propose"] == 10, "a proposal that was sampled before is not sampled again"
@@ -152,12 +152,12 @@ async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_n
 async def test_a_carried_proposal_and_its_twin_are_a_task_and_a_duplicate() -> None:
     config, buffer = replace_play(PARTIAL, proposer_prompts=10, solver_prompts=10), seeded(PARTIAL)
     engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("propose", "a + 7"))
-    journal = Journal(engine)
+    journal = Journal(engine.generate)
     first = await step(config, engine, buffer, journal=journal).play(is_last=False)
     journal.recorded(1, first.items)
     engine.release.set()
     await asyncio.sleep(0.05)
-    journal._sampler = Engine([proposal("a + 7")] + ["<|program|>no form"] * 9)
+    journal._generate = Engine([proposal("a + 7")] + ["<|program|>no form"] * 9).generate
     second = await step(config, engine, buffer, 2, journal).play()
     assert [task.id for task in second.stored] == ["000001-deduction-0007"]
     assert funnel(second, "deduction").rejected == {"duplicate": 1, "malformed": 9}
@@ -167,7 +167,7 @@ async def test_a_step_that_ends_while_a_proposal_is_rejected_can_be_resumed(tmp_
     config = replace_play(PARTIAL, proposer_prompts=1, solver_prompts=1)
     # The proposal is rejected once its step has ended, so nothing follows it.
     engine = Engine(["<|program|>no form<|end|>"] * 2, late=("propose", "no form"))
-    journal = Journal(engine)
+    journal = Journal(engine.generate)
     playing = asyncio.create_task(step(config, engine, seeded(config), journal=journal).play(is_last=False))
     await asyncio.sleep(0.05)
     playing.cancel()
@@ -182,7 +182,7 @@ async def test_a_step_that_ends_while_a_proposal_is_rejected_can_be_resumed(tmp_
 async def test_a_step_played_ahead_finds_its_answers_after_a_restart(tmp_path: Path) -> None:
     config = replace_play(PARTIAL, proposer_prompts=4, solver_prompts=4)
     engine, buffer = Engine([proposal(f"a + {n}") for n in range(4)]), seeded(config)
-    journal = Journal(engine)
+    journal = Journal(engine.generate)
     ahead = await step(config, engine, buffer, 2, journal).play()
     silent = Engine([])
     resumed = saved(journal, 1, tmp_path, silent)
@@ -192,7 +192,7 @@ async def test_a_step_played_ahead_finds_its_answers_after_a_restart(tmp_path: P
 
 async def test_a_request_goes_on_when_its_work_is_cancelled_and_is_not_made_again() -> None:
     engine = Engine(["<|program|>no form"], late=("propose", "no form"))
-    journal = Journal(engine)
+    journal = Journal(engine.generate)
     item = WorkItem(step=1, name="000001", kind="deduction", begins="propose")
     prompt = CODEC.encode("<|propose|>")
     asking = asyncio.create_task(journal.open(item).generate(prompt, n=1, max_tokens=9, seed=7))
@@ -215,7 +215,7 @@ def test_a_journal_comes_back_as_it_was_and_the_former_format_too(tmp_path: Path
         WorkItem(begins="solve", task=task, salt="new", **made),
         WorkItem(begins="solve", task=task, salt=4, **made),
     ]
-    journal = Journal(Engine([]))
+    journal = Journal(Engine([]).generate)
     journal.left_over[3] = items
     answered = [completion([1, 2], "x<|end|>"), completion([1, 2], "y")]
     journal.open(items[0]).answers[7] = answered
@@ -227,7 +227,7 @@ def test_a_journal_comes_back_as_it_was_and_the_former_format_too(tmp_path: Path
         {"origin": items[1].origin | {"task": None}, "answered": {}},
     ]
     write_journal(tmp_path, former)
-    restored = Journal(Engine([]))
+    restored = Journal(Engine([]).generate)
     restored.read(tmp_path, 3)
     assert [item.begins for item in restored.left_over[3]] == ["propose"]
 
@@ -302,7 +302,7 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
     engine = Dice(partial(anything, spread), gives_up=0.03)
     done, proposals, state = list[StepResult](), Counter[str](), list[dict[str, object]]()
     while len(done) < steps:
-        buffer, journal = TaskBuffer(config.selfplay.kinds), Journal(engine)
+        buffer, journal = TaskBuffer(config.selfplay.kinds), Journal(engine.generate)
         buffer.restore(
             [KINDS[kind].seed() for kind in config.selfplay.kinds] + [t for each in done for t in each.stored]
         )
@@ -383,7 +383,7 @@ def taught(rng: random.Random, prompt: str, valid: float = 0.8) -> str:
 
 
 def played(config: Config, engine: Dice, number: int = 1, journal: Journal | None = None) -> StepResult:
-    journal = journal or Journal(engine)
+    journal = journal or Journal(engine.generate)
     return asyncio.run(self_play(config, engine, Executor(), seeded(config), number, journal=journal).play())
 
 
@@ -440,7 +440,7 @@ def test_a_step_that_is_killed_goes_on_as_if_it_had_not_been(seed: int, tmp_path
 
     async def run() -> StepResult:
         engine = Dice(taught)
-        journal = Journal(engine)
+        journal = Journal(engine.generate)
         for _ in range(3):
             step = self_play(REFILL, engine, Executor(), seeded(REFILL), 2, journal=journal)
             playing = asyncio.create_task(step.play())
@@ -449,7 +449,7 @@ def test_a_step_that_is_killed_goes_on_as_if_it_had_not_been(seed: int, tmp_path
             playing.cancel()
             await asyncio.gather(playing, return_exceptions=True)
             await journal.close()
-            journal = Journal(engine)
+            journal = Journal(engine.generate)
             journal.read(tmp_path, 1)
         known = {number for each in journal._items.values() for number in each.answers}
         engine.asked.clear()

@@ -93,7 +93,8 @@ async def play():
 def self_play(
     config: Config, sampler, executor, buffer: TaskBuffer, step: int = 1, name: str = "", journal: Journal | None = None
 ) -> SelfPlayStep:
-    parts = {"buffer": buffer, "codec": CODEC, "execute": executor.execute, "journal": journal or Journal(sampler)}
+    journal = journal or Journal(sampler.generate)
+    parts = {"buffer": buffer, "codec": CODEC, "execute": executor.execute, "journal": journal}
     name = name or f"{step:06d}"
     return SelfPlayStep(config=config, step=step, name=name, phase=lambda name: nullcontext(), **parts)
 

@@ -89,7 +89,7 @@ def seeding(path, pool, config: Config = CONFIG, proposals: tuple[str, ...] = ()
     proposed: list[Sample] = []
     fill = partial(
         fill_buffer, buffer, replace(config, selfplay=replace(config.selfplay, seeds=str(path))),
-        read_seeds(path) if path.exists() else None, codec=CODEC, engines=Script(list(proposals), half_right),
+        read_seeds(path) if path.exists() else None, codec=CODEC, generate=Script(list(proposals), half_right).generate,
         execute=pool.execute, phase=lambda name: nullcontext(), log=said.append, refused=refused,
     )  # fmt: skip
 
