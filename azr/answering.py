@@ -79,11 +79,11 @@ async def answer(
 async def judged(problem: Problem, completion: Completion, *, trace_tokens: int = 0) -> Sample:
     """Return the judged sample of one response, without a reward; accuracy is None where it is ungraded."""
     if completion.finish_reason == "given_up":
-        judgement = Judgement(verdict=Verdict.UNGRADED, detail=GIVEN_UP, reason=Reason.GIVEN_UP)
+        judgement = Judgement(verdict=Verdict.UNGRADED, detail=GIVEN_UP, reason="given_up")
     else:
         judgement = await problem.judge(completion)
         if judgement.verdict == Verdict.MALFORMED and completion.finish_reason == "length":
-            judgement = replace(judgement, reason=Reason.CUT_OFF)
+            judgement = replace(judgement, reason="cut_off")
     is_graded = judgement.verdict != Verdict.UNGRADED
     return Sample(
         completion=completion,
@@ -115,7 +115,7 @@ def cut_off_judgement(completion: Completion) -> Judgement | None:
     if completion.finish_reason != "length":
         return None
     detail = f"cut off after {len(completion.response_ids)} tokens"
-    return Judgement(verdict=Verdict.MALFORMED, detail=detail, reason=Reason.CUT_OFF)
+    return Judgement(verdict=Verdict.MALFORMED, detail=detail, reason="cut_off")
 
 
 def read_texts(sections: Sequence[Section] | None) -> tuple[tuple[str, str], ...] | None:
@@ -133,7 +133,7 @@ async def judge_text(
     id: str,
     malformed: T,
     asked: Callable[[], Sequence[Section]],
-) -> tuple[T, Sections, LastRun, str]:
+) -> tuple[T, Sections, LastRun, Reason]:
     """Return what ``judging`` the sections of a proposal or an answer leads to, the sections, the last program that ran
     for it, and why it is malformed or ungraded, if it is.
 
@@ -163,13 +163,13 @@ async def judge_text(
             raise
         log.exception("the response about task %s could not be judged and counts as %s", id, malformed)
         outcome, raised = malformed, True
-    reason = ""
+    reason: Reason = ""
     if raised:
-        reason = Reason.GRADER_FAILED
+        reason = "grader_failed"
     elif outcome is malformed:
         reason = codec.unread_reason(completion) if sections is None else unreadable_reason(sections, asked())
     elif outcome in (Verdict.UNGRADED, RejectReason.LOST):
-        reason = Reason.LOST if last_run is not None and last_run[1].lost else Reason.GRADER_FAILED
+        reason = "lost" if last_run is not None and last_run[1].lost else "grader_failed"
     return outcome, sections, last_run, reason
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -175,34 +174,25 @@ NO_TOKENS = Completion(
 """Completion of a sample that was read from a file."""
 
 
-class Reason(StrEnum):
-    """Why a response is malformed or could not be graded, for counting; `Judgement.detail` says it in a sentence."""
-
-    CUT_OFF = "cut_off"
-    """It reached the longest length."""
-    UNCLOSED_THINKING = "unclosed_thinking"
-    """The thinking was not closed, or not just once."""
-    NO_ANSWER = "no_answer"
-    """No answer part, or nothing in it that could be an answer."""
-    TWO_ANSWERS = "two_answers"
-    MISPLACED_ANSWER = "misplaced_answer"
-    """Text stands between the thinking and the answer."""
-    NO_BLOCK = "no_block"
-    NO_BOX = "no_box"
-    MISSING_BLOCK = "missing_block"
-    """There are blocks, but not all that were asked for."""
-    UNREADABLE = "unreadable"
-    """The blocks hold no Python, no plain data, or not what was asked for."""
-    GIVEN_UP = "given_up"
-    """The engine took longer than `timeout.generate_s`."""
-    LOST = "lost"
-    """The executor lost the call."""
-    NO_GOLD = "no_gold"
-    """What it is compared with cannot be read, or fails when it is run."""
-    GRADER_FAILED = "grader_failed"
-    """The grader raised, returned something else than it should, or took too long."""
-    ATTEMPTS_UNGRADED = "attempts_ungraded"
-    """No attempt at the proposed task could be graded."""
+Reason = Literal[
+    "",  # it is well-formed and graded, or in a record of a former version
+    "cut_off",  # it reached the longest length
+    "unclosed_thinking",  # the thinking was not closed, or not just once
+    "no_answer",  # no answer part, or nothing in it that could be an answer
+    "two_answers",
+    "misplaced_answer",  # text stands between the thinking and the answer
+    "no_block",
+    "no_box",
+    "missing_block",  # there are blocks, but not all that were asked for
+    "unreadable",  # the blocks hold no Python, no plain data, or not what was asked for
+    "given_up",  # the engine took longer than `timeout.generate_s`
+    "lost",  # the executor lost the call
+    "no_gold",  # what it is compared with cannot be read, or fails when it is run
+    "grader_failed",  # the grader raised, returned something else than it should, or took too long
+    "attempts_ungraded",  # no attempt at the proposed task could be graded
+]
+"""Why a response is malformed or could not be graded, for counting; `Judgement.detail` says it in a sentence."""
+REASONS: tuple[Reason, ...] = get_args(Reason)[1:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,8 +213,7 @@ class Judgement:
     """Verdicts on parts, such as ``base`` and ``plus``, numbers that a grader states by name, and `COPIED`."""
     score: float | None = None
     """The grader's number between 0 (wrong) and 1 (right), if it gives one instead of right or wrong."""
-    reason: str = ""
-    """`Reason` of what is malformed, ungraded or lost; empty for everything else and in records of former versions."""
+    reason: Reason = ""
 
 
 VALID = "valid"

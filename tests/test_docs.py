@@ -16,7 +16,7 @@ from azr.cli.main import dispatch
 from azr.cli.options import knob_options, load_recipe
 from azr.config import Config
 from azr.config_tree import leaves
-from azr.records import Judgement, Reason
+from azr.records import REASONS, Judgement
 from azr.runs.sample_file import FIELDS, SCHEMA
 from playground.azr_coder7b_ppo import config as coder7b
 from tools import docs
@@ -82,7 +82,7 @@ def names_in(page: str, heading: str) -> list[str]:
 def test_the_tables_of_a_rollout_line_and_of_reasons_are_those_of_the_code():
     listed = names_in("observability.md", f"### A line of a rollout file, version {SCHEMA}")
     assert listed == sorted([*FIELDS, *(f"judgement.{each.name}" for each in fields(Judgement))])
-    assert names_in("observability.md", "## Malformed and ungraded") == sorted(Reason)
+    assert names_in("observability.md", "## Malformed and ungraded") == sorted(REASONS)
 
 
 def cluster_commands() -> list[list[str]]:

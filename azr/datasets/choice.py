@@ -15,7 +15,6 @@ from azr.errors import UserError
 from azr.evaluation.graders import check_graders
 from azr.evaluation.suites import hash_of
 from azr.prompts.codec import PromptCodec
-from azr.records import Reason
 from azr.tasks.prompts import THINK, THOUGHT
 
 FORMS_CHECKED = 200
@@ -84,7 +83,7 @@ def _misfits(traced: Sequence[DataRow], config: Config, codec: PromptCodec) -> d
         prompt = codec.decode(codec.converse(row.turns)[0])
         for trace in row.traces:
             parts = (graded_part(each.name, prompt, trace, form) for each in row.graders)
-            if (reason := next((part for part in parts if isinstance(part, Reason)), None)) is not None:
+            if reason := next((reason for _, reason in parts if reason), None):
                 reasons[reason.replace("_", " ")] += 1
     count = sum(reasons.values())
     why = ", ".join(f"{of_one} {reason}" for reason, of_one in reasons.most_common())

@@ -24,17 +24,17 @@ from azr.tasks.prompts import ResponseFormat, answer_part
 
 PREFIX_START = 0.8
 """First share of a linear schedule, as in LUFFY."""
-DETAILS: dict[str, str] = {
-    Reason.UNCLOSED_THINKING: "the thinking is not closed, or not just once",
-    Reason.NO_ANSWER: "no answer was found",
-    Reason.TWO_ANSWERS: "there is more than one answer part",
-    Reason.MISPLACED_ANSWER: "text stands between the thinking and the answer",
-    Reason.NO_BLOCK: "no block of code was found",
-    Reason.NO_BOX: "the answer has no box",
-    Reason.UNREADABLE: "the answer cannot be read as what was asked for",
-    Reason.LOST: "the executor lost the call",
-    Reason.NO_GOLD: "the reference solution fails",
-    Reason.GRADER_FAILED: "the grader failed over it, or took too long",
+DETAILS: dict[Reason, str] = {
+    "unclosed_thinking": "the thinking is not closed, or not just once",
+    "no_answer": "no answer was found",
+    "two_answers": "there is more than one answer part",
+    "misplaced_answer": "text stands between the thinking and the answer",
+    "no_block": "no block of code was found",
+    "no_box": "the answer has no box",
+    "unreadable": "the answer cannot be read as what was asked for",
+    "lost": "the executor lost the call",
+    "no_gold": "the reference solution fails",
+    "grader_failed": "the grader failed over it, or took too long",
 }
 """Sentences for reasons to which a grader adds none."""
 
@@ -192,21 +192,21 @@ async def grade(
 async def _grade_by(
     grader: RowGrader, prompt: str, response: str, graders: Mapping[GraderName, Grader], form: ResponseFormat
 ) -> Judgement:
-    part = graded_part(grader.name, prompt, response, form)
-    if isinstance(part, Reason):
-        return Judgement(verdict=Verdict.MALFORMED, reason=part)
+    part, reason = graded_part(grader.name, prompt, response, form)
+    if reason:
+        return Judgement(verdict=Verdict.MALFORMED, reason=reason)
     return await graders[grader.name].grade(grader.question, part)
 
 
-def graded_part(grader: GraderName, prompt: str, response: str, form: ResponseFormat) -> str | Reason:
-    """Return what a grader gets of a response, or why it gets nothing. A user's own gets all of it: what it pays for is
-    its own rule."""
+def graded_part(grader: GraderName, prompt: str, response: str, form: ResponseFormat) -> tuple[str, Reason]:
+    """Return what a grader gets of a response, or why it gets nothing, as `answer_part`. A user's own gets all of it:
+    what it pays for is its own rule."""
     if is_own(grader):
-        return response
-    part = answer_part(response, prompt, form)
-    if not isinstance(part, Reason) and grader == "math" and form != "thought" and not boxes(part):
-        return Reason.NO_BOX
-    return part
+        return response, ""
+    part, reason = answer_part(response, prompt, form)
+    if not reason and grader == "math" and form != "thought" and not boxes(part):
+        return "", "no_box"
+    return part, reason
 
 
 def _combined(graders: tuple[RowGrader, ...], found: list[Judgement]) -> Judgement:

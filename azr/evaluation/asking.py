@@ -18,7 +18,7 @@ from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Grader, Question
 from azr.prompts.codec import PromptCodec
-from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Reason, Sample, Task
+from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Sample, Task
 from azr.tasks.abduction import Abduction
 from azr.tasks.base import Verdict
 from azr.tasks.deduction import Deduction
@@ -109,10 +109,10 @@ def question_problem(question: Question, prompt: PromptIds, codec: PromptCodec, 
         if codec.template is None or shown:
             sections = codec.parse_response(completion)
             if sections is None:
-                return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
+                return Judgement(verdict=Verdict.MALFORMED, reason="no_block")
             if isinstance(question.gold, ProgramValue):
                 if [section.label for section in sections] != [question.gold.asked]:
-                    return Judgement(verdict=Verdict.MALFORMED, reason=Reason.MISSING_BLOCK)
+                    return Judgement(verdict=Verdict.MALFORMED, reason="missing_block")
                 text = f"```\n{sections[0].text}\n```"
         judgement = await grader.grade(question, text)
         if judgement.verdict == Verdict.WRONG and not judgement.detail and (right := right_answer(question.gold)):

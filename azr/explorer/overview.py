@@ -16,7 +16,7 @@ from markupsafe import Markup
 from azr.explorer import queries
 from azr.explorer.queries import TaskFilter
 from azr.explorer.site import Links, Series, ShownRun, chart, number, render
-from azr.records import ROLES, Reason, Role
+from azr.records import REASONS, ROLES, Role
 from azr.tasks.base import RejectReason
 
 EVAL = "eval/"
@@ -225,7 +225,7 @@ def _by_kind(runs: Sequence[tuple[str, StepNumbers]], ending: str) -> list[Serie
 
 def _by_reason(steps: StepNumbers, role: Role) -> dict[str, list[tuple[float, float]]]:
     """Return counts of a role's malformed and ungraded responses of all kinds over the steps, by reason."""
-    counts: dict[str, dict[int, float]] = {reason: {} for reason in Reason}
+    counts: dict[str, dict[int, float]] = {reason: {} for reason in REASONS}
     for step in steps:
         for name, value in step.items():
             _, _, rest = name.partition(f"/{role}/")

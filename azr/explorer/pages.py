@@ -12,7 +12,7 @@ from azr.explorer.index import RunIndex, SampleRow
 from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.explorer.site import BadAddress, Links, Series, Values, chart, choice, decimal, lineage_chart, render, whole
-from azr.records import Reason, Sample, Used
+from azr.records import REASONS, Sample, Used
 
 LIMIT = 50
 """Rows of a page."""
@@ -80,7 +80,7 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
     wanted = SampleFilter(
         step=at, role=choice(values, "role", ["", "proposer", "solver"], ""), kind=choice(values, "kind", kinds, ""),
         verdict=values.get("verdict", ""), used=choice(values, "used", uses, ""),
-        reason=choice(values, "reason", ["", *Reason, queries.NO_REASON], ""),
+        reason=choice(values, "reason", ["", *REASONS, queries.NO_REASON], ""),
         order=choice(values, "order", [*queries.SAMPLE_ORDERS], "step"), offset=whole(values, "offset") or 0,
         limit=LIMIT,
     )  # fmt: skip

@@ -215,12 +215,11 @@ class PromptCodec:
     def unread_reason(self, completion: Completion) -> Reason:
         """Return why `parse_response` finds no sections in a response."""
         if completion.finish_reason != "stop":
-            return Reason.CUT_OFF
+            return "cut_off"
         if self.template is None or self.continues_examples:
-            return Reason.NO_BLOCK
+            return "no_block"
         prompt = self.decode(completion.prompt_ids)
-        part = answer_part(self.response_text(completion), prompt, self._format.response_format)
-        return part if isinstance(part, Reason) else Reason.NO_BLOCK
+        return answer_part(self.response_text(completion), prompt, self._format.response_format)[1] or "no_block"
 
     def has_control_tokens(self, task: Task) -> bool:
         """Whether a text of the task would become control tokens in a prompt, such as a string ``'<|im_end|>'``."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from azr.errors import RunEnded
-from azr.records import ROLES, Reason, Role, Sample
+from azr.records import ROLES, Role, Sample
 from azr.runs.metrics import malformed_share, sampled
 from azr.runs.sample_file import Decode
 
@@ -161,7 +161,7 @@ class MalformedAlarm:
 
 def _reason(malformed: Sample) -> str:
     if malformed.finish_reason == "length":
-        return Reason.CUT_OFF
+        return "cut_off"
     return (malformed.judgement.reason if malformed.judgement is not None else "") or "of no recorded reason"
 
 

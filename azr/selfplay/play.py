@@ -23,7 +23,7 @@ from azr.answering import GIVEN_UP, answer, given_up, task_problem
 from azr.concurrency import Phase, stable_seed, task_group
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, Judgement, Reason, Sample, Task
+from azr.records import Completion, Judgement, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem
 from azr.selfplay.proposer import draw_references, validate
@@ -195,7 +195,7 @@ class SelfPlayStep:
             )
         completion = completions[0] if completions else given_up(prompt)
         outcome: Task | RejectReason = RejectReason.LOST
-        judgement = Judgement(verdict=RejectReason.LOST, detail=GIVEN_UP, reason=Reason.GIVEN_UP)
+        judgement = Judgement(verdict=RejectReason.LOST, detail=GIVEN_UP, reason="given_up")
         if completion.finish_reason != "given_up":
             with self.phase("validate"):
                 outcome, judgement = await validate(
@@ -224,7 +224,7 @@ class SelfPlayStep:
             else:
                 outcome = RejectReason.LOST
                 detail = "no attempt at it could be graded"
-                judgement = replace(judgement, verdict=outcome, detail=detail, reason=Reason.ATTEMPTS_UNGRADED)
+                judgement = replace(judgement, verdict=outcome, detail=detail, reason="attempts_ungraded")
         first = item.index - item.index % self.config.selfplay.proposals_per_prompt  # of those with the same prompt
         sample = Sample(
             completion=completion,

@@ -52,7 +52,7 @@ def explain_answer(verdict: Verdict, task: Task, completion: Completion, section
 def unreadable_reason(sections: Sequence[Section], asked: Sequence[Section]) -> Reason:
     """Return why the sections of a response are not what was asked for; ``asked``: those of a well-formed one."""
     found = {section.label for section in sections}
-    return Reason.UNREADABLE if found >= {section.label for section in asked} else Reason.MISSING_BLOCK
+    return "unreadable" if found >= {section.label for section in asked} else "missing_block"
 
 
 def _malformed(completion: Completion, sections: Sections, last_run: LastRun) -> str:

@@ -169,8 +169,8 @@ class ChatFormat:
         )
 
 
-def answer_part(response: str, prompt: str, form: ResponseFormat) -> str | Reason:
-    """Return the text in which an answer counts, or why there is none.
+def answer_part(response: str, prompt: str, form: ResponseFormat) -> tuple[str, Reason]:
+    """Return the text in which an answer counts and an empty reason, or an empty text and why there is none.
 
     ``strict``: the text after the thinking, or in the one answer part right after it, as far as the prompt speaks of
     thinking and of answer tags. ``answer``: the last answer part if the prompt speaks of one, wherever it is.
@@ -180,17 +180,17 @@ def answer_part(response: str, prompt: str, form: ResponseFormat) -> str | Reaso
     """
     has_answer = _ANSWER in prompt and _ANSWERED in prompt
     if form == "answer":
-        return _last_part(response) if has_answer else response.rpartition(THOUGHT)[2]
+        return _last_part(response) if has_answer else (response.rpartition(THOUGHT)[2], "")
     thought, closed, rest = response.partition(THOUGHT)
     if not closed:
         if form == "thought" or THINK in thought or _asks_for_thinking(prompt):
-            return Reason.UNCLOSED_THINKING
+            return "", "unclosed_thinking"
         rest = response
     if form == "thought":
-        return rest
+        return rest, ""
     if THINK in rest or THOUGHT in rest:
-        return Reason.UNCLOSED_THINKING
-    return _only_part(rest, right_away=bool(closed)) if has_answer else rest
+        return "", "unclosed_thinking"
+    return _only_part(rest, right_away=bool(closed)) if has_answer else (rest, "")
 
 
 def _asks_for_thinking(prompt: str) -> bool:
@@ -199,20 +199,20 @@ def _asks_for_thinking(prompt: str) -> bool:
     return end.endswith(THINK) or (THINK in prompt and THOUGHT in prompt and not end.endswith(THOUGHT))
 
 
-def _last_part(response: str) -> str | Reason:
+def _last_part(response: str) -> tuple[str, Reason]:
     before, closed, _ = response.rpartition(_ANSWERED)
     _, opened, part = (before if closed else response).rpartition(_ANSWER)  # the end of the turn ends it, too
-    return part if opened else Reason.NO_ANSWER
+    return (part, "") if opened else ("", "no_answer")
 
 
-def _only_part(rest: str, *, right_away: bool) -> str | Reason:
+def _only_part(rest: str, *, right_away: bool) -> tuple[str, Reason]:
     before, opened, after = rest.partition(_ANSWER)
     part, closed, after = after.partition(_ANSWERED)
     if not (opened and closed):
-        return Reason.NO_ANSWER
+        return "", "no_answer"
     if _ANSWER in part or _ANSWER in after:
-        return Reason.TWO_ANSWERS
-    return Reason.MISPLACED_ANSWER if right_away and before.strip() else part
+        return "", "two_answers"
+    return ("", "misplaced_answer") if right_away and before.strip() else (part, "")
 
 
 class CompletionFormat:

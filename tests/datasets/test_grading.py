@@ -12,7 +12,7 @@ from azr.datasets.rows import DataRow, read_row
 from azr.evaluation.graders.choice import ChoiceGrader
 from azr.evaluation.graders.maths import MathGrader
 from azr.evaluation.question import Grader, Question
-from azr.records import Judgement, Reason
+from azr.records import REASONS, Judgement
 from azr.selfplay.rewards import solver_reward
 from azr.tasks.base import Verdict
 from azr.tasks.prompts import ResponseFormat
@@ -63,7 +63,7 @@ async def test_a_number_without_a_box_is_paid_by_no_rule_that_asks_for_one(grade
     for text in GUESSES:
         for shown in (text, f"a</think>{text}", f"a</think><answer>{text}</answer>", f"<answer>{text}</answer>"):
             for form in ("strict", "answer"):
-                assert await verdict(graders, prompt, shown, form) in {*Reason}, (shown, form)
+                assert await verdict(graders, prompt, shown, form) in {*REASONS}, (shown, form)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -72,19 +72,19 @@ async def test_a_number_without_a_box_is_paid_by_no_rule_that_asks_for_one(grade
     [
         (TAGS, r"3, 4</think><answer>\boxed{7}</answer>", RIGHT, RIGHT, RIGHT),
         (TAGS, r"3, 4</think> <answer>It is \boxed{8}.</answer>", WRONG, WRONG, WRONG),
-        (TAGS, r"\boxed{7}", Reason.UNCLOSED_THINKING, Reason.NO_ANSWER, Reason.UNCLOSED_THINKING),
-        (TAGS, r"a</think>\boxed{7}", Reason.NO_ANSWER, Reason.NO_ANSWER, RIGHT),
-        (TAGS, r"\boxed{7}</think><answer>7</answer>", Reason.NO_BOX, Reason.NO_BOX, RIGHT),
-        (TAGS, r"a <answer>\boxed{7}</answer>", Reason.UNCLOSED_THINKING, RIGHT, Reason.UNCLOSED_THINKING),
-        (TAGS, r"a</think><answer>\boxed{7</answer>", Reason.NO_BOX, Reason.NO_BOX, RIGHT),
-        (TAGS, r"a</think><answer>\boxed{5}</answer> or <answer>\boxed{7}</answer>", Reason.TWO_ANSWERS, RIGHT, RIGHT),
+        (TAGS, r"\boxed{7}", "unclosed_thinking", "no_answer", "unclosed_thinking"),
+        (TAGS, r"a</think>\boxed{7}", "no_answer", "no_answer", RIGHT),
+        (TAGS, r"\boxed{7}</think><answer>7</answer>", "no_box", "no_box", RIGHT),
+        (TAGS, r"a <answer>\boxed{7}</answer>", "unclosed_thinking", RIGHT, "unclosed_thinking"),
+        (TAGS, r"a</think><answer>\boxed{7</answer>", "no_box", "no_box", RIGHT),
+        (TAGS, r"a</think><answer>\boxed{5}</answer> or <answer>\boxed{7}</answer>", "two_answers", RIGHT, RIGHT),
         (OPENED, r"3, 4</think>\boxed{7}", RIGHT, RIGHT, RIGHT),
-        (OPENED, r"\boxed{7}", Reason.UNCLOSED_THINKING, RIGHT, Reason.UNCLOSED_THINKING),
-        (OPENED, "still thinking 7", Reason.UNCLOSED_THINKING, Reason.NO_BOX, Reason.UNCLOSED_THINKING),
-        (OPENED, "a</think> page 7", Reason.NO_BOX, Reason.NO_BOX, RIGHT),
-        (PLAIN, r"\boxed{12} no wait, \boxed{7}", RIGHT, RIGHT, Reason.UNCLOSED_THINKING),
-        (PLAIN, r"\boxed{7} or \boxed{12}", WRONG, WRONG, Reason.UNCLOSED_THINKING),
-        (PLAIN, r"\boxed{}", Reason.NO_ANSWER, Reason.NO_ANSWER, Reason.UNCLOSED_THINKING),
+        (OPENED, r"\boxed{7}", "unclosed_thinking", RIGHT, "unclosed_thinking"),
+        (OPENED, "still thinking 7", "unclosed_thinking", "no_box", "unclosed_thinking"),
+        (OPENED, "a</think> page 7", "no_box", "no_box", RIGHT),
+        (PLAIN, r"\boxed{12} no wait, \boxed{7}", RIGHT, RIGHT, "unclosed_thinking"),
+        (PLAIN, r"\boxed{7} or \boxed{12}", WRONG, WRONG, "unclosed_thinking"),
+        (PLAIN, r"\boxed{}", "no_answer", "no_answer", "unclosed_thinking"),
     ],
 )
 async def test_each_rule_pays_its_own_form(graders, prompt, response, strict, answer, thought):
@@ -125,14 +125,14 @@ async def test_several_graders_weigh_and_each_is_a_part() -> None:
 
 
 async def test_what_one_of_several_cannot_read_or_grade_is_not_paid() -> None:
-    right, none = Judgement(verdict=RIGHT), Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER)
-    failed = Judgement(verdict=Verdict.UNGRADED, reason=Reason.GRADER_FAILED)
+    right, none = Judgement(verdict=RIGHT), Judgement(verdict=Verdict.MALFORMED, reason="no_answer")
+    failed = Judgement(verdict=Verdict.UNGRADED, reason="grader_failed")
     assert (await several({"math": 1, "own": 9}, math=none, own=right)).verdict == Verdict.MALFORMED
     said = await several({"math": 1, "own": 1}, math=none, own=failed)
-    assert (said.verdict, said.reason) == (Verdict.UNGRADED, Reason.GRADER_FAILED) and said.detail
+    assert (said.verdict, said.reason) == (Verdict.UNGRADED, "grader_failed") and said.detail
     both = row(grader={"math": 1, "choice": 1}, answer="B", options=["x", "y"])
     said = await grade(both, PLAIN, "B", {"choice": ChoiceGrader()}, "strict")
-    assert said.reason == Reason.NO_BOX
+    assert said.reason == "no_box"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from azr.errors import UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import AnswerExecutor
 from azr.prompts.codec import PromptCodec
-from azr.records import NO_ROWS_TAKEN, Completion, Judgement, Reason, RowsLeft, Sample
+from azr.records import NO_ROWS_TAKEN, Completion, Judgement, RowsLeft, Sample
 from azr.runs.metrics import malformed_share, sampled_tokens
 from azr.selfplay.play import StepResult
 from azr.selfplay.rewards import can_teach
@@ -124,7 +124,7 @@ async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, 
         assert [each.reward for each in cut_off] == [-0.25]
         assert cut_off[0].judgement.detail.startswith("cut off after")
         reasons = {each.judgement.reason for each in group if each.verdict == "malformed"}
-        assert reasons == {Reason.UNCLOSED_THINKING, Reason.CUT_OFF}
+        assert reasons == {"unclosed_thinking", "cut_off"}
     assert malformed_share(played.samples, "solver") == 0.5
     assert {each.group.split(":")[1] for each in again.samples} == {"1"}, "another epoch makes other groups"
 

@@ -15,7 +15,7 @@ from azr.explorer.evaluations import read_side
 from azr.explorer.index import MAX_KEPT, NAME, RunIndex
 from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
-from azr.records import Judgement, Reason
+from azr.records import Judgement
 from azr.tasks.base import Verdict
 from tests.evaluation.written import FORMER, answers_to, protocol, write_evaluation, write_former
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
@@ -173,12 +173,12 @@ def test_malformed_and_ungraded_samples_are_counted_by_reason_and_found_by_it(tm
         return Judgement(verdict=verdict, reason=reason)
 
     run.step(1, [
-        *(answer("a", judgement=judged("malformed", Reason.NO_BOX)) for _ in range(3)),
-        answer("a", judgement=judged("malformed", Reason.CUT_OFF)),
-        answer("a", judgement=judged("ungraded", Reason.GRADER_FAILED)),
+        *(answer("a", judgement=judged("malformed", "no_box")) for _ in range(3)),
+        answer("a", judgement=judged("malformed", "cut_off")),
+        answer("a", judgement=judged("ungraded", "grader_failed")),
         answer("a", judgement=judged("malformed")),  # of a former version
         answer("a", judgement=judged("wrong")),
-        proposal("b", judgement=judged("lost", Reason.LOST)),
+        proposal("b", judgement=judged("lost", "lost")),
         proposal("c", judgement=judged("duplicate")),
     ])  # fmt: skip
     index = opened(run)

@@ -13,7 +13,7 @@ from azr.explorer import server
 from azr.explorer.index import NAME
 from azr.explorer.server import BODIES, COMPARING, make_app, names_of
 from azr.explorer.single_file import report
-from azr.records import Judgement, Reason
+from azr.records import Judgement
 from tests.evaluation.written import write_evaluation
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, eval_answer, proposal, small_run, task
 
@@ -295,7 +295,7 @@ def test_a_duplicate_links_its_twin_and_a_step_tells_of_responses_that_were_give
 
 
 def test_a_step_and_the_overview_tell_why_responses_are_malformed(run: MadeRun) -> None:
-    boxless = Judgement(verdict="malformed", reason=Reason.NO_BOX)
+    boxless = Judgement(verdict="malformed", reason="no_box")
     run.step(
         3, [answer("7", kind="math", judgement=boxless), answer("8", kind="math")], math__solver__malformed__no_box=1
     )

@@ -1,12 +1,11 @@
 """The part of a response that counts: by the tags of which its prompt speaks and by `reward.format`."""
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from azr.records import Reason
 from azr.tasks.prompts import ChatFormat, ResponseFormat, answer_part
 
 TAGS = "Think between <think> and </think>, answer between <answer> and </answer>.\nUser: 3 + 4?\nAssistant: <think>"
@@ -16,6 +15,8 @@ PLAIN = "<|user|>3 + 4?<|assistant|>"
 CLOSED = "<|user|>3 + 4?<|assistant|><think>\n\n</think>\n\n"
 ONLY_ANSWER = "<|system|>Give the answer between <answer> and </answer>.<|user|>3 + 4?<|assistant|>"
 FORMS = get_args(ResponseFormat)
+UNCLOSED_THINKING, NO_ANSWER = ("", "unclosed_thinking"), ("", "no_answer")
+TWO_ANSWERS, MISPLACED_ANSWER = ("", "two_answers"), ("", "misplaced_answer")
 
 
 @pytest.mark.parametrize(
@@ -23,36 +24,35 @@ FORMS = get_args(ResponseFormat)
     [
         (TAGS, "3, 4: </think> <answer>7</answer>", "7", "7", " <answer>7</answer>"),
         (TAGS, "<think>again</think>\n<answer>7</answer>", "7", "7", "\n<answer>7</answer>"),
-        (TAGS, "3 + 4 = 7", Reason.UNCLOSED_THINKING, Reason.NO_ANSWER, Reason.UNCLOSED_THINKING),
-        (TAGS, "3 + 4 <answer>7</answer>", Reason.UNCLOSED_THINKING, "7", Reason.UNCLOSED_THINKING),
-        (TAGS, "3 + 4 </think> 7", Reason.NO_ANSWER, Reason.NO_ANSWER, " 7"),
-        (TAGS, "a</think><answer>7", Reason.NO_ANSWER, "7", "<answer>7"),
-        (TAGS, "a</think>so: <answer>7</answer>", Reason.MISPLACED_ANSWER, "7", "so: <answer>7</answer>"),
+        (TAGS, "3 + 4 = 7", UNCLOSED_THINKING, NO_ANSWER, UNCLOSED_THINKING),
+        (TAGS, "3 + 4 <answer>7</answer>", UNCLOSED_THINKING, "7", UNCLOSED_THINKING),
+        (TAGS, "3 + 4 </think> 7", NO_ANSWER, NO_ANSWER, " 7"),
+        (TAGS, "a</think><answer>7", NO_ANSWER, "7", "<answer>7"),
+        (TAGS, "a</think>so: <answer>7</answer>", MISPLACED_ANSWER, "7", "so: <answer>7</answer>"),
         (
             *(TAGS, "a</think><answer>5</answer> or <answer>7</answer>"),
-            *(Reason.TWO_ANSWERS, "7", "<answer>5</answer> or <answer>7</answer>"),
+            *(TWO_ANSWERS, "7", "<answer>5</answer> or <answer>7</answer>"),
         ),
-        (TAGS, "a</think><answer>5 <answer>7</answer>", Reason.TWO_ANSWERS, "7", "<answer>5 <answer>7</answer>"),
+        (TAGS, "a</think><answer>5 <answer>7</answer>", TWO_ANSWERS, "7", "<answer>5 <answer>7</answer>"),
         (
             *(TAGS, "a</think>b</think><answer>7</answer>"),
-            *(Reason.UNCLOSED_THINKING, "7", "b</think><answer>7</answer>"),
+            *(UNCLOSED_THINKING, "7", "b</think><answer>7</answer>"),
         ),
         (OPENED, "a</think>It is 7.", "It is 7.", "It is 7.", "It is 7."),
-        (OPENED, "It is 7.", Reason.UNCLOSED_THINKING, "It is 7.", Reason.UNCLOSED_THINKING),
+        (OPENED, "It is 7.", UNCLOSED_THINKING, "It is 7.", UNCLOSED_THINKING),
         (STATED, "<think>a</think>7", "7", "7", "7"),
-        (STATED, "It is 7.", Reason.UNCLOSED_THINKING, "It is 7.", Reason.UNCLOSED_THINKING),
-        (PLAIN, "It is 7.", "It is 7.", "It is 7.", Reason.UNCLOSED_THINKING),
-        (PLAIN, "<think>It is 7.", Reason.UNCLOSED_THINKING, "<think>It is 7.", Reason.UNCLOSED_THINKING),
+        (STATED, "It is 7.", UNCLOSED_THINKING, "It is 7.", UNCLOSED_THINKING),
+        (PLAIN, "It is 7.", "It is 7.", "It is 7.", UNCLOSED_THINKING),
+        (PLAIN, "<think>It is 7.", UNCLOSED_THINKING, "<think>It is 7.", UNCLOSED_THINKING),
         (PLAIN, "<think>a</think>7", "7", "7", "7"),
-        (CLOSED, "It is 7.", "It is 7.", "It is 7.", Reason.UNCLOSED_THINKING),
-        (ONLY_ANSWER, "3 + 4 is <answer>7</answer>.", "7", "7", Reason.UNCLOSED_THINKING),
-        (ONLY_ANSWER, "7", Reason.NO_ANSWER, Reason.NO_ANSWER, Reason.UNCLOSED_THINKING),
+        (CLOSED, "It is 7.", "It is 7.", "It is 7.", UNCLOSED_THINKING),
+        (ONLY_ANSWER, "3 + 4 is <answer>7</answer>.", "7", "7", UNCLOSED_THINKING),
+        (ONLY_ANSWER, "7", NO_ANSWER, NO_ANSWER, UNCLOSED_THINKING),
     ],
 )
-def test_what_counts(prompt: str, response: str, strict: str, answer: str, thought: str) -> None:
+def test_what_counts(prompt: str, response: str, strict: Any, answer: Any, thought: Any) -> None:
     found = [answer_part(response, prompt, form) for form in FORMS]
-    assert found == [strict, answer, thought]
-    assert list(map(type, found)) == list(map(type, (strict, answer, thought))), "a reason is no text that counts"
+    assert found == [each if isinstance(each, tuple) else (each, "") for each in (strict, answer, thought)]
 
 
 PIECES = st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", " ", "7", "no"]), max_size=12)
@@ -61,12 +61,12 @@ PIECES = st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>
 @given(PIECES, st.sampled_from([TAGS, OPENED, STATED, PLAIN, CLOSED, ONLY_ANSWER]))
 def test_strict_pays_nothing_that_the_other_rules_would_not_read(pieces: list[str], prompt: str) -> None:
     response = "".join(pieces)
-    strict = answer_part(response, prompt, "strict")
-    if isinstance(strict, Reason):
+    strict, reason = answer_part(response, prompt, "strict")
+    if reason:
         return
     assert "<think>" not in strict and "</think>" not in strict and strict in response
     for form in ("answer", "thought"):
-        other = answer_part(response, prompt, form)
+        other, _ = answer_part(response, prompt, form)
         assert strict in other or (form == "thought" and "</think>" not in response)
 
 
@@ -75,4 +75,4 @@ def test_what_self_play_reads_is_an_answer_part_of_rows_too(pieces: list[str], f
     # Its parser looks for blocks in the answer, so every answer tag gets one.
     response = "".join(pieces).replace("<answer>", "<answer>\n```output\n7\n```\n")
     if ChatFormat(str, response_format=form).parse(response) is not None:
-        assert not isinstance(answer_part(response, TAGS, form), Reason)
+        assert not answer_part(response, TAGS, form)[1]

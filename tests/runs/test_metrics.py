@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 
 from azr.monitoring.monitor import response_metrics
-from azr.records import Judgement, Reason, Role, Sample
+from azr.records import Judgement, Role, Sample
 from azr.runs.metrics import (
     PhaseClock,
     check_finite,
@@ -142,11 +142,11 @@ def test_malformed_shares_are_of_what_a_role_sampled() -> None:
 
 def test_malformed_and_ungraded_are_counted_by_reason_whatever_they_were_used_for() -> None:
     samples = [
-        sample("solver", "math", judgement=Judgement(verdict="malformed", reason=Reason.NO_BOX), used="unlearnable"),
-        sample("solver", "math", judgement=Judgement(verdict="malformed", reason=Reason.NO_BOX), used="stale"),
-        sample("solver", "math", judgement=Judgement(verdict="ungraded", reason=Reason.GRADER_FAILED), reward=None),
-        sample("solver", "math", judgement=Judgement(verdict="malformed", reason=Reason.CUT_OFF), trace_tokens=2),
-        sample("proposer", judgement=Judgement(verdict="lost", reason=Reason.LOST)),
+        sample("solver", "math", judgement=Judgement(verdict="malformed", reason="no_box"), used="unlearnable"),
+        sample("solver", "math", judgement=Judgement(verdict="malformed", reason="no_box"), used="stale"),
+        sample("solver", "math", judgement=Judgement(verdict="ungraded", reason="grader_failed"), reward=None),
+        sample("solver", "math", judgement=Judgement(verdict="malformed", reason="cut_off"), trace_tokens=2),
+        sample("proposer", judgement=Judgement(verdict="lost", reason="lost")),
         sample("proposer", judgement=Judgement(verdict="duplicate")),
         sample("solver", "math", judgement=None),
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from azr.errors import RunEnded
-from azr.records import Judgement, Reason, Role, Sample
+from azr.records import Judgement, Role, Sample
 from azr.runs.stop_signal import MalformedAlarm, StopRequested, StopSignal, shortened
 from tests.runs.factory import completion, sample
 
@@ -126,7 +126,7 @@ def bad(role: Role, text: str = "raw", cut_off: int = 0) -> list[Sample]:
 
 def responses(role: Role, verdicts: list[str], text: str = "raw", finish: str = "stop") -> list[Sample]:
     said = completion([*map(ord, text)], finish=finish)
-    judgements = [Judgement(verdict=each, reason=Reason.NO_BLOCK if each == "malformed" else "") for each in verdicts]
+    judgements = [Judgement(verdict=each, reason="no_block" if each == "malformed" else "") for each in verdicts]
     return [sample(role, completion=said, judgement=judgement) for judgement in judgements]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from azr.evaluation.graders.extraction import placed_boxes, reply
 from azr.evaluation.question import Question
-from azr.records import Judgement, Reason
+from azr.records import Judgement
 from azr.tasks.base import Verdict
 
 _OPEN = r"""[\s*_:$'"`‘’“”「『【<]{0,20}"""
@@ -54,7 +54,7 @@ class ChoiceGrader:
         gold: Choice = question.gold
         label = _label(reply(response), gold.labels)
         if label is None:
-            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER)
+            return Judgement(verdict=Verdict.MALFORMED, reason="no_answer")
         return Judgement(verdict=Verdict.RIGHT if label == gold.label else Verdict.WRONG, answer=(("answer", label),))
 
 

@@ -14,7 +14,7 @@ from azr.evaluation.graders import math_spelling
 from azr.evaluation.graders.extraction import final_answer
 from azr.evaluation.question import Question
 from azr.isolated import Late, Trouble, Workers
-from azr.records import Judgement, Reason
+from azr.records import Judgement
 from azr.tasks.base import Verdict
 
 TIME_LIMIT_S = 10.0
@@ -55,10 +55,10 @@ class MathGrader(AbstractAsyncContextManager["MathGrader"]):
         gold: MathGold = question.gold
         answer = final_answer(response)
         if answer is None:
-            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER)
+            return Judgement(verdict=Verdict.MALFORMED, reason="no_answer")
         said = await self.compare(gold.answers, answer, gold.tolerance)
         if said is None:
-            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),), reason=Reason.GRADER_FAILED)
+            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),), reason="grader_failed")
         verdict, parts = Verdict.RIGHT if said["right"] else Verdict.WRONG, dict[str, bool]()
         parts |= {"exact": said["exact"]} if gold.tolerance is not None else {}
         parts |= {"exact": said["exact"], "close": said["close"]} if gold.relative else {}

@@ -16,7 +16,7 @@ from typing import Any
 from azr.errors import UserError, did_you_mean
 from azr.evaluation.question import GRADERS, Question
 from azr.isolated import Ask, Nonsense, OwnFunctions, Trouble, serve
-from azr.records import Judgement, Reason
+from azr.records import Judgement
 from azr.registry import find_entry, import_own
 from azr.tasks.base import Verdict
 
@@ -81,10 +81,10 @@ class OwnGrader:
         try:
             said = await self._functions.call(named, message, costs="such answers are not trained on")
         except Trouble as trouble:
-            return Judgement(verdict=Verdict.UNGRADED, detail=f"{named} {trouble}", reason=Reason.GRADER_FAILED)
+            return Judgement(verdict=Verdict.UNGRADED, detail=f"{named} {trouble}", reason="grader_failed")
         score, parts = said[SCORE], said["parts"]
         if score is None:
-            return Judgement(verdict=Verdict.MALFORMED, parts=parts, reason=Reason.NO_ANSWER)
+            return Judgement(verdict=Verdict.MALFORMED, parts=parts, reason="no_answer")
         verdict = Verdict.RIGHT if score == 1 else Verdict.WRONG
         number = None if isinstance(score, bool) else score
         return Judgement(verdict=verdict, answer=(("answer", response),), parts=parts, score=number)

@@ -117,10 +117,10 @@ class ProgramGrader:
         else:
             answer = code_blocks.definition(response, gold.entry, begun=gold.begun)
         if answer is None:
-            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
+            return Judgement(verdict=Verdict.MALFORMED, reason="no_block")
         if isinstance(gold, Tests):
             verdict, failure = await self._run_script(gold, sandboxed.stdin_program(answer))
-            reason = Reason.LOST if verdict is Verdict.UNGRADED else ""
+            reason: Reason = "lost" if verdict is Verdict.UNGRADED else ""
             return Judgement(verdict=verdict, detail=failure, answer=(("answer", answer),), reason=reason)
         key = question.suite, question.id
         if key not in self._solved:
@@ -129,7 +129,7 @@ class ProgramGrader:
         prelude, source = assembled(gold, answer)
         ran = await self._run(gold, call_program(source, gold.entry, gold.recursion, prelude), solved)
         if ran is None:
-            reason = Reason.NO_GOLD if solved.expected is None else Reason.LOST
+            reason = "no_gold" if solved.expected is None else "lost"
             return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),), reason=reason)
         parts, failure = ran
         verdict = Verdict.WRONG if failure else Verdict.RIGHT

@@ -16,7 +16,7 @@ from azr.tasks.normalize import parse
 from azr.tasks.prompts import ChatFormat, CompactFormat
 from azr.tasks.registry import KINDS
 
-_REASONS = {Verdict.MALFORMED: Reason.UNREADABLE, Verdict.UNGRADED: Reason.LOST}
+_REASONS: dict[Verdict, Reason] = {Verdict.MALFORMED: "unreadable", Verdict.UNGRADED: "lost"}
 """Reasons of verdicts on what was read as an answer."""
 _TAKE = """
 nan, inf = float("nan"), float("inf")
@@ -46,7 +46,7 @@ class ValueGrader:
         text = stated_value(response, gold)
         if text is None:
             detail = f"states no {gold.asked}, or several"
-            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER, detail=detail)
+            return Judgement(verdict=Verdict.MALFORMED, reason="no_answer", detail=detail)
         verdict = await self._try_input(gold, text) if gold.asked == "input" else _compare(gold, text)
         return Judgement(verdict=verdict, answer=(("answer", text),), reason=_REASONS.get(verdict, ""))
 
@@ -93,7 +93,7 @@ class TaskGrader:
         if sections is None and not response.startswith("<|"):
             sections = ChatFormat(str, response_format="answer").parse(response)
         if sections is None:
-            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER)
+            return Judgement(verdict=Verdict.MALFORMED, reason="no_answer")
         verdict = await KINDS[task.kind].grade(task, sections, self.execute)
         answer = tuple((str(each.label), each.text) for each in sections)
         return Judgement(verdict=verdict, answer=answer, reason=_REASONS.get(verdict, ""))
