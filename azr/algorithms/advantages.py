@@ -22,24 +22,8 @@ DEVIATION_FLOOR = 1e-6
 """Added to GRPO's standard deviation."""
 
 
-Estimate = Callable[[Batch, Any], tuple[Tensor, Tensor]]
-"""From a batch and the estimator's options to advantages and returns per token, both float64 (R)."""
-
-ESTIMATORS: dict[type[Estimator], Estimate] = {}
-"""By the struct that holds the estimator's options in `azr.config`."""
 OWN_ESTIMATORS: dict[str, Callable[[Batch], Awaitable[Tensor | None]]] = {}
 """Estimators of plug-ins, by name: advantages, float32 (R); None if one fails."""
-
-
-def register(knobs: type[Estimator]) -> Callable[[Estimate], Estimate]:
-    """Decorator: register the function for an `algorithm.estimator` of this type."""
-
-    def add(estimate: Estimate) -> Estimate:
-        assert knobs not in ESTIMATORS
-        ESTIMATORS[knobs] = estimate
-        return estimate
-
-    return add
 
 
 def estimate_advantages(batch: Batch, estimator: Estimator) -> tuple[Tensor, Tensor]:
@@ -143,21 +127,18 @@ def _is_constant(x: Tensor, label: Tensor) -> Tensor:
     return (low_G == high_G)[label]
 
 
-@register(TRRPP)
 def trrpp(batch: Batch, knobs: TRRPP) -> tuple[Tensor, Tensor]:
     """Task-Relative REINFORCE++: returns whitened per (kind, role) (arXiv 2505.03335, eq. 8)."""
     advantages_R = whiten(batch.rewards_N, batch.kind_role_N, batch.lengths_N)
     return advantages_R, batch.rewards_N[batch.seq_index_R]
 
 
-@register(ReinforcePP)
 def reinforce_plus_plus(batch: Batch, knobs: ReinforcePP) -> tuple[Tensor, Tensor]:
     """REINFORCE++: returns whitened over the whole batch (arXiv 2501.03262)."""
     advantages_R = whiten(batch.rewards_N, torch.zeros_like(batch.kind_role_N), batch.lengths_N)
     return advantages_R, batch.rewards_N[batch.seq_index_R]
 
 
-@register(GAE)
 def gae(batch: Batch, knobs: GAE) -> tuple[Tensor, Tensor]:
     """Generalised advantages (arXiv 1506.02438, eq. 16), then centred per (kind, role) and divided by one deviation.
 
@@ -191,19 +172,27 @@ def _group_relative(batch: Batch, scale: Callable[[Tensor, Tensor], Tensor]) -> 
     return scores_N[batch.seq_index_R], rewards_N[batch.seq_index_R]
 
 
-@register(RLOO)
 def rloo(batch: Batch, knobs: RLOO) -> tuple[Tensor, Tensor]:
     """Reward minus the mean of the *other* members of its group (arXiv 2402.14740): n / (n - 1) times centred."""
     return _group_relative(batch, lambda _, size_G: size_G / (size_G - 1).clamp(min=1))
 
 
-@register(GRPO)
 def grpo(batch: Batch, knobs: GRPO) -> tuple[Tensor, Tensor]:
     """(reward - mean) / (unbiased deviation + 1e-6) in its group (arXiv 2402.03300)."""
     return _group_relative(batch, lambda variance_G, _: 1 / (variance_G.sqrt() + DEVIATION_FLOOR))
 
 
-@register(DrGRPO)
 def dr_grpo(batch: Batch, knobs: DrGRPO) -> tuple[Tensor, Tensor]:
     """Reward minus its group's mean (arXiv 2503.20783)."""
     return _group_relative(batch, lambda variance_G, _: torch.ones_like(variance_G))
+
+
+ESTIMATORS: dict[type[Estimator], Callable[[Batch, Any], tuple[Tensor, Tensor]]] = {
+    TRRPP: trrpp,
+    ReinforcePP: reinforce_plus_plus,
+    GAE: gae,
+    RLOO: rloo,
+    GRPO: grpo,
+    DrGRPO: dr_grpo,
+}
+"""From a batch and the estimator's options to advantages and returns per token, both float64 (R)."""
