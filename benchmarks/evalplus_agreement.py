@@ -89,7 +89,7 @@ async def recorded(questions: list[Question]) -> dict[str, dict[str, tuple[str, 
             gold: Calls = question.gold
             found[question.id] = dict(gold.cases)
             if gold.recorder:
-                ran = await calls(pool, call_program(gold.recorder, "record"), ("[]",))
+                ran = await calls(pool.execute, call_program(gold.recorder, "record"), ("[]",))
                 found[question.id] = {"base": tuple(ran.values[0])}
     return found
 

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -191,7 +192,8 @@ async def test_only_the_executors_that_the_graders_need_are_started():
 
     async with open_graders([SUITES["arc-c"].grader], tasks=refuse, answers=refuse) as graders:
         assert set(graders) == {"choice"}
-    async with open_graders([TASK], tasks=lambda: nullcontext(object()), answers=refuse) as graders:
+    tasks = SimpleNamespace(execute=None)
+    async with open_graders([TASK], tasks=lambda: nullcontext(tasks), answers=refuse) as graders:
         assert set(graders) == {TASK}
 
 

@@ -62,7 +62,7 @@ async def test_references_are_right_and_empty_answers_are_not(answers, name, who
 async def test_base_and_plus_are_apart(answers):
     cases = {"base": (case_text([1]),), "plus": (case_text([2]), case_text([3]))}
     gold = Calls(entry="f", cases=cases, reference="def f(x): return x * x")
-    grader = ProgramGrader(answers)
+    grader = ProgramGrader(answers.execute)
     for returned, base, plus in (("x", True, False), ("-x", False, False), ("x ** 2", True, True)):
         said = await grader.grade(question(gold), fenced(f"def f(x): return {returned}"))
         assert said.verdict is (Verdict.RIGHT if plus else Verdict.WRONG)
@@ -73,7 +73,7 @@ async def test_chosen_hashes_do_not_stop_the_comparison_of_sets(answers):
     row = function([3, 4], 1, judge="set")
     programs = ["def f(x): return [i * (2**61 - 1) for i in range(50_000)]", "def f(x): return [4, 3, 3]"]
     started = time.process_time()
-    said = await grade_all(ProgramGrader(answers), [(row, fenced(each)) for each in programs])
+    said = await grade_all(ProgramGrader(answers.execute), [(row, fenced(each)) for each in programs])
     assert [each.verdict for each in said] == [Verdict.WRONG, Verdict.RIGHT]
     assert time.process_time() - started < 2
 
@@ -96,7 +96,7 @@ NORMAL_PROGRAMS = {
 
 @pytest.mark.parametrize("name", NORMAL_PROGRAMS)
 async def test_answers_are_normal_programs(answers, name):
-    said = await ProgramGrader(answers).grade(function({1: 2, 5: 1}, [1, 1, 5]), fenced(NORMAL_PROGRAMS[name]))
+    said = await ProgramGrader(answers.execute).grade(function({1: 2, 5: 1}, [1, 1, 5]), fenced(NORMAL_PROGRAMS[name]))
     assert said.verdict is Verdict.RIGHT
 
 
@@ -162,7 +162,7 @@ STDIN_PROGRAMS = {
 async def test_programs_read_standard_input_as_they_like(answers, name):
     right, wrong = Tests(("3\n1 2 3\n", "1\n-4"), ("6\n", "-4.0\n")), Tests(("3\n1 2 3\n",), ("7\n",))
     for tests, verdict in ((right, Verdict.RIGHT), (wrong, Verdict.WRONG)):
-        said = await ProgramGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
+        said = await ProgramGrader(answers.execute).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
         assert said.verdict is verdict
 
 
@@ -176,7 +176,7 @@ FAILING = {
 
 @pytest.mark.parametrize("name", FAILING)
 async def test_programs_that_fail_elsewhere_fail_here(answers, name):
-    said = await ProgramGrader(answers).grade(question(Tests(("",), ("6\n",))), fenced(FAILING[name]))
+    said = await ProgramGrader(answers.execute).grade(question(Tests(("",), ("6\n",))), fenced(FAILING[name]))
     assert said.verdict is Verdict.WRONG
 
 
@@ -201,7 +201,7 @@ def f(attempt):
     except REFUSALS:
         return True
 """
-    ran = await calls(answers, call_program(source, "f"), [case_text([each]) for each in attempts])
+    ran = await calls(answers.execute, call_program(source, "f"), [case_text([each]) for each in attempts])
     assert ran.failure is None
     assert dict(zip(attempts, ran.values, strict=True)) == dict.fromkeys(attempts, True)
 
@@ -217,7 +217,7 @@ def f(name):
     except Exception:
         return False
 """
-    ran = await calls(answers, call_program(source, "f"), [case_text([name]) for name in names])
+    ran = await calls(answers.execute, call_program(source, "f"), [case_text([name]) for name in names])
     missing = {name for name, found in zip(names, ran.values, strict=True) if not found}
     assert {"numpy", "socket", "ctypes", "tkinter"} <= missing and len(missing) < 0.45 * len(names)
     needed = {"unittest", "doctest", "xml", "asyncio", "concurrent", "atexit", "fileinput", "pickle", "resource", "bz2"}
@@ -238,7 +238,7 @@ ROWS = [
 @pytest.mark.parametrize(("wanted", "expression", "right"), ROWS)
 async def test_rows_hold_what_json_can_say(answers, wanted, expression, right):
     asked = question(gold("calls", {"entry": "f", "inputs": [[1]], "outputs": [wanted]}))
-    said = await ProgramGrader(answers).grade(asked, fenced(f"def f(_):\n    return {expression}"))
+    said = await ProgramGrader(answers.execute).grade(asked, fenced(f"def f(_):\n    return {expression}"))
     assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
 
 
@@ -257,7 +257,7 @@ async def test_rows_hold_what_json_can_say(answers, wanted, expression, right):
 )
 async def test_rows_run_as_in_the_harnesses_of_benchmarks(answers, source):
     asked = question(gold("calls", {"entry": "down", "inputs": [[3000]], "outputs": [3000]}))
-    assert (await ProgramGrader(answers).grade(asked, fenced(source))).verdict is Verdict.RIGHT
+    assert (await ProgramGrader(answers.execute).grade(asked, fenced(source))).verdict is Verdict.RIGHT
 
 
 @pytest.mark.parametrize(
@@ -266,17 +266,17 @@ async def test_rows_run_as_in_the_harnesses_of_benchmarks(answers, source):
 async def test_what_a_question_defines_is_no_answer(answers, prelude):
     asked = function(2, 4, 6, entry="gcd", prelude=prelude)
     for source in ("x = 1", "print(gcd(4, 6))"):
-        assert (await ProgramGrader(answers).grade(asked, fenced(source))).verdict is Verdict.WRONG
-    said = await ProgramGrader(answers).grade(asked, fenced("def gcd(a, b):\n    return 2"))
+        assert (await ProgramGrader(answers.execute).grade(asked, fenced(source))).verdict is Verdict.WRONG
+    said = await ProgramGrader(answers.execute).grade(asked, fenced("def gcd(a, b):\n    return 2"))
     assert said.verdict is Verdict.RIGHT
 
 
 async def test_long_inputs_and_outputs_pass(answers):
     numbers = "\n".join(str(n) for n in range(150_000))
     tests = Tests((numbers,), (numbers,))
-    said = await ProgramGrader(answers).grade(question(tests), fenced("import sys\nprint(sys.stdin.read())"))
+    said = await ProgramGrader(answers.execute).grade(question(tests), fenced("import sys\nprint(sys.stdin.read())"))
     assert said.verdict is Verdict.RIGHT
-    said = await ProgramGrader(answers).grade(
+    said = await ProgramGrader(answers.execute).grade(
         function(list(range(100_000)), 100_000), fenced("def f(n): return list(range(n))")
     )
     assert said.verdict is Verdict.RIGHT
@@ -333,7 +333,7 @@ OF_A_SHAPE = [
 )
 async def test_values_are_compared_as_evalplus_does(answers, wanted, expression, right, atol):
     asked = function(wanted, atol=atol)
-    said = await ProgramGrader(answers).grade(asked, fenced(f"def f():\n    return {expression}"))
+    said = await ProgramGrader(answers.execute).grade(asked, fenced(f"def f():\n    return {expression}"))
     assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
 
 
@@ -350,7 +350,7 @@ async def test_special_judges(answers, judge, wanted, right, wrong):
     asked = function(wanted, *arguments, judge=judge, atol=1e-4 if judge in ("root", "surface") else 0.0)
     for expression, verdict in ((right, Verdict.RIGHT), (wrong, Verdict.WRONG)):
         if expression is not None:
-            said = await ProgramGrader(answers).grade(asked, fenced(f"def f(*_):\n    return {expression}"))
+            said = await ProgramGrader(answers.execute).grade(asked, fenced(f"def f(*_):\n    return {expression}"))
             assert said.verdict is verdict
 
 
@@ -377,7 +377,7 @@ async def test_no_forgery_is_right(way):
     asked = function(_SECRET, 1) if way == "calls" else question(Tests(("1\n",), (f"{_SECRET}\n",)))
     ending = "" if way == "calls" else "\nprint(f(1))"
     async with SandboxPool(config, answers=True) as pool:
-        grader = ProgramGrader(pool)
+        grader = ProgramGrader(pool.execute)
         pairs = [(asked, fenced(world.fill(attack.program, "mark") + ending)) for attack in HOSTILE]
         said = await grade_all(grader, [pair for hostile in pairs for pair in (hostile, (asked, honest))])
     assert len(HOSTILE) > 60
@@ -404,13 +404,13 @@ async def test_a_wrong_answer_says_which_test_failed_and_how(program, reason):
     gold = Calls(entry="f", cases=cases, expected={"base": (4,), "plus": (0,)})
     async with SandboxPool(ExecutorConfig(workers=1, wall_s=1.0), answers=True) as pool:
         asked = question(gold if "f(x)" in program else Tests(("7\n",), ("8",)))
-        said = await ProgramGrader(pool).grade(asked, fenced(program))
+        said = await ProgramGrader(pool.execute).grade(asked, fenced(program))
     assert (said.verdict, said.detail) == (Verdict.WRONG, reason)
 
 
 async def test_loops_are_wrong_and_block_nobody():
     async with SandboxPool(ExecutorConfig(workers=3, wall_s=1.0, memory_mb=256), answers=True) as pool:
-        grader = ProgramGrader(pool)
+        grader = ProgramGrader(pool.execute)
         cases = {"base": tuple(case_text([n]) for n in range(40))}
         asked = question(Calls(entry="f", cases=cases, expected={"base": tuple(range(40))}))
         started = time.monotonic()
@@ -434,21 +434,21 @@ async def test_what_the_executor_loses_is_ungraded():
     program = fenced("def f(): return 1")
     by_reference = question(Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 1"))
     value = question(ProgramValue("def f(x): return x", "input", "1", "1"))
-    said = [await ValueGrader(_Losing()).grade(value, "```input\n1\n```")]
+    said = [await ValueGrader(_Losing().execute).grade(value, "```input\n1\n```")]
     for asked in (function(1), by_reference, question(Tests(("",), ("1",)))):
-        said.append(await ProgramGrader(_Losing()).grade(asked, program))
+        said.append(await ProgramGrader(_Losing().execute).grade(asked, program))
     assert {each.verdict for each in said} == {Verdict.UNGRADED}
 
 
 async def test_a_reference_that_fails_leaves_its_question_ungraded(answers):
     gold = Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 1 / 0")
-    said = await ProgramGrader(answers).grade(question(gold), fenced("def f(): return 1"))
+    said = await ProgramGrader(answers.execute).grade(question(gold), fenced("def f(): return 1"))
     assert said.verdict is Verdict.UNGRADED
 
 
 async def test_calls_that_share_a_process_are_told_apart(answers):
     program = call_program("def f(x):\n    return 1 / x", "f")
-    ran = await calls(answers, program, [case_text([n]) for n in (1, 2, 0, 4)])
+    ran = await calls(answers.execute, program, [case_text([n]) for n in (1, 2, 0, 4)])
     assert (ran.values, ran.failure, ran.lost) == ((1.0, 0.5), "ZeroDivisionError", False)
 
 
@@ -496,7 +496,7 @@ NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
 async def test_any_input_that_leads_there_is_right_unless_it_searches_or_reaches_the_interpreter(
     answers, wanted, stated, verdicts
 ):
-    said = await ValueGrader(answers).grade(question(wanted), f"```input\n{stated}\n```")
+    said = await ValueGrader(answers.execute).grade(question(wanted), f"```input\n{stated}\n```")
     assert said.verdict in verdicts
 
 
@@ -514,7 +514,7 @@ OUTPUTS = [
 @pytest.mark.parametrize(("response", "verdict"), OUTPUTS)
 async def test_outputs_are_compared_as_plain_data(answers, response, verdict):
     gold = ProgramValue("def f(n):\n    return list(range(1, n + 1))", "output", "2", "[1, 2]")
-    assert (await ValueGrader(answers).grade(question(gold), response)).verdict is verdict
+    assert (await ValueGrader(answers.execute).grade(question(gold), response)).verdict is verdict
 
 
 @pytest.mark.parametrize("form", [CompactFormat(), ChatFormat(str)])
@@ -528,7 +528,7 @@ async def test_tasks_of_the_exam_are_graded_by_their_kind(tmp_path, form):
 
 
 async def test_one_reference_is_run_once(answers):
-    grader = ProgramGrader(answers)
+    grader = ProgramGrader(answers.execute)
     gold = Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 12345")
     before = answers.stats()["requests"]
     said = await asyncio.gather(*(grader.grade(question(gold), fenced(f"def f(): return {n}")) for n in range(5)))
