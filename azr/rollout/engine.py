@@ -21,9 +21,9 @@ import ray
 from transformers import AutoTokenizer
 
 from azr.cluster.placement import take_gpus
-from azr.cluster.push_host import on_this_node
 from azr.cluster.supervisor import TakesSharedCalls
 from azr.cluster.weight_buckets import WeightBucket
+from azr.cluster.weight_transfers import on_this_node
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType, network_environment
 from azr.prompts.token_text import table_decoder
