@@ -225,8 +225,8 @@ def _load(outbox: Outbox, bucket: WeightBucket | None, seconds: dict[str, float]
         if bucket is not None:
             outbox.loading = outbox.deliver(bucket)
         if late := _late(before, outbox.timeout_s):
-            late_names = ", ".join(late)
-            raise TimeoutError(f"the policy waited {outbox.timeout_s:g} s for {late_names} to load a weight bucket")
+            waited = f"the policy waited {outbox.timeout_s:g} s"
+            raise TimeoutError(f"{waited} for {', '.join(late)} to load a weight bucket")
         raise_failures(before)
     except Exception as error:
         return error

@@ -108,9 +108,8 @@ class _Handle(ctypes.Structure):
 class CudaBlock(Block):
     """GPU memory that other processes can map, or another process's block on the same GPU.
 
-    It comes from the CUDA runtime, for torch's allocator does not serve here. It may allocate from expandable segments,
-    which cannot be exported. It also waits until every reader has released the memory, which a killed reader never
-    does.
+    It is not from torch's allocator, which may use expandable segments, which cannot be exported, and which waits until
+    every reader has released the memory, as a killed one never does.
     """
 
     def __init__(self, nbytes: int, device: torch.device, handle: str | None = None) -> None:
@@ -246,8 +245,7 @@ class Group:
         self.communicator.broadcast(tensor, src=0, stream=stream)
         done = torch.cuda.Event()
         done.record(stream)
-        query: Callable[[], bool] = done.query
-        return query
+        return done.query
 
     def broadcast(self, tensor: torch.Tensor, timeout_s: float, what: str, answers: Mapping[ObjectRef, str]) -> None:
         """Broadcast from member 0 into the others' tensor. Leaves the group if that fails, see `wait_until`."""
@@ -330,8 +328,6 @@ class NcclOutbox(Group, Outbox):
 
 class NcclInbox(Group, Inbox):
     """Receiver: takes each bucket into its own memory."""
-
-    _timeout_s = 0.0
 
     def connect(self, info: Mapping[str, Any], parallel: Any) -> None:
         self.leave()
