@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architecture, check_targets
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
-from azr.cluster.weight_transfers import decide_push
+from azr.cluster.push_choice import decide_push
 from azr.config import TEMPLATES, Config, NoImportance
 from azr.datasets.preparing import rows_file
 from azr.datasets.rows import DataRow, read_rows

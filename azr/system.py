@@ -15,8 +15,8 @@ from azr.answering import Generate
 from azr.cluster.executor_actor import RemoteExecutor
 from azr.cluster.gpu_turns import GpuTurns, take_turns
 from azr.cluster.placement import Placement, place, start_ray
+from azr.cluster.push_choice import decide_push
 from azr.cluster.weight_sync import WeightSync
-from azr.cluster.weight_transfers import decide_push
 from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.evaluation.standalone import Evaluation

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 from azr.cli.run import parse
 from azr.cluster.placement import start_ray
-from azr.cluster.weight_transfers import TRANSFERS, make_outbox, refusal
+from azr.cluster.push_choice import TRANSFERS, refusal
+from azr.cluster.weight_transfers import make_outbox
 from azr.config import Config
 from azr.prepare import check
 from azr.prompts.codec import PromptCodec

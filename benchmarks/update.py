@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from azr.algorithms.packing import PackedBatch, pack
-from azr.cluster.weight_transfers import decide_push
+from azr.cluster.push_choice import decide_push
 from azr.config import AlgorithmConfig, Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.hardware import Device
 from azr.records import Completion

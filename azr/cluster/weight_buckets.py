@@ -7,7 +7,6 @@ address and content, each time a half of it is full; meanwhile the engines load 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -37,6 +36,10 @@ class TensorSlot:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+
+
+Part = list[tuple[TensorSlot, Tensor]]
+"""Tensors of a bucket and their slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ class Receiver:
     """Ray's id of its node."""
 
 
-class Outbox(ABC):
+class Outbox:
     """Sender in a rank: packs any number of versions into a block, whose halves buckets fill in turn.
 
     All ranks make one; those that send use it for every push.
@@ -147,6 +150,8 @@ class Outbox(ABC):
     block: Block | None = None
     bucket_nbytes = 0
     """Size of a half of the block."""
+    loading: Mapping[ObjectRef, str]
+    """Answers of the engines that load the newest bucket, with their names."""
 
     def __init__(self, device: torch.device = CPU, control: ProcessGroup | None = None, engine_gpus: int = 1) -> None:
         """`device`: the rank's. `control`: process group of all ranks on the host; None for a single rank.
@@ -154,15 +159,15 @@ class Outbox(ABC):
         self.device, self.control, self.engine_gpus = device, control, engine_gpus
         self.leads = control is None or control.rank() == 0
 
-    @abstractmethod
     def allocate(self, nbytes: int) -> Block:
         """Return memory that the receivers can reach; a collective if every rank sends."""
+        raise NotImplementedError
 
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver] = (), timeout_s: float = 0.0) -> Self:
         """Prepare a push, also after one that failed half-way; a collective if every rank sends. `bucket_nbytes`: at
         least that of the largest tensor. `timeout_s`: for what engines do with a bucket."""
         assert bucket_nbytes > 0, f"a bucket of {bucket_nbytes} bytes"
-        self.receivers, self.timeout_s = receivers, timeout_s
+        self.receivers, self.timeout_s, self.loading = receivers, timeout_s, {}
         if not self.keeps_block or self.bucket_nbytes < bucket_nbytes:
             self.close()  # after a failed push: its engines might still have been reading; those here now are not
             self.block = self.allocate(2 * _aligned(bucket_nbytes))
@@ -179,43 +184,39 @@ class Outbox(ABC):
         unique within a version. Only rank 0, which announces the buckets, computes digests.
         """
         assert self.block is not None, "the outbox is not open"
-        digest, filled = WeightDigest(full=full_check), None
-        for index, (slots, tensors) in enumerate(self._that_fit(groups)):
-            if filled is not None:
-                yield filled
-            start = index % 2 * self.bucket_nbytes
-            _fill(self.block.bytes[start:], slots, tensors)
-            filled = WeightBucket(
-                version, self.transfer, self.block.source, start, tuple(slots), "", full_check, index, last=False
+        digest, parts, index = WeightDigest(full=full_check), self._parts(groups), 0
+        part = next(parts, None)
+        assert part is not None, "no group of weights"
+        while part is not None:
+            start, slots = index % 2 * self.bucket_nbytes, tuple(slot for slot, _ in part)
+            bucket = WeightBucket(
+                version, self.transfer, self.block.source, start, slots, "", full_check, index, last=False
             )
+            region = bucket.region(self.block.bytes)
+            _fill(region, part)
             if self.leads:
-                digest.add(slots, filled.region(self.block.bytes))
-            filled = replace(filled, digest=digest.hexdigest())
-        assert filled is not None, "no group of weights"
-        yield replace(filled, last=True)
+                digest.add(slots, region)
+            part, index = next(parts, None), index + 1
+            yield replace(bucket, digest=digest.hexdigest(), last=part is None)
 
-    def _that_fit(
-        self, groups: Iterable[Iterable[tuple[str, Tensor]]]
-    ) -> Iterator[tuple[list[TensorSlot], list[Tensor]]]:
-        """Yield the tensors of each group in parts that fit a half, with their slots."""
+    def _parts(self, groups: Iterable[Iterable[tuple[str, Tensor]]]) -> Iterator[Part]:
+        """Yield the tensors of each group in parts that fit a half."""
         for group in groups:
-            slots: list[TensorSlot] = []
-            tensors: list[Tensor] = []
+            part: Part = []
             end = 0
             for name, tensor in group:
-                if slots and end + tensor.nbytes > self.bucket_nbytes:
-                    yield slots, tensors
-                    slots, tensors, end = [], [], 0
+                nbytes = _aligned(tensor.nbytes)
+                assert nbytes <= self.bucket_nbytes, f"{name} is larger than a bucket"
+                if part and end + nbytes > self.bucket_nbytes:
+                    yield part
+                    part, end = [], 0
                 dtype = str(tensor.dtype).removeprefix("torch.")
-                slots.append(TensorSlot(name, dtype, tuple(tensor.shape), end, tensor.nbytes))
-                tensors.append(tensor.detach())
-                end += _aligned(tensor.nbytes)
-                assert end <= self.bucket_nbytes, f"{name} is larger than a bucket"
-            yield slots, tensors
+                part.append((TensorSlot(name, dtype, tuple(tensor.shape), end, tensor.nbytes), tensor.detach()))
+                end += nbytes
+            yield part
 
     def meet(self) -> None:
         """Wait until every sending rank is here and its writes have reached its block."""
-        return None
 
     def deliver(self, bucket: WeightBucket) -> dict[ObjectRef, str]:
         """Rank 0: let every engine load the bucket. Returns their answers, with the engines' names."""
@@ -228,7 +229,7 @@ class Outbox(ABC):
         self.block, self.bucket_nbytes = None, 0
 
 
-class Inbox(ABC):
+class Inbox:
     """Receiver in a worker process."""
 
     def __init__(self, device: torch.device) -> None:
@@ -239,27 +240,26 @@ class Inbox(ABC):
         """Meet the sender before the first bucket. `parallel`: vLLM's ParallelConfig."""
         raise NotImplementedError(f"{type(self).__name__} needs no connection")
 
-    @abstractmethod
     def take(self, bucket: WeightBucket, *, keep: bool) -> Tensor:
         """Return the bucket's bytes, (N) uint8, on the device; to `keep`, or else valid as long as the bucket is.
 
         The device may still be copying: synchronise it before the bucket counts as loaded. Raises ValueError if the
         bucket cannot be reached from here.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release the sender's memory: the last bucket is loaded, or another update begins."""
-        return None
 
 
-def _fill(region: Tensor, slots: Sequence[TensorSlot], tensors: Sequence[Tensor]) -> None:
+def _fill(region: Tensor, part: Part) -> None:
     """Copy tensors into their slots, all at once."""
     # What a block held before is not in the digest, nor is it the same on all ranks.
-    gaps = [region[slot.offset + slot.nbytes : _aligned(slot.offset + slot.nbytes)] for slot in slots]
+    gaps = [region[slot.offset + slot.nbytes : _aligned(slot.offset + slot.nbytes)] for slot, _ in part]
     if gaps := [gap for gap in gaps if len(gap)]:
         torch._foreach_zero_(gaps)
-    if slots:
-        torch._foreach_copy_([_view(region, slot) for slot in slots], list(tensors))
+    if part:
+        torch._foreach_copy_([_view(region, slot) for slot, _ in part], [tensor for _, tensor in part])
 
 
 def _aligned(nbytes: int) -> int:

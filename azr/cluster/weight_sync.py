@@ -178,7 +178,7 @@ def send_weights(
     engines.
     """
     seconds, nbytes, started = dict.fromkeys(("gather", "pack", "load"), 0.0), 0, time.perf_counter()
-    load = _Loading(outbox, seconds)
+    failure: Exception | None = None  # engines are not called after one, but the ranks go on gathering together
     try:
         if not (outbox.leads or outbox.every_rank):
             return None
@@ -186,13 +186,14 @@ def send_weights(
         packed = outbox.pack(version, _timed(weights, "gather", seconds), full_check=full_check)
         for bucket in _timed(packed, "pack", seconds):
             outbox.meet()
-            load.next(bucket)
+            failure = failure or _load(outbox, bucket, seconds)
             outbox.meet()
             nbytes += bucket.nbytes
-        load.finish()
+        if failure := failure or _load(outbox, None, seconds):
+            _late(outbox.loading, min(timeout_s, SETTLE_S))
         outbox.meet()
-        if load.failure is not None:
-            raise load.failure
+        if failure is not None:
+            raise failure
         if not outbox.keeps_block:
             outbox.close()
     finally:
@@ -214,42 +215,30 @@ def _timed(items: Iterator[T], name: str, seconds: dict[str, float]) -> Iterator
     seconds[name] += time.perf_counter() - started
 
 
-class _Loading:
-    """Buckets that engines are loading, at most two at a time. Only rank 0 loads any."""
+def _load(outbox: Outbox, bucket: WeightBucket | None, seconds: dict[str, float]) -> Exception | None:
+    """Rank 0: let engines load the bucket, if it is one, and wait until they have loaded the one before. Returns the
+    first failure."""
+    if not outbox.leads:
+        return None
+    before, started = outbox.loading, time.perf_counter()
+    try:
+        if bucket is not None:
+            outbox.loading = outbox.deliver(bucket)
+        if late := _late(before, outbox.timeout_s):
+            waited = f"the policy waited {outbox.timeout_s:g} s"
+            raise TimeoutError(f"{waited} for {', '.join(late)} to load a weight bucket")
+        raise_failures(before)
+    except Exception as error:
+        return error
+    finally:
+        seconds["load"] += time.perf_counter() - started
+    return None
 
-    def __init__(self, outbox: Outbox, seconds: dict[str, float]) -> None:
-        self._outbox, self._seconds = outbox, seconds
-        self._answers: dict[ObjectRef, str] = {}
-        """Of the engines that load the newest bucket, with their names."""
-        self.failure: Exception | None = None
-        """First failure; engines are not called after it, but the ranks go on gathering together."""
 
-    def next(self, bucket: WeightBucket | None) -> None:
-        """Start loading this bucket, if it is one; returns when the previous one is loaded."""
-        if self.failure is not None or not self._outbox.leads:
-            return
-        before, started = self._answers, time.perf_counter()
-        try:
-            if bucket is not None:
-                self._answers = self._outbox.deliver(bucket)
-            if late := self._late(before, self._outbox.timeout_s):
-                limit = f"{self._outbox.timeout_s:g} s"
-                raise TimeoutError(f"the policy waited {limit} for {', '.join(late)} to load a weight bucket")
-            raise_failures(before)
-        except Exception as error:
-            self.failure = error
-        self._seconds["load"] += time.perf_counter() - started
-
-    def finish(self) -> None:
-        """Wait until the last bucket is loaded or, after a failure, until no engine loads any more."""
-        self.next(None)
-        if self.failure is not None:
-            self._late(self._answers, min(self._outbox.timeout_s, SETTLE_S))
-
-    def _late(self, answers: Mapping[ObjectRef, str], timeout_s: float) -> list[str]:
-        """Wait for the answers; return the names of the engines that are late."""
-        late = ray.wait(list(answers), num_returns=len(answers), timeout=timeout_s)[1] if answers else []
-        return [name for answer, name in answers.items() if answer in late]
+def _late(answers: Mapping[ObjectRef, str], timeout_s: float) -> list[str]:
+    """Wait for the answers; return the names of the engines that are late."""
+    late = ray.wait(list(answers), num_returns=len(answers), timeout=timeout_s)[1] if answers else []
+    return [name for answer, name in answers.items() if answer in late]
 
 
 def raise_failures(answered: Mapping[ObjectRef, str]) -> None:

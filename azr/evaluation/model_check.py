@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from azr.algorithms.attention import choose_attention
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import pack
-from azr.cluster.push_host import HostOutbox
+from azr.cluster.weight_transfers import HostOutbox
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES, RolloutConfig
 from azr.errors import UserError
 from azr.hardware import ComputeType, Device

@@ -21,9 +21,9 @@ import ray
 from transformers import AutoTokenizer
 
 from azr.cluster.placement import take_gpus
-from azr.cluster.push_host import on_this_node
 from azr.cluster.supervisor import TakesSharedCalls
 from azr.cluster.weight_buckets import WeightBucket
+from azr.cluster.weight_transfers import on_this_node
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType, network_environment
 from azr.prompts.token_text import table_decoder
@@ -35,7 +35,6 @@ from azr.rollout.vllm_adapter import (
     raise_if_dead,
     sample,
     start_vllm,
-    stop_vllm,
 )
 
 if TYPE_CHECKING:
@@ -414,4 +413,7 @@ class RolloutEngine(TakesSharedCalls):
     async def shutdown(self) -> None:
         """Stop the engine's processes."""
         engine, self._engine = self._engine, None
-        stop_vllm(engine)
+        if engine is not None:
+            engine.shutdown()
+            # vLLM's finaliser calls it again, and fails loudly when it only runs as the interpreter ends.
+            vars(engine)["shutdown"] = lambda timeout=None: None

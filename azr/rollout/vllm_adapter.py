@@ -48,6 +48,8 @@ async def start_vllm(
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from azr.rollout.weight_receiver import BACKEND, WeightReportExtension
+
     on_gpu = not current_platform.is_cpu()
     if not on_gpu and (problem := cpu_engine_problem()) is not None:
         raise UserError(f"{problem}.")
@@ -68,7 +70,8 @@ async def start_vllm(
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
         "worker_cls": "azr.rollout.measured_worker.MeasuredWorker",
-        **_weight_transfer_args(),
+        "weight_transfer_config": {"backend": BACKEND},
+        "worker_extension_cls": f"{WeightReportExtension.__module__}.{WeightReportExtension.__qualname__}",
         **(_gpu_args(rollout, dtype, deterministic) if on_gpu else {}),
     }
     assert ours.keys() <= TAKEN, "a user's options must not replace these"
@@ -165,14 +168,6 @@ async def describe_start(engine: AsyncLLM) -> EngineStart:
     return EngineStart(tokens, {phase: max(report[phase] for report in reports) for phase in reports[0]})
 
 
-def stop_vllm(engine: AsyncLLM | None) -> None:
-    """Stop the engine's processes."""
-    if engine is not None:
-        engine.shutdown()
-        # vLLM's finaliser calls it again, and fails loudly when it only runs as the interpreter ends.
-        vars(engine)["shutdown"] = lambda timeout=None: None
-
-
 def import_vllm(model_path: str) -> None:
     """Import it as this project needs it; takes many seconds and no GPU."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -195,13 +190,6 @@ def vllm_environment(model_path: str) -> dict[str, str]:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         **({"HF_HUB_OFFLINE": "1"} if Path(model_path).is_dir() else {}),
     }
-
-
-def _weight_transfer_args() -> dict[str, Any]:
-    from azr.rollout.weight_receiver import BACKEND, WeightReportExtension
-
-    extension = f"{WeightReportExtension.__module__}.{WeightReportExtension.__qualname__}"
-    return {"weight_transfer_config": {"backend": BACKEND}, "worker_extension_cls": extension}
 
 
 def _gpu_args(rollout: RolloutConfig, dtype: str, deterministic: bool) -> dict[str, Any]:
@@ -231,28 +219,6 @@ def cpu_choices(max_model_len: int) -> dict[str, Any]:
     }
 
 
-def sampling_params(
-    stops: Stops, *, max_tokens: int, temperature: float, seed: int | None, **others: Any
-) -> SamplingParams:
-    """Parameters for sampling from softmax(logits / temperature), untruncated; temperature 0 is greedy."""
-    from vllm import SamplingParams
-
-    return SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed,
-        top_p=1.0,
-        top_k=-1,
-        stop=list(stops.strings),
-        stop_token_ids=list(stops.token_ids),
-        # Text costs time, and is only needed to find stop strings, which may hold tags that are special tokens.
-        detokenize=bool(stops.strings),
-        skip_special_tokens=False,
-        include_stop_str_in_output=True,
-        **others,
-    )
-
-
 async def sample(
     llm: AsyncLLM,
     request_id: str,
@@ -266,22 +232,30 @@ async def sample(
     exclusive: bool,
     on_tokens: Callable[[Sequence[int]], None] | None = None,
 ) -> list[Completion]:
-    """Sample `n` responses from softmax(logits / temperature), untruncated.
+    """Sample `n` responses from softmax(logits / temperature), untruncated; temperature 0 is greedy.
 
     After `llm.abort(request_id)` unfinished responses are missing.
 
     `exclusive`: the engine runs no other request meanwhile; with a seed the responses are then bit-identical for equal
     arguments and weights. `on_tokens`: called with all tokens of the first response so far, if not exclusive.
     """
+    from vllm import SamplingParams
     from vllm.inputs import tokens_input
     from vllm.sampling_params import RequestOutputKind
 
-    params = sampling_params(
-        stops,
+    params = SamplingParams(
         n=n,
         max_tokens=max_tokens,
         temperature=temperature,
         seed=seed,
+        top_p=1.0,
+        top_k=-1,
+        stop=list(stops.strings),
+        stop_token_ids=list(stops.token_ids),
+        # Text costs time, and is only needed to find stop strings, which may hold tags that are special tokens.
+        detokenize=bool(stops.strings),
+        skip_special_tokens=False,
+        include_stop_str_in_output=True,
         # The sampled token's own logprob and no others, as plain lists.
         logprobs=0,
         flat_logprobs=True,
@@ -297,20 +271,16 @@ async def sample(
     return [_completion(prompt_ids, sampled) for sampled in output.outputs if sampled.finish_reason != "abort"]
 
 
-def finish_reason(sampled: CompletionOutput) -> FinishReason:
-    assert sampled.finish_reason in ("stop", "length"), sampled.finish_reason
-    return cast(FinishReason, sampled.finish_reason)
-
-
 def _completion(prompt_ids: npt.NDArray[np.int32], sampled: CompletionOutput) -> Completion:
     ids, logprobs, spans = sampled.token_ids, sampled.logprobs, sampled.weight_versions
     assert logprobs is not None and spans is not None, "both were asked for"
+    assert sampled.finish_reason in ("stop", "length"), sampled.finish_reason
     return Completion(
         prompt_ids=prompt_ids,
         response_ids=np.array(ids, np.int32),
         # The engine may have sampled tokens past a stop string; cut their logprobs.
         logprobs=np.array(logprobs.logprobs[: len(ids)], np.float32),
-        finish_reason=finish_reason(sampled),
+        finish_reason=cast(FinishReason, sampled.finish_reason),
         weight_versions=np.concatenate([np.full(each.end - each.start, int(each.version), np.int32) for each in spans]),
     )
 

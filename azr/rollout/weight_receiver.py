@@ -51,8 +51,8 @@ class CopyPlan(TorchDispatchMode):
             name: torch.empty(slot.shape, dtype=getattr(torch, slot.dtype), device="meta")
             for name, slot in sent.items()
         }
-        self._senders = {_memory(blank): name for name, blank in self.blanks.items()}
-        self._parameters = {_memory(parameter) for parameter in model.parameters()}
+        self._senders = {blank.untyped_storage(): name for name, blank in self.blanks.items()}
+        self._parameters = {parameter.untyped_storage() for parameter in model.parameters()}
         self._copies: dict[str, list[tuple[Tensor, tuple[int, ...], int]]] = {name: [] for name in sent}
         """By name: a part of a parameter, and stride and offset of the slice that fills it."""
         with self:
@@ -63,8 +63,9 @@ class CopyPlan(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.ops.aten.copy_.default and args[0].shape == args[1].shape:
             part, source = args[:2]
-            if _memory(part) in self._parameters and _memory(source) in self._senders:
-                self._copies[self._senders[_memory(source)]].append((part, source.stride(), source.storage_offset()))
+            sender = self._senders.get(source.untyped_storage())
+            if sender is not None and part.untyped_storage() in self._parameters:
+                self._copies[sender].append((part, source.stride(), source.storage_offset()))
                 return part
         if function.is_view or (function is torch.ops.aten.fill_.Scalar and not args[0].numel()):
             return function(*args, **(kwargs or {}))
@@ -87,10 +88,6 @@ class CopyPlan(TorchDispatchMode):
             torch._foreach_copy_([part for part, _ in pairs], [source for _, source in pairs])
 
 
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
 class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
     """Loads weights in checkpoint format (Hugging Face names).
 
@@ -99,6 +96,8 @@ class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
     """
 
     init_info_cls = update_info_cls = dict
+    _open = False
+    _plan: CopyPlan | None = None
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -108,15 +107,13 @@ class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
         self._names = {name: its for its in by_parameter.values() for name in its}
         """All names of a parameter, in the model's order, by each of them."""
         self._inboxes: dict[str, Inbox] = {}
-        self._open = False
-        self._plan: CopyPlan | None = None
         self._reset()
 
     def _reset(self) -> None:
         self._digest: WeightDigest | None = None
-        self._loaded: set[str] = set()
-        self._tied_done: set[str] = set()
         self._sent: dict[str, TensorSlot] = {}
+        self._passed_on: set[str] = set()
+        self._loaded: set[str] = set()
         self._missing: list[str] = []
 
     def _inbox(self, transfer: str) -> Inbox:
@@ -138,12 +135,6 @@ class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
         self._open = True
 
     def update_weights(self, update_info: Mapping[str, Any]) -> None:
-        """Load one bucket. The base class would also synchronise an accelerator, which a CPU build lacks."""
-        self.receive_weights(update_info)
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
-
-    def receive_weights(self, update_info: Mapping[str, Any]) -> None:
         """Load the ``bucket``, a `WeightBucket` in msgpack. Raises ValueError, before anything is loaded, if its bytes
         differ from the sent ones."""
         bucket = msgspec.msgpack.decode(update_info["bucket"], type=WeightBucket)
@@ -154,22 +145,26 @@ class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
         self._digest.add(bucket.slots, region)
         if self._digest.hexdigest() != bucket.digest:
             raise ValueError(f"weight bucket {bucket.index} of version {bucket.version} arrived damaged or out of turn")
-        received = bucket.tensors(region)
         self._sent |= {slot.name: slot for slot in bucket.slots}
+        received = bucket.tensors(region)
         if self._plan is not None:
             self._plan.load(received)
         else:
             self._loaded |= self.model.load_weights(self._under_all_names(received))
         if bucket.last:
             inbox.close()
+        if self.device.type != "cpu":  # the base class would synchronise without asking, which a CPU build cannot
+            torch.accelerator.synchronize(self.device)
 
-    def _under_all_names(self, received: Sequence[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    receive_weights = update_weights
+
+    def _under_all_names(self, received: Sequence[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor under all of its names: a parameter with several is sent once, and a tied output head may
         have a packed copy."""
         for name, tensor in received:
-            names = self._names.get(name, [name])
-            if names[0] not in self._tied_done:
-                self._tied_done |= {names[0]} if len(names) > 1 else set()
+            if name not in self._passed_on:
+                names = self._names.get(name, [name])
+                self._passed_on.update(names)
                 yield from ((its, tensor) for its in names)
 
     def finish_weight_update(self) -> None:
@@ -180,16 +175,13 @@ class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
         else:
             self._missing = sorted(self._names.keys() - self._loaded)
             finalize_layerwise_reload(self.model, self.model_config)
-            self._plan = None if self._missing else self._make_plan()
+            if not self._missing:
+                try:
+                    self._plan = CopyPlan(self.model, self._sent, self._names)
+                except Exception as error:  # the loader's too, which is not written for tensors without memory
+                    log.debug("weights go through vLLM's loader: %s", error)
         self._open = False
         self.shutdown()
-
-    def _make_plan(self) -> CopyPlan | None:
-        try:
-            return CopyPlan(self.model, self._sent, self._names)
-        except Exception as error:  # the loader's too, which is not written for tensors without memory
-            log.debug("weights go through vLLM's loader: %s", error)
-            return None
 
     def shutdown(self) -> None:
         """Release the senders' memory."""

@@ -17,12 +17,18 @@ import torch.distributed as dist
 from ray.actor import ActorHandle
 from torch import Tensor
 
-from azr.cluster.push_host import HostBlock, on_this_node
-from azr.cluster.push_ipc import IpcInbox, IpcOutbox
-from azr.cluster.push_nccl import Group, NcclInbox, NcclOutbox
 from azr.cluster.supervisor import SupervisedActor
 from azr.cluster.weight_buckets import Inbox, WeightBucket, WeightDigest
-from azr.cluster.weight_transfers import make_inbox
+from azr.cluster.weight_transfers import (
+    Group,
+    HostBlock,
+    IpcInbox,
+    IpcOutbox,
+    NcclInbox,
+    NcclOutbox,
+    make_inbox,
+    on_this_node,
+)
 
 
 def on_gpu(name: str) -> type[HostBlock]:

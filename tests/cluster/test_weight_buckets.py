@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from azr.cluster.push_host import HostInbox, HostOutbox
 from azr.cluster.weight_buckets import TensorSlot, WeightBucket, WeightDigest
+from azr.cluster.weight_transfers import HostInbox, HostOutbox
 
 MIB_OF_FLOATS = (1 << 20) // 4
 

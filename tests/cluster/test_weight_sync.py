@@ -11,10 +11,10 @@ import pytest_asyncio
 import ray
 import torch
 
-from azr.cluster.push_host import HostOutbox
 from azr.cluster.supervisor import ActorLost, SupervisedActor
 from azr.cluster.weight_buckets import Receiver
 from azr.cluster.weight_sync import WeightSync, send_weights
+from azr.cluster.weight_transfers import HostOutbox
 from tests.cluster.receiving_engine import GlooOutbox, ipc_outbox, start_receiver
 
 LIMIT_S = 60.0

@@ -11,9 +11,10 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import torch
 
-from azr.cluster import push_ipc, push_nccl
+from azr.cluster import weight_transfers
+from azr.cluster.push_choice import TRANSFERS, decide_push
 from azr.cluster.weight_buckets import Inbox, Outbox
-from azr.cluster.weight_transfers import TRANSFERS, decide_push, make_inbox, make_outbox
+from azr.cluster.weight_transfers import make_inbox, make_outbox
 from azr.config import ClusterConfig, Config, RolloutConfig, TrainConfig
 from azr.errors import UserError
 
@@ -66,17 +67,19 @@ def test_vllm_is_asked_for_a_group_with_the_right_members(monkeypatch: pytest.Mo
     inspect.signature(nccl_common.stateless_init_process_group).bind("a", 1, 0, 2, device=0)
     monkeypatch.setattr(nccl_common, "stateless_init_process_group", join)
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
-    push_nccl.Group.join("10.0.0.1", 1234, 5)
+    weight_transfers.Group.join("10.0.0.1", 1234, 5)
     second = SimpleNamespace(data_parallel_index=0, world_size=2, rank=1)
-    push_nccl.Group.join("10.0.0.1", 1234, 5, 3, second)
+    weight_transfers.Group.join("10.0.0.1", 1234, 5, 3, second)
     assert joined == [("10.0.0.1", 1234, 0, 5), ("10.0.0.1", 1234, 4, 5)]
     inspect.signature(PyNcclCommunicator.broadcast).bind(None, torch.ones(1), src=0, stream=None)
     inspect.signature(PyNcclCommunicator.destroy).bind(None)
 
 
 def test_a_handle_survives_as_text() -> None:
-    handle = push_ipc._Handle.from_buffer_copy(bytes(range(192, 256)))
-    assert bytes(push_ipc._Handle.from_buffer_copy(bytes.fromhex(bytes(handle).hex()))) == bytes(range(192, 256))
+    handle = weight_transfers._Handle.from_buffer_copy(bytes(range(192, 256)))
+    assert bytes(weight_transfers._Handle.from_buffer_copy(bytes.fromhex(bytes(handle).hex()))) == bytes(
+        range(192, 256)
+    )
 
 
 def test_the_runtimes_calls_take_as_many_arguments_as_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,12 +88,12 @@ def test_the_runtimes_calls_take_as_many_arguments_as_they_are_given(monkeypatch
 
     declared = {function.name: len(function.argtypes) for function in CudaRTLibrary.exported_functions}
     called: dict[str, int] = {}
-    monkeypatch.setattr(push_ipc, "_call", lambda function, *args: called.update({function: len(args)}))
-    monkeypatch.setattr(push_ipc, "_as_tensor", lambda pointer, nbytes, device: torch.empty(nbytes))
+    monkeypatch.setattr(weight_transfers, "_call", lambda function, *args: called.update({function: len(args)}))
+    monkeypatch.setattr(weight_transfers, "_as_tensor", lambda pointer, nbytes, device: torch.empty(nbytes))
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    block = push_ipc.CudaBlock(64, torch.device("cpu"))
-    push_ipc.CudaBlock(64, torch.device("cpu"), block.handle).close()
+    block = weight_transfers.CudaBlock(64, torch.device("cpu"))
+    weight_transfers.CudaBlock(64, torch.device("cpu"), block.handle).close()
     block.close()
     assert {name: count for name, count in called.items() if declared.get(name) != count} == {
         "cudaIpcCloseMemHandle": 1  # vLLM never closes one

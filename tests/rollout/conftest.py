@@ -12,7 +12,7 @@ import ray
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from azr.cluster.push_host import HostOutbox
+from azr.cluster.weight_transfers import HostOutbox
 from azr.config import RolloutConfig
 from azr.records import Completion, Stops
 from azr.rollout.engine import RolloutEngine

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from azr.cluster.push_host import HostOutbox
+from azr.cluster.weight_transfers import HostOutbox
 from tests.cluster.test_weight_buckets import Operations
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from ray.exceptions import RayTaskError
 
-from azr.cluster.push_host import HostOutbox
+from azr.cluster.weight_transfers import HostOutbox
 from azr.rollout.engine import RolloutEngine
 from tests.conftest import byte_tokenizer
 from tests.rollout.conftest import STOPS, NamedTensors, Served
