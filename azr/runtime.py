@@ -213,12 +213,29 @@ class Driver:
         done: int,
         elapsed_s: Callable[[], float],
     ) -> SelfPlayExperiment:
-        config, prepared = self._config, self._prepared
+        config, prepared, log_line = self._config, self._prepared, logger.progress.log
         buffer = _empty_buffer(prepared, config.kinds)
         buffer.restore(read_tasks(self._run.tasks))
         journal = Journal(system.engines)
         journal.read(self._store.path(done), done)
-        write = partial(self._save_checkpoint, trainers, logger, journal, data, elapsed_s)
+
+        async def save(step: int, staging: Staging) -> None:
+            """Write a checkpoint. Logs and weights must not change meanwhile."""
+            folder, deadline_s = staging.folder, config.timeout.train_s
+            await logger.flush()  # a resumed run does not write the texts of steps up to this one again
+            rows = data.order.left_after(step) if data is not None else NO_ROWS_TAKEN
+            RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets(), rows=rows).write(folder)
+            write_config(config, folder / self._run.config.name)
+            await asyncio.to_thread(write_journal, folder, journal.copy(step))
+            await asyncio.to_thread(logger.sync)
+            states, policy = folder / TRAINERS, folder / POLICY
+            states.mkdir()
+            for group in trainers.trained:
+                doing = "save their state"
+                staging.written.extend(await group.call("save_checkpoint", str(states), timeout_s=deadline_s, to=doing))
+            by_rank = await trainers.policy.call("save_hf", str(policy), timeout_s=deadline_s, to="save the model")
+            staging.written.extend(file for files in by_rank for file in files)
+
         return SelfPlayExperiment(
             config=config,
             codec=prepared.codec,
@@ -229,40 +246,14 @@ class Driver:
             system=system,
             learner=Learner(config, trainers.policy, trainers.critic, trainers.reference, logger.phase),
             logger=logger,
-            checkpointer=AsyncCheckpointer(self._store, config.checkpoint.every, write, logger.progress.log, done),
+            checkpointer=AsyncCheckpointer(self._store, config.checkpoint.every, save, log_line, done),
             journal=journal,
             stop_signal=self._stop_signal,
-            alarm=MalformedAlarm(prepared.codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
+            alarm=MalformedAlarm(prepared.codec.decode, log_line, stop=config.run.stop_when_malformed),
             monitor=Monitor(prepared.codec, reader, [rule.name for rule in prepared.screen.rules]),
             safety_stop=SafetyStop(config.safety.stop_at, f"azr show {self._run.path} --flagged"),
             elapsed_s=elapsed_s,
         )
-
-    async def _save_checkpoint(
-        self,
-        trainers: Trainers,
-        logger: RunLogger,
-        journal: Journal,
-        data: DataPlay | None,
-        elapsed_s: Callable[[], float],
-        step: int,
-        staging: Staging,
-    ) -> None:
-        """Write a checkpoint. Logs and weights must not change meanwhile."""
-        folder, deadline_s = staging.folder, self._config.timeout.train_s
-        await logger.flush()  # a resumed run does not write the texts of steps up to this one again
-        rows = data.order.left_after(step) if data is not None else NO_ROWS_TAKEN
-        RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets(), rows=rows).write(folder)
-        write_config(self._config, folder / self._run.config.name)
-        await asyncio.to_thread(write_journal, folder, journal.copy(step))
-        await asyncio.to_thread(logger.sync)
-        states, policy = folder / TRAINERS, folder / POLICY
-        states.mkdir()
-        for group in trainers.trained:
-            doing = "save their state"
-            staging.written.extend(await group.call("save_checkpoint", str(states), timeout_s=deadline_s, to=doing))
-        by_rank = await trainers.policy.call("save_hf", str(policy), timeout_s=deadline_s, to="save the model")
-        staging.written.extend(file for files in by_rank for file in files)
 
 
 async def play(experiment: SelfPlayExperiment) -> None:
