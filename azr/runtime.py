@@ -8,13 +8,12 @@ import logging
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
 from ray.exceptions import RayTaskError
 
-from azr.cluster.placement import start_ray
 from azr.cluster.supervisor import root_cause
 from azr.concurrency import Phase
 from azr.datasets.choice import keep_identity
@@ -66,11 +65,11 @@ log = logging.getLogger(__name__)
 
 
 class Driver:
-    """One run, or its continuation."""
+    """One run, or its continuation, which its caller owns. A new run is owned as soon as its directory is there."""
 
-    def __init__(self, prepared: Prepared, owner: RunOwner | None = None) -> None:
-        """`owner`: of the run that is resumed. A new run is owned as soon as its directory is there."""
-        self._prepared, self._config, self._owner = prepared, prepared.config, owner
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared, self._config = prepared, prepared.config
+        self._owned = ExitStack()
         self._stop_signal = StopSignal()
         self._run = RunDirectory(run_path(prepared.config.run))
         self._store = CheckpointStore(self._run.checkpoints, prepared.config.checkpoint.keep)
@@ -85,8 +84,9 @@ class Driver:
         after a signal. In each case nothing is left running, and nothing was written before the actors were up.
         """
         try:
-            async with _session(self._stop_signal) as progress:
-                await self._run_with_restarts(progress)
+            with self._owned:
+                async with _session(self._stop_signal) as progress:
+                    await self._run_with_restarts(progress)
         except RankDied as death:
             if not death.out_of_memory:
                 raise
@@ -95,9 +95,6 @@ class Driver:
                 "train.gradient_checkpointing to full, set train.lora.rank, or free memory. --resume continues from "
                 "the last checkpoint."
             ) from death
-        finally:
-            if self._owner is not None:
-                self._owner.release()
 
     async def _run_with_restarts(self, progress: Progress) -> None:
         resume, futile = self._prepared.resume, 0
@@ -181,7 +178,7 @@ class Driver:
         """Create the run directory, or take an existing one back to the step that the run goes on from."""
         if resume is None:
             logger = RunLogger.create(self._config, progress)
-            self._owner = RunOwner(self._run.path)
+            self._owned.callback(RunOwner(self._run.path).release)
         else:
             state = resume.state
             logger = await asyncio.to_thread(RunLogger.reopen, self._config, progress, state.step, state.offsets)
@@ -327,10 +324,7 @@ async def _started(
     prepared: Prepared, stop: StopSignal, phase: Phase, from_step: int = 0, *, with_trainers: bool = True
 ) -> AsyncIterator[System]:
     """Start Ray and the system; both end with the block."""
-    config = prepared.config
-    with phase("start Ray"):
-        await stop.cancel_on_stop(start_ray(config.cluster, config.num_gpus, config.timeout.start_s))
-    starting = System.start(config, prepared.codec.stops, phase, from_step, with_trainers=with_trainers)
+    starting = System.start(prepared.config, prepared.codec.stops, phase, from_step, with_trainers=with_trainers)
     system = await stop.cancel_on_stop(starting)
     try:
         yield system

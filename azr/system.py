@@ -62,11 +62,14 @@ class System:
     async def start(
         cls, config: Config, stops: Stops, phase: Phase, from_step: int = 0, *, with_trainers: bool = True
     ) -> Self:
-        """Reserve resources of the Ray that runs and start every actor that the config needs. End Ray after an error.
+        """Start Ray or join its cluster, reserve resources and start every actor that the config needs. End Ray after
+        an error.
 
         `from_step`: the step that the run goes on from. Raises UserError for what a user can put right, and
         TimeoutError with the name of an actor that did not start in time.
         """
+        with phase("start Ray"):
+            await start_ray(config.cluster, config.num_gpus, config.timeout.start_s)
         if not with_trainers:
             config = engines_alone(config)
         try:

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 
 from azr.cli.run import parse
-from azr.cluster.placement import start_ray
 from azr.cluster.weight_transfers import TRANSFERS, make_outbox, refusal
 from azr.config import Config
 from azr.prepare import check
@@ -60,7 +59,6 @@ def _take(worker: PolicyWorker, name: str) -> None:
 
 async def measure(config: Config, pushes: int) -> dict[str, str]:
     clock, codec = PhaseClock(), PromptCodec.load(config)
-    await start_ray(config.cluster, config.num_gpus)
     system = await System.start(config, codec.stops, clock.phase, 0)
     try:
         return await compare(system, config, clock, first=1, pushes=pushes)

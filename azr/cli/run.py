@@ -10,6 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, get_args
 
@@ -58,22 +59,19 @@ def launch(default: Config, argv: Sequence[str] | None = None) -> None:
 
 
 def _start(options: argparse.Namespace) -> int:
-    config, owner = options.config, None
+    config, resume = options.config, None
     check(config)
-    if options.resume is None:
-        return _run(options, config, None, None)
-    run, step = resolve_run(config.run, options.resume)
-    config = dataclasses.replace(config, run=run)
-    if not options.dry_run:
-        owner = RunOwner(run_path(run))
-    try:
-        return _run(options, config, resumed(config, step, options.verify), owner)
-    finally:
-        if owner is not None:
-            owner.release()
+    with ExitStack() as owned:
+        if options.resume is not None:
+            run, step = resolve_run(config.run, options.resume)
+            config = dataclasses.replace(config, run=run)
+            if not options.dry_run:
+                owned.callback(RunOwner(run_path(run)).release)
+            resume = resumed(config, step, options.verify)
+        return _run(options, config, resume)
 
 
-def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None, owner: RunOwner | None) -> int:
+def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None) -> int:
     """Run, or print what would run. Raises UserError if the run would be refused or does not fit."""
     here = query_gpus()
     check_machine(config, here)
@@ -88,7 +86,7 @@ def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None
     from azr.runtime import Driver  # Ray and vLLM take seconds to load.
 
     try:
-        asyncio.run(Driver(prepared, owner).run())
+        asyncio.run(Driver(prepared).run())
     except StopRequested as stopped:
         begun = is_run(str(run_path(config.run)))
         left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
