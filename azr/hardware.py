@@ -94,10 +94,11 @@ def hpz_partition_size(nodes: Sequence[object]) -> int:
     return runs[0] if is_even and len(runs) > 1 else 1
 
 
-def compute_type(wanted: Literal["auto", "bfloat16", "float32"], device: Device) -> ComputeType:
+def compute_type(wanted: Literal["auto", "bfloat16", "float32"], device: Device | None = None) -> ComputeType:
     """`auto` is bfloat16 wherever the hardware multiplies it: on GPUs, and on CPUs that have instructions for it.
 
     Where it must be emulated, as on most laptops, a product takes thirty times as long as in float32; see notes/log.md.
+    `device`: by default this machine's GPU if it has one.
     """
     if wanted != "auto":
         return wanted
@@ -105,6 +106,8 @@ def compute_type(wanted: Literal["auto", "bfloat16", "float32"], device: Device)
         return "bfloat16"
     import torch  # only now: it takes seconds to load, and light commands come here
 
+    if device is None and torch.cuda.is_available():
+        return "bfloat16"
     has = torch.cpu.get_capabilities()
     multiplies = any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
     return "bfloat16" if multiplies else "float32"

@@ -8,13 +8,12 @@ import logging
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
 from ray.exceptions import RayTaskError
 
-from azr.cluster.placement import start_ray
 from azr.cluster.supervisor import root_cause
 from azr.concurrency import Phase
 from azr.datasets.choice import keep_identity
@@ -66,11 +65,11 @@ log = logging.getLogger(__name__)
 
 
 class Driver:
-    """One run, or its continuation."""
+    """One run, or its continuation, which its caller owns. A new run is owned as soon as its directory is there."""
 
-    def __init__(self, prepared: Prepared, owner: RunOwner | None = None) -> None:
-        """`owner`: of the run that is resumed. A new run is owned as soon as its directory is there."""
-        self._prepared, self._config, self._owner = prepared, prepared.config, owner
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared, self._config = prepared, prepared.config
+        self._owned = ExitStack()
         self._stop_signal = StopSignal()
         self._run = RunDirectory(run_path(prepared.config.run))
         self._store = CheckpointStore(self._run.checkpoints, prepared.config.checkpoint.keep)
@@ -85,8 +84,9 @@ class Driver:
         after a signal. In each case nothing is left running, and nothing was written before the actors were up.
         """
         try:
-            async with _session(self._stop_signal) as progress:
-                await self._run_with_restarts(progress)
+            with self._owned:
+                async with _session(self._stop_signal) as progress:
+                    await self._run_with_restarts(progress)
         except RankDied as death:
             if not death.out_of_memory:
                 raise
@@ -95,9 +95,6 @@ class Driver:
                 "train.gradient_checkpointing to full, set train.lora.rank, or free memory. --resume continues from "
                 "the last checkpoint."
             ) from death
-        finally:
-            if self._owner is not None:
-                self._owner.release()
 
     async def _run_with_restarts(self, progress: Progress) -> None:
         resume, futile = self._prepared.resume, 0
@@ -181,7 +178,7 @@ class Driver:
         """Create the run directory, or take an existing one back to the step that the run goes on from."""
         if resume is None:
             logger = RunLogger.create(self._config, progress)
-            self._owner = RunOwner(self._run.path)
+            self._owned.callback(RunOwner(self._run.path).release)
         else:
             state = resume.state
             logger = await asyncio.to_thread(RunLogger.reopen, self._config, progress, state.step, state.offsets)
@@ -213,12 +210,29 @@ class Driver:
         done: int,
         elapsed_s: Callable[[], float],
     ) -> SelfPlayExperiment:
-        config, prepared = self._config, self._prepared
+        config, prepared, log_line = self._config, self._prepared, logger.progress.log
         buffer = _empty_buffer(prepared, config.kinds)
         buffer.restore(read_tasks(self._run.tasks))
         journal = Journal(system.engines.generate)
         journal.read(self._store.path(done), done)
-        write = partial(self._save_checkpoint, trainers, logger, journal, data, elapsed_s)
+
+        async def save(step: int, staging: Staging) -> None:
+            """Write a checkpoint. Logs and weights must not change meanwhile."""
+            folder, deadline_s = staging.folder, config.timeout.train_s
+            await logger.flush()  # a resumed run does not write the texts of steps up to this one again
+            rows = data.order.left_after(step) if data is not None else NO_ROWS_TAKEN
+            RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets(), rows=rows).write(folder)
+            write_config(config, folder / self._run.config.name)
+            await asyncio.to_thread(write_journal, folder, journal.copy(step))
+            await asyncio.to_thread(logger.sync)
+            states, policy = folder / TRAINERS, folder / POLICY
+            states.mkdir()
+            for group in trainers.trained:
+                doing = "save their state"
+                staging.written.extend(await group.call("save_checkpoint", str(states), timeout_s=deadline_s, to=doing))
+            by_rank = await trainers.policy.call("save_hf", str(policy), timeout_s=deadline_s, to="save the model")
+            staging.written.extend(file for files in by_rank for file in files)
+
         return SelfPlayExperiment(
             config=config,
             codec=prepared.codec,
@@ -229,40 +243,14 @@ class Driver:
             system=system,
             learner=Learner(config, trainers.policy, trainers.critic, trainers.reference, logger.phase),
             logger=logger,
-            checkpointer=AsyncCheckpointer(self._store, config.checkpoint.every, write, logger.progress.log, done),
+            checkpointer=AsyncCheckpointer(self._store, config.checkpoint.every, save, log_line, done),
             journal=journal,
             stop_signal=self._stop_signal,
-            alarm=MalformedAlarm(prepared.codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
+            alarm=MalformedAlarm(prepared.codec.decode, log_line, stop=config.run.stop_when_malformed),
             monitor=Monitor(prepared.codec, reader, [rule.name for rule in prepared.screen.rules]),
             safety_stop=SafetyStop(config.safety.stop_at, f"azr show {self._run.path} --flagged"),
             elapsed_s=elapsed_s,
         )
-
-    async def _save_checkpoint(
-        self,
-        trainers: Trainers,
-        logger: RunLogger,
-        journal: Journal,
-        data: DataPlay | None,
-        elapsed_s: Callable[[], float],
-        step: int,
-        staging: Staging,
-    ) -> None:
-        """Write a checkpoint. Logs and weights must not change meanwhile."""
-        folder, deadline_s = staging.folder, self._config.timeout.train_s
-        await logger.flush()  # a resumed run does not write the texts of steps up to this one again
-        rows = data.order.left_after(step) if data is not None else NO_ROWS_TAKEN
-        RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets(), rows=rows).write(folder)
-        write_config(self._config, folder / self._run.config.name)
-        await asyncio.to_thread(write_journal, folder, journal.copy(step))
-        await asyncio.to_thread(logger.sync)
-        states, policy = folder / TRAINERS, folder / POLICY
-        states.mkdir()
-        for group in trainers.trained:
-            doing = "save their state"
-            staging.written.extend(await group.call("save_checkpoint", str(states), timeout_s=deadline_s, to=doing))
-        by_rank = await trainers.policy.call("save_hf", str(policy), timeout_s=deadline_s, to="save the model")
-        staging.written.extend(file for files in by_rank for file in files)
 
 
 async def play(experiment: SelfPlayExperiment) -> None:
@@ -336,10 +324,7 @@ async def _started(
     prepared: Prepared, stop: StopSignal, phase: Phase, from_step: int = 0, *, with_trainers: bool = True
 ) -> AsyncIterator[System]:
     """Start Ray and the system; both end with the block."""
-    config = prepared.config
-    with phase("start Ray"):
-        await stop.cancel_on_stop(start_ray(config.cluster, config.num_gpus, config.timeout.start_s))
-    starting = System.start(config, prepared.codec.stops, phase, from_step, with_trainers=with_trainers)
+    starting = System.start(prepared.config, prepared.codec.stops, phase, from_step, with_trainers=with_trainers)
     system = await stop.cancel_on_stop(starting)
     try:
         yield system

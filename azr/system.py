@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable
-from contextlib import ExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
@@ -62,55 +62,54 @@ class System:
     async def start(
         cls, config: Config, stops: Stops, phase: Phase, from_step: int = 0, *, with_trainers: bool = True
     ) -> Self:
-        """Reserve resources of the Ray that runs and start every actor that the config needs. End Ray after an error.
+        """Start Ray or join its cluster, reserve resources and start every actor that the config needs. End Ray after
+        an error.
 
         `from_step`: the step that the run goes on from. Raises UserError for what a user can put right, and
         TimeoutError with the name of an actor that did not start in time.
         """
+        with phase("start Ray"):
+            await start_ray(config.cluster, config.num_gpus, config.timeout.start_s)
         if not with_trainers:
             config = engines_alone(config)
         try:
             with phase("reserve resources"):
                 placement = await place(config)
             config = replace(config, train=replace(config.train, dtype=placement.dtype))
+            shared = take_turns(config, placement.device)
+            workers: dict[str, type[ModelWorker]] = {}
             if with_trainers:
                 config = decide_push(config, placement.device)
-            return await cls._start_actors(config, stops, placement, phase, from_step, with_trainers=with_trainers)
+                workers["policy"] = PolicyWorker
+                if config.algorithm.needs_critic:
+                    workers["critic"] = CriticWorker
+                if config.has_reference:
+                    workers["reference"] = PolicyWorker
+            executor = RemoteExecutor(
+                config.executor, config.timeout.generate_s, seed=config.run.seed if config.run.deterministic else None
+            )
+
+            async def start_model(name: str, worker: type[ModelWorker]) -> WorkerGroup:
+                options = [placement.options(bundle) for bundle in placement.trainers]
+                with phase(f"start {name}"):
+                    return await WorkerGroup.start(name, worker, options, config, placement.device, shared)
+
+            async def start_executor() -> None:
+                with phase("start executor"):
+                    await executor.start()
+
+            async with task_group() as starting:
+                starting.create_task(start_executor())
+                models = {name: starting.create_task(start_model(name, worker)) for name, worker in workers.items()}
+                # vLLM measures how much of a GPU is free, and fails when that changes meanwhile.
+                first = models.values() if shared else ()
+                engines = starting.create_task(start_engines(config, stops, placement, phase, from_step, after=first))
         except BaseException:
             ray.shutdown()
             raise
-
-    @classmethod
-    async def _start_actors(
-        cls, config: Config, stops: Stops, placement: Placement, phase: Phase, from_step: int, *, with_trainers: bool
-    ) -> Self:
-        shared = take_turns(config, placement.device)
-        workers: dict[str, type[ModelWorker]] = {}
-        if with_trainers:
-            workers["policy"] = PolicyWorker
-            if config.algorithm.needs_critic:
-                workers["critic"] = CriticWorker
-            if config.has_reference:
-                workers["reference"] = PolicyWorker
-
-        async def start_model(name: str, worker: type[ModelWorker]) -> WorkerGroup:
-            options = [placement.options(bundle) for bundle in placement.trainers]
-            with phase(f"start {name}"):
-                return await WorkerGroup.start(name, worker, options, config, placement.device, shared)
-
-        async with task_group() as starting:
-            executor = starting.create_task(_start_executor(config, phase))
-            models = {name: starting.create_task(start_model(name, worker)) for name, worker in workers.items()}
-            # vLLM measures how much of a GPU is free, and fails when that changes meanwhile.
-            first = models.values() if shared else ()
-            engines = starting.create_task(start_engines(config, stops, placement, phase, from_step, after=first))
         started = {name: model.result() for name, model in models.items()}
-        return cls(
-            placement=placement,
-            engines=engines.result(),
-            executor=executor.result(),
-            trainers=_connect(started, engines.result(), config, shared) if started else None,
-        )
+        trainers = _connect(started, engines.result(), config, shared) if started else None
+        return cls(placement=placement, engines=engines.result(), executor=executor, trainers=trainers)
 
     async def stop(self) -> None:
         """End every actor, give the resources back and leave Ray."""
@@ -151,8 +150,10 @@ async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Generate]:
     UserError when there are not enough GPUs, or the cluster does not answer."""
     config = engines_alone(evaluation.engine_config)
     await start_ray(config.cluster, config.num_gpus, config.timeout.start_s)
-    try:
+    async with AsyncExitStack() as started:
+        started.callback(ray.shutdown)
         placement = await place(config)
+<<<<<<< HEAD
         try:
             engines = await start_engines(config, evaluation.model.codec.stops, placement, lambda name: nullcontext())
             try:
@@ -163,6 +164,12 @@ async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Generate]:
             placement.remove()
     finally:
         ray.shutdown()
+=======
+        started.callback(placement.remove)
+        engines = await start_engines(config, evaluation.model.codec.stops, placement, lambda name: nullcontext())
+        started.push_async_callback(engines.shutdown)
+        yield engines
+>>>>>>> cli
 
 
 async def start_engines(
@@ -187,11 +194,3 @@ async def start_engines(
         beginning = asyncio.create_task(begin())
         measured.callback(beginning.cancel)
         return await EngineGroup.start(config, stops, places, from_step, when=beginning)
-
-
-async def _start_executor(config: Config, phase: Phase) -> RemoteExecutor:
-    with phase("start executor"):
-        seed = config.run.seed if config.run.deterministic else None
-        executor = RemoteExecutor(config.executor, config.timeout.generate_s, seed=seed)
-        await executor.start()
-        return executor

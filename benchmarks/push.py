@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 
 from azr.cli.run import parse
-from azr.cluster.placement import start_ray
 from azr.cluster.push_choice import TRANSFERS, refusal
 from azr.cluster.weight_transfers import make_outbox
 from azr.config import Config
@@ -61,7 +60,6 @@ def _take(worker: PolicyWorker, name: str) -> None:
 
 async def measure(config: Config, pushes: int) -> dict[str, str]:
     clock, codec = PhaseClock(), PromptCodec.load(config)
-    await start_ray(config.cluster, config.num_gpus)
     system = await System.start(config, codec.stops, clock.phase, 0)
     try:
         return await compare(system, config, clock, first=1, pushes=pushes)

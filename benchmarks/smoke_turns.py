@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from azr.cli.run import parse
-from azr.cluster.placement import start_ray
 from azr.config import Config
 from azr.prepare import check
 from azr.prompts.codec import PromptCodec
@@ -45,12 +44,12 @@ def gpu_memory_gib() -> float:
 async def measure(config: Config, turns: int) -> dict[str, float]:
     """Seconds, GiB and tokens per second by name."""
     clock, codec = PhaseClock(), PromptCodec.load(config)
-    await start_ray(config.cluster, config.num_gpus)
     started = time.perf_counter()
     system = await System.start(config, codec.stops, clock.phase, 0)
     try:
-        results = {"start_s": time.perf_counter() - started}
-        results |= {f"start: {phase}": seconds for phase, seconds in clock.step_timing().seconds.items()}
+        by_phase = clock.step_timing().seconds
+        results = {"start_s": time.perf_counter() - started - by_phase.pop("start Ray")}
+        results |= {f"start: {phase}": seconds for phase, seconds in by_phase.items()}
         results |= await take_turns(system, turns, clock)
         completions = await generate(system, config, results)
         await learn(system, config, completions, clock, results)

@@ -44,10 +44,19 @@ async def order(
     monkeypatch.setattr(system.WorkerGroup, "start", start)
     monkeypatch.setattr(system.EngineGroup, "start", start_engines)
     monkeypatch.setattr(system.RemoteExecutor, "start", start)
-    placement: Any = SimpleNamespace(device=device, trainers=[], engines=[])
-    started = await System._start_actors(config, Stops(), placement, phase, 0, with_trainers=with_trainers)
+
+    async def start_ray(*args: object) -> None:
+        events.append("Ray")
+
+    async def place(config: Config) -> Any:
+        return SimpleNamespace(device=device, dtype="bfloat16", trainers=[], engines=[])
+
+    monkeypatch.setattr(system, "start_ray", start_ray)
+    monkeypatch.setattr(system, "place", place)
+    started = await System.start(config, Stops(), phase, with_trainers=with_trainers)
     assert (started.trainers is not None) == with_trainers
-    return events
+    assert events[:5] == ["start Ray", "Ray", "-start Ray", "reserve resources", "-reserve resources"]
+    return events[5:]
 
 
 async def test_engines_wait_for_the_roles_whose_gpus_they_share(monkeypatch: pytest.MonkeyPatch) -> None:

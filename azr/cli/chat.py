@@ -30,8 +30,6 @@ def main(argv: Sequence[str]) -> int:
 
     check_place(options.model)
     # Only now, because these take seconds to load.
-    import torch
-
     from azr.cli.conversation import AnswerOptions, Conversation, talk
     from azr.config import RolloutConfig
     from azr.hardware import compute_type
@@ -56,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         ),
         stops=model.codec.stops,
         generate_timeout_s=math.inf,
-        dtype=compute_type(options.dtype, "cuda" if torch.cuda.is_available() else "cpu"),
+        dtype=compute_type(options.dtype),
         seed=seed,
         max_model_len=context,
     )

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,16 +35,13 @@ _CLAIM = "orz_ckpt"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Data of both scripts."""
+    """Data of both scripts; GPUs, CPUs and host memory are those of a node."""
 
     name: str
     nodes: int
     gpus: int
-    """Per node."""
     cpus: int
-    """Per node."""
     memory_gib: int
-    """Host memory per node."""
     command: tuple[str, ...]
     """Command of the run, without the cluster's address and `--resume`."""
     folder: str
@@ -137,19 +135,17 @@ def kuberay(job: Job, image: str, claim: str, rdma: str | None, *, docker: bool)
     """A manifest of a RayJob, whose head is a node of the run as the others are."""
     checkpoints = shlex.quote(f"/azr/{job.folder}/checkpoints/step_*")
     resume = f"$(compgen -G {checkpoints} >/dev/null && echo --resume)"
+    pod = partial(_pod, job=job, image=image, claim=claim, rdma=rdma, docker=docker)
     run = f"cd /azr && exec {shlex.join(job.command)} --cluster.address auto {resume}"
     cluster: dict[str, Any] = {
         "rayVersion": metadata.version("ray"),
         "authOptions": {"mode": "token"},
-        "headGroupSpec": {
-            "rayStartParams": {"dashboard-host": "0.0.0.0"},
-            "template": _pod("head", job, image, claim, rdma, docker=docker),
-        },
+        "headGroupSpec": {"rayStartParams": {"dashboard-host": "0.0.0.0"}, "template": pod("head")},
     }
     if job.nodes > 1:
         others: dict[str, Any] = {"groupName": "others"}
         others |= dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), job.nodes - 1)
-        others |= {"rayStartParams": {}, "template": _pod("other", job, image, claim, rdma, docker=docker)}
+        others |= {"rayStartParams": {}, "template": pod("other")}
         cluster["workerGroupSpecs"] = [others]
     manifest = {
         "apiVersion": "ray.io/v1",
@@ -202,10 +198,7 @@ def _pod(name: str, job: Job, image: str, claim: str, rdma: str | None, *, docke
         mounts.append({"name": "docker", "mountPath": "/var/run/docker.sock"})
         volumes.append({"name": "docker", "hostPath": {"path": "/var/run/docker.sock", "type": "Socket"}})
     else:
-        container["securityContext"] = {
-            "seccompProfile": {"type": "Unconfined"},
-            "appArmorProfile": {"type": "Unconfined"},
-        }
+        container["securityContext"] = {name: {"type": "Unconfined"} for name in ("seccompProfile", "appArmorProfile")}
     if rdma is not None:
         container.setdefault("securityContext", {})["capabilities"] = {"add": ["IPC_LOCK"]}
     # The image's user is not root, so the claim belongs to a group of the pod; the engine's socket is root's.

@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import shtab
 
-from azr.cli.main import COMMANDS
+from azr.cli.main import COMMANDS, load_command
 from azr.cli.options import Parser, knob_options, recipes
 from azr.config import ESTIMATOR_TYPES, Config
 from azr.config_tree import ESTIMATOR, Knob
@@ -39,13 +38,9 @@ def _everything() -> argparse.ArgumentParser:
     commands = whole.add_subparsers()
     for name, about in COMMANDS.items():
         command = commands.add_parser(name, help=about)
-        module = importlib.import_module(f"azr.cli.{name.replace('-', '_')}")
-        if name == "run":
-            _add(command, module.parser(Config(), recipe=True))
-        elif name == "data":
-            _add(command.add_subparsers().add_parser("prepare", help=about), module.parser())
-        else:
-            _add(command, module.parser())
+        module = load_command(name)
+        takes = command.add_subparsers().add_parser("prepare", help=about) if name == "data" else command
+        _add(takes, module.parser(Config(), recipe=True) if name == "run" else module.parser())
         _add_knobs(command, name)
     return whole
 

@@ -102,8 +102,6 @@ def _names(text: str) -> tuple[str, ...]:
 def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str, Any]) -> int:
     check_place(options.model)
     # Only now, because these take seconds to load.
-    import torch
-
     from azr.evaluation import report
     from azr.evaluation.standalone import Evaluation, Serve, check_out, run_evaluation, serve_here
     from azr.evaluation.suites import load_suites
@@ -116,7 +114,7 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
         report.check_chart()
     steps = sorted(policies(Path(options.model))) if options.all_steps else [options.step]
     models = [open_model(options.model, step, options.template) for step in steps]
-    dtype = compute_type(options.dtype, "cuda" if torch.cuda.is_available() else "cpu")
+    dtype = compute_type(options.dtype)
     evaluations = [
         Evaluation(
             model=model,

@@ -56,7 +56,7 @@ def dispatch(argv: Sequence[str]) -> int:
     if argv and argv[0] == "--version":
         print(f"azr {code_version()}")
         return 0
-    return exit_code(lambda: _module(_name(argv)).main(argv[1:]))
+    return exit_code(lambda: load_command(_name(argv)).main(argv[1:]))
 
 
 def exit_code(command: Callable[[], int]) -> int:
@@ -91,7 +91,7 @@ def _nobody_reads() -> bool:
     return closed
 
 
-def _module(name: str) -> ModuleType:
+def load_command(name: str) -> ModuleType:
     return importlib.import_module(f"azr.cli.{name.replace('-', '_')}")
 
 

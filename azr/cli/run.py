@@ -9,9 +9,10 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import yaml
 
@@ -47,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
     elsewhere = options.restart or {"run.name", "run.root"} & values.keys()
     if is_run(name) and options.resume in (None, LATEST) and not elsewhere:
         options.resume = name
-    return _start(_command(load_recipe(name), options, values))
+    options.config = override(load_recipe(name), values)
+    return _start(options)
 
 
 def launch(default: Config, argv: Sequence[str] | None = None) -> None:
@@ -58,22 +60,24 @@ def launch(default: Config, argv: Sequence[str] | None = None) -> None:
 
 
 def _start(options: argparse.Namespace) -> int:
-    config, owner = options.config, None
+    if options.restart and options.resume is not None:
+        raise UserError("--resume goes on with a run and --restart begins it again: give one of them.")
+    config, resume = options.config, None
     check(config)
-    if options.resume is None:
-        return _run(options, config, None, None)
-    run, step = resolve_run(config.run, options.resume)
-    config = dataclasses.replace(config, run=run)
-    if not options.dry_run:
-        owner = RunOwner(run_path(run))
-    try:
-        return _run(options, config, resumed(config, step, options.verify), owner)
-    finally:
-        if owner is not None:
-            owner.release()
+    with ExitStack() as owned:
+        if options.resume is not None:
+            run, step = resolve_run(config.run, options.resume)
+            config = dataclasses.replace(config, run=run)
+            if not options.dry_run:
+                owned.callback(RunOwner(run_path(run)).release)
+            changes = config_changes(read_config(str(run_path(run) / RUN_CONFIG)), config)
+            found = find_checkpoint(config, step, options.verify)
+            notes = (*(f"changed: {change}" for change in changes), *found.notes)
+            resume = dataclasses.replace(found, notes=notes)
+        return _run(options, config, resume)
 
 
-def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None, owner: RunOwner | None) -> int:
+def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None) -> int:
     """Run, or print what would run. Raises UserError if the run would be refused or does not fit."""
     here = query_gpus()
     check_machine(config, here)
@@ -88,7 +92,7 @@ def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None
     from azr.runtime import Driver  # Ray and vLLM take seconds to load.
 
     try:
-        asyncio.run(Driver(prepared, owner).run())
+        asyncio.run(Driver(prepared).run())
     except StopRequested as stopped:
         begun = is_run(str(run_path(config.run)))
         left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
@@ -118,14 +122,6 @@ def _dry_run(config: Config, resume: ResumeState | None, notes: Sequence[str], *
     return 0
 
 
-def resumed(config: Config, step: int | None, level: Verify = "headers") -> ResumeState:
-    """Return the checkpoint that the config's run goes on from, with notes on what has changed since. Raises UserError
-    if there is no such checkpoint, or the run cannot go on with this config."""
-    changes = config_changes(read_config(str(run_path(config.run) / RUN_CONFIG)), config)
-    state = find_checkpoint(config, step, level)
-    return dataclasses.replace(state, notes=(*(f"changed: {change}" for change in changes), *state.notes))
-
-
 def parse(default: Config, argv: Sequence[str]) -> argparse.Namespace:
     """Return the options of the command, with the config after overrides as ``config``.
 
@@ -134,12 +130,7 @@ def parse(default: Config, argv: Sequence[str]) -> argparse.Namespace:
             bounds.
         SystemExit: ``--help`` was printed.
     """
-    return _command(default, *parser(default).parse_with_knobs(argv))
-
-
-def _command(default: Config, options: argparse.Namespace, values: Mapping[str, Any]) -> argparse.Namespace:
-    if options.restart and options.resume is not None:
-        raise UserError("--resume goes on with a run and --restart begins it again: give one of them.")
+    options, values = parser(default).parse_with_knobs(argv)
     options.config = override(default, values)
     return options
 

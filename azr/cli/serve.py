@@ -24,8 +24,6 @@ def main(argv: Sequence[str]) -> int:
     options = parser().parse(words[:at])
     check_place(options.model)
     # Only now, because these take seconds to load.
-    import torch
-
     from azr.hardware import compute_type
     from azr.rollout.server import Server
     from azr.runs.asked_model import open_model
@@ -37,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         name=model.label.replace(" ", "-"),
         template=_template(model, folder),
         stops=model.codec.stops,
-        dtype=compute_type(options.dtype, "cuda" if torch.cuda.is_available() else "cpu"),
+        dtype=compute_type(options.dtype),
         host=options.host,
         port=options.port,
         max_model_len=model.context,

@@ -89,11 +89,10 @@ def _codec(folder: Path, template: str, config: Config | None, form: PromptForm 
         return PromptCodec(tokenizer, CompactFormat("answer"), end_ids=form.stops.token_ids if form else ())
     asking = partial(PromptCodec.with_template, str(folder), tokenizer=tokenizer)
     model = config.model if config is not None else ModelConfig()
-    completes = template == TRAIN and model.prompt_format == "completion"
-    if template == TRAIN and form is not None and form.template is not None:
-        return asking(form.template, stops=form.stops, completes=completes)
     if template == TRAIN:
+        completes = model.prompt_format == "completion"
+        if form is not None and form.template is not None:
+            return asking(form.template, stops=form.stops, completes=completes)
         return asking(choose_template(model.template, tokenizer, model.thinking), completes=completes)
-    if template == "conversation":
-        return asking(choose_template(template, tokenizer))
-    return asking(choose_template(template, tokenizer), stop_strings=())
+    chosen = choose_template(template, tokenizer)
+    return asking(chosen) if template == "conversation" else asking(chosen, stop_strings=())

@@ -314,9 +314,8 @@ def find_checkpoint(config: Config, step: int | None, level: Verify = "headers")
     store = CheckpointStore(run.checkpoints, config.checkpoint.keep)
     state, notes = _read_state(run, store, step, level)
     run.check_logs(state.offsets)
-    later = [other for other in store.steps() if other > state.step]
-    if later and step is not None:
-        passed_over = ", ".join(map(str, later))
+    if step is not None and (later := store.later(state.step)):
+        passed_over = ", ".join(str(step_of(path)) for path in later)
         notes.append(f"what came after step {step} is set aside, checkpoints of steps {passed_over} included")
     return ResumeState(state=state, notes=tuple(notes))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from ray.exceptions import RayTaskError
 
-from azr import runtime
+from azr import runtime, system
 from azr.cli import run
 from azr.cli.main import exit_code
 from azr.errors import UserError
@@ -43,7 +43,7 @@ def ends(monkeypatch, tmp_path):
         async def fail(*args: object) -> None:
             raise error
 
-        monkeypatch.setattr(runtime, "start_ray", fail)
+        monkeypatch.setattr(system, "start_ray", fail)
         run.launch(replace(mini, run=replace(mini.run, root=str(tmp_path))), [])
 
     return start

@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from azr.cluster.placement import start_ray
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.config_tree import override
@@ -87,7 +86,6 @@ async def main(model: str) -> None:
         return nullcontext()
 
     config = next(iter(configs.values()))
-    await start_ray(config.cluster, config.num_gpus, config.timeout.start_s)
     system = await System.start(config, every, phase)
     try:
         for step, form in enumerate(FORMS, 1):
