@@ -60,7 +60,7 @@ def options(package: Path) -> int:
     """Count the fields of the config's classes, except those that hold another of these classes, and tags."""
     trees = [
         ast.parse(file.read_text())
-        for file in (package / "config.py", package / "config_training.py")  # the latter in older checkouts
+        for file in (package / "config.py", package / "config_training.py")
         if file.is_file()
     ]
     classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]

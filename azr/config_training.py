@@ -1,0 +1,328 @@
+"""Knobs of the algorithm and of training, the types of all knobs' numbers, and sizes that no knob changes.
+
+A knob that several choices of a union have is described at one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+LOGPROB_CHUNK = 2048
+"""Tokens whose logits are in a trainer's memory at once."""
+KEYS_PER_TOKEN = 8
+"""Most keys that attention gathers per token of a micro-batch, where samples share a prompt; see `packing`."""
+REDUCE_BUCKET = 50_000_000
+"""Gradient elements that DeepSpeed reduces at once; it keeps a buffer of this size."""
+WEIGHT_BUCKET_BYTES = 256 << 20
+"""Weights travel to the engines in buckets of this size."""
+
+Count = Annotated[int, Field(ge=1, le=10**9)]
+CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
+NumProcesses = Annotated[int, Field(ge=1, le=4096)]
+Positive = Annotated[float, Field(gt=0, le=1e6)]
+NotNegative = Annotated[float, Field(ge=0, le=1e6)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TRRPP:
+    """Task-Relative REINFORCE++, the paper's estimator: returns whitened per (kind, role). No critic."""
+
+    name: Literal["trrpp"] = "trrpp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GAE:
+    """Generalised advantage estimation from a critic, as in PPO, then centred per (kind, role) and divided by the
+    deviation of the batch."""
+
+    name: Literal["gae"] = "gae"
+
+    lambda_: Share = 1.0
+    """λ, decay per token of later errors: 0 trusts the critic, 1 the rewards."""
+    critic_mini_batches: Count = 1
+    """Optimizer steps of the critic per training step; the batch is split into as many mini-batches."""
+    critic_warmup_steps: CountOrZero = 0
+    """Training steps at the beginning of a run in which only the critic learns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReinforcePP:
+    """REINFORCE++: returns whitened over the whole batch."""
+
+    name: Literal["reinforce++"] = "reinforce++"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RLOO:
+    """RLOO: reward minus the mean of the other responses to the same prompt."""
+
+    name: Literal["rloo"] = "rloo"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPO:
+    """GRPO: reward minus the mean of its group, over the group's deviation."""
+
+    name: Literal["grpo"] = "grpo"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrGRPO:
+    """Dr. GRPO: reward minus the mean of its group; see `algorithm.loss_weighting`."""
+
+    name: Literal["dr_grpo"] = "dr_grpo"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginEstimator:
+    """One that a plug-in states, see docs/extending.md. No critic."""
+
+    name: Literal["plugin"] = "plugin"
+
+    function: str = ""
+    """Its name. `algorithm.estimator NAME` is short for it."""
+
+
+Estimator = Annotated[TRRPP | GAE | ReinforcePP | RLOO | GRPO | DrGRPO | PluginEstimator, Field(discriminator="name")]
+ESTIMATOR_TYPES: dict[str, type[Estimator]] = {
+    each.name: each for each in (TRRPP, GAE, ReinforcePP, RLOO, GRPO, DrGRPO)
+}
+"""Those of this project, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPO:
+    """PPO's clipped objective."""
+
+    name: Literal["ppo"] = "ppo"
+
+    clip_low: Share = 0.2
+    """The ratio of new to old probability is clipped below at 1 - this: 0.2 with ppo, 3e-4 with gspo by default."""
+    clip_high: NotNegative = 0.2
+    """The ratio of new to old probability is clipped above at 1 + this: 0.2 with ppo, 4e-4 with gspo by default. More
+    than `clip_low`, such as 0.28, is DAPO's clip-higher."""
+    dual_clip: Annotated[float, Field(gt=1, le=1e6)] | None = None
+    """Tokens with a negative advantage whose ratio is above this have no gradient; none for no such bound."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GSPO:
+    """The same with one ratio for all tokens of a response: the geometric mean of theirs."""
+
+    name: Literal["gspo"] = "gspo"
+
+    clip_low: Share = 3e-4
+    clip_high: NotNegative = 4e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class CISPO:
+    """REINFORCE weighted by the ratio, which is clipped and not differentiated, so no token loses its gradient."""
+
+    name: Literal["cispo"] = "cispo"
+
+    ratio_cap: Positive = 5.0
+    """Largest ratio of new to old probability."""
+
+
+Objective = Annotated[PPO | GSPO | CISPO, Field(discriminator="name")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoImportance:
+    """Weigh all tokens alike."""
+
+    name: Literal["none"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenCap:
+    """Weigh each token by its ratio, truncated above."""
+
+    name: Literal["token_cap"] = "token_cap"
+
+    cap: Positive = 2.0
+    """Largest weight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenMask:
+    """Weigh each token by its ratio, and leave out those whose ratio is too far from 1 on either side."""
+
+    name: Literal["token_mask"] = "token_mask"
+
+    bound: Annotated[float, Field(ge=1, le=1e6)] = 2.0
+    """Ratios above this or below its inverse are left out: 2 with token_mask, 1.05 with sequence_mask by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceCap:
+    """Weigh each response by the geometric mean of its tokens' ratios, truncated above."""
+
+    name: Literal["sequence_cap"] = "sequence_cap"
+
+    cap: Positive = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceMask:
+    """Weigh each response by the geometric mean of its tokens' ratios, and leave out those that are too far from 1."""
+
+    name: Literal["sequence_mask"] = "sequence_mask"
+
+    bound: Annotated[float, Field(ge=1, le=1e6)] = 1.05
+
+
+Importance = Annotated[NoImportance | TokenCap | TokenMask | SequenceCap | SequenceMask, Field(discriminator="name")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig:
+    """What the policy learns from response tokens that another model's trace gave; see docs/algorithms.md."""
+
+    loss: Literal["shaped", "plain", "sft"] = "shaped"
+    """Loss of such a token of probability p and advantage A. `shaped`: -A p/(p+gamma), as in LUFFY; `plain`: -A p;
+    `sft`: -log p, and whole traces are in no baseline of the others."""
+    gamma: Positive = 0.1
+    """Of `shaped`: the smaller, the more improbable the tokens that are learned fastest, those of p = gamma."""
+    sft_coef: NotNegative = 1.0
+    """Of `sft`: what its loss is multiplied by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLConfig:
+    """Penalty for the distance KL(policy ‖ reference); docs/algorithms.md has the formulas."""
+
+    coef: NotNegative = 0.0
+    """Weight of the KL to the reference policy; 0 leaves the reference policy out."""
+    estimator: Literal["k1", "k2", "k3", "k3_unbiased"] = "k3_unbiased"
+    """Estimate from a sampled token's d = log p - log p_reference. `k1`: d; `k2`: d²/2; `k3`: exp(-d) - 1 + d, as in
+    GRPO; `k3_unbiased`: k3 times the importance ratio, which alone has the gradient of this KL for any policy."""
+    where: Literal["loss", "reward"] = "loss"
+    """`loss` differentiates the estimate; `reward` subtracts it from the rewards, as in PPO for language models."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig:
+    estimator: Estimator = field(default_factory=TRRPP)
+    """Advantage estimator by name, with knobs of its own where it has any; a plug-in's by the name it has there."""
+    loss_weighting: Literal["auto", "token", "trajectory", "kind_role", "constant"] = "auto"
+    """What weighs the same in each optimizer step of the policy. By trajectory, short answers count as much as long
+    programs; by kind_role, each (kind, role) as a whole, and so few proposals beside many solutions. By constant,
+    tokens do, as by token, but their sum is divided by `rollout.max_response_tokens` for each trajectory, not by the
+    batch's tokens. `auto` is constant with dr_grpo, and token with the others."""
+    objective: Objective = field(default_factory=PPO)
+    """Loss of sampled tokens, by name; docs/algorithms.md has the formulas. They differ in steps after the first of
+    `policy_mini_batches`, where the ratio of new to old probability is no longer 1."""
+    kl: KLConfig = field(default_factory=KLConfig)
+    entropy_coef: NotNegative = 0.0
+    """Weight of the entropy bonus."""
+    importance: Importance = field(default_factory=TokenCap)
+    """Weights that correct for engines sampling from other probabilities than the trainer's, by name: ratios
+    exp(logp_trainer - logp_engine) of tokens or of whole responses, capped or masked."""
+    policy_mini_batches: Count = 1
+    """Optimizer steps of the policy per training step; the batch is split into as many mini-batches."""
+    drop_zero_advantage: bool = False
+    """Leave trajectories without any advantage, such as groups of equal rewards, out of the policy's update: they cost
+    time and have no gradient. By token, they no longer count in the tokens that the loss is averaged over; by another
+    `loss_weighting`, the others weigh what they weigh with them. A KL loss then covers what is left. Not with
+    `entropy_coef`, which is meant for what is always answered alike."""
+    off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+
+    @property
+    def by_sequence(self) -> bool:
+        """Whether the loss needs to know which tokens are of the same response."""
+        return isinstance(self.objective, GSPO) or isinstance(self.importance, SequenceCap | SequenceMask)
+
+    @property
+    def needs_critic(self) -> bool:
+        return isinstance(self.estimator, GAE)
+
+    @property
+    def critic_mini_batches(self) -> int:
+        return self.estimator.critic_mini_batches if isinstance(self.estimator, GAE) else 1
+
+    @property
+    def critic_warmup_steps(self) -> int:
+        return self.estimator.critic_warmup_steps if isinstance(self.estimator, GAE) else 0
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.kl.coef != 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters (arXiv 2106.09685), which policy and critic train instead of all weights. Needs the package
+    peft."""
+
+    rank: CountOrZero = 0
+    """Rank of the adapters; 0 trains all weights."""
+    alpha: Count = 32
+    """What an adapter adds to its layer is multiplied by alpha / rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of an adapter's inputs that training drops at random. For supervised fine-tuning alone: sampled tokens
+    would have another probability than they were sampled with."""
+    targets: tuple[str, ...] = ("all-linear",)
+    """Linear layers that get adapters, by the last part of their names, such as `q_proj`; `all-linear` for all but the
+    output head."""
+    four_bit: bool = False
+    """Trainers hold the weights of linear layers in 4 bits (NF4, as in QLoRA, arXiv 2305.14314); engines get them
+    back in the compute type. Needs the package bitsandbytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """What trainers and engines run on; `auto` is cuda where the cluster has a GPU."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Compute type of trainers and engines; optimiser state is always float32. `auto`: bfloat16, or float32 on a CPU
+    that has no instructions for bfloat16."""
+    data_parallel: NumProcesses = 1
+    """Ranks of each of policy, critic and reference."""
+    policy_lr: NotNegative = 1e-6
+    """Learning rate of the policy."""
+    critic_lr: NotNegative = 5e-6
+    """Learning rate of the critic."""
+    warmup_steps: CountOrZero = 0
+    """Optimizer steps of each model over which its rate rises linearly."""
+    decay_steps: CountOrZero = 0
+    """Training steps of each model after its warm-up over which its rate falls linearly to 0, however many optimizer
+    steps it takes in each; 0 keeps it as it is."""
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Decay of Adam's mean of squared gradients."""
+    weight_decay: NotNegative = 0.0
+    """AdamW's, per unit of learning rate."""
+    grad_clip: NotNegative = 1.0
+    """Largest global gradient norm; 0 switches clipping off."""
+    tokens_per_micro_batch: Count = 16384
+    """Packed tokens in one forward/backward of one rank."""
+    gradient_checkpointing: Literal["full", "selective", "none"] = "full"
+    """Layers whose activations the backward pass recomputes: all, every second, or none."""
+    kernels: Literal["auto", "liger", "plain"] = "auto"
+    """Fused kernels for norms, rotary positions, gated activations and log-probabilities; `auto` takes them on GPUs,
+    Liger's where that package is installed and covers the architecture. `plain` is PyTorch's operations alone."""
+    attention: Literal["auto", "flash_attn", "torch"] = "auto"
+    """Attention of trainers on GPUs in 16 bits, over the packed stream: `flash_attn` is FlashAttention 4, `torch` the
+    flash kernel of PyTorch, and `auto` the first of them that is installed and made for the GPU. Elsewhere it is
+    PyTorch's over padded samples."""
+    shard: Literal["auto", "zero3", "offload", "none"] = "auto"
+    """`zero3` splits weights, gradients and optimiser state over the ranks by DeepSpeed; `offload` does so too, and
+    keeps optimiser state in host memory; `none` keeps all of it on each rank, without DeepSpeed's work around each
+    layer. `auto` is `none` for a single rank, else `zero3`."""
+    profile_step: CountOrZero = 0
+    """Step of whose policy update the run's folder gets a trace (`profile_N.json.gz`, for ui.perfetto.dev) and the log
+    a table of matrix products, memory-bound work and idle time; 0 for none."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether DeepSpeed's ZeRO-3 splits the models over their ranks, be it a single one."""
+        return self.data_parallel > 1 if self.shard == "auto" else self.shard != "none"
+
+    @property
+    def offload_optimizer(self) -> bool:
+        return self.shard == "offload"
