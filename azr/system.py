@@ -153,23 +153,10 @@ async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Generate]:
     async with AsyncExitStack() as started:
         started.callback(ray.shutdown)
         placement = await place(config)
-<<<<<<< HEAD
-        try:
-            engines = await start_engines(config, evaluation.model.codec.stops, placement, lambda name: nullcontext())
-            try:
-                yield engines.generate
-            finally:
-                await engines.shutdown()
-        finally:
-            placement.remove()
-    finally:
-        ray.shutdown()
-=======
         started.callback(placement.remove)
         engines = await start_engines(config, evaluation.model.codec.stops, placement, lambda name: nullcontext())
         started.push_async_callback(engines.shutdown)
-        yield engines
->>>>>>> cli
+        yield engines.generate
 
 
 async def start_engines(

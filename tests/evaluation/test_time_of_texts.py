@@ -4,6 +4,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from azr.tasks import inputs, normalize
 from azr.tasks.prompts import ChatFormat, CompactFormat
 
 SIZE = 100_000
-LIMIT_S = 0.3
+LIMIT_S, LAPS = 0.3, 25
+"""What a text may take on a quiet machine; and in laps of a loop that the same machine runs beside it, as busy as it
+is: the slowest honest text takes 18."""
 PIECES = (
     "x```python\n", "```python\nx", "```\n", "~~~ ", "`", "\\'", "'", "\"", "'''", "\\", "'\\", "\"'", "{", "}", "(",
     "[", "((]", "\\boxed{", "\\boxed", "\\boxed 1", "\\fbox{{", "<answer>", "</answer>", "</think>", "<think>",
@@ -57,10 +60,21 @@ def gold(asked: str) -> stated_values.ProgramValue:
     return stated_values.ProgramValue(TASK.program, asked, "1", "1")
 
 
-def _seconds(function: Callable[[str], Any], text: str) -> float:
+def _seconds(work: Callable[[], Any]) -> float:
     began = time.process_time()
-    function(text)
+    work()
     return time.process_time() - began
+
+
+def _is_late(work: Callable[[], Any], limits: int = 1) -> bool:
+    """On a CPU clock; once in time is fast."""
+    return not any(
+        (taken := _seconds(work)) <= limits * LIMIT_S or taken <= limits * LAPS * _seconds(_lap) for _ in range(3)
+    )
+
+
+def _lap() -> int:
+    return sum(map(hash, map(str, range(100_000))))
 
 
 READERS: dict[str, Callable[[str], Any]] = {
@@ -94,13 +108,13 @@ READERS: dict[str, Callable[[str], Any]] = {
 @pytest.mark.parametrize("every", [18, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", READERS)
 def test_no_text_holds_a_function_of_the_trusted_side(name: str, every: int):
-    """On a CPU clock; repeated pieces are what makes patterns look again and again."""
+    """Repeated pieces are what makes patterns look again and again."""
     cases = [(start, piece, end) for start in STARTS for piece in PIECES for end in ENDS]
     sample = random.Random(name).sample(cases, len(cases) // (10 * every))
     texts = [start + piece * ((SIZE - len(start)) // len(piece)) + end for start, piece, end in sample]
     late = []
     for text in (*HELD, *texts):
-        if all(_seconds(READERS[name], text) > LIMIT_S for _ in range(3)):  # once in time is fast
+        if _is_late(partial(READERS[name], text)):
             late.append(f"{text[:40]}...{text[-20:]}")
         assert len(late) < 3, late
     assert not late
@@ -109,9 +123,8 @@ def test_no_text_holds_a_function_of_the_trusted_side(name: str, every: int):
 def test_a_bonus_takes_no_longer_than_a_step_can_wait():
     lists = ["def f(x):\n    return [" + ", ".join(f"{letter}{n}" for n in range(4000)) + "]" for letter in "ab"]
     tasks = [Task(id="t", kind="d", program=each, inputs=(), outputs=(), fingerprint="") for each in lists]
-    began = time.process_time()
     assert 0 <= edit_distance(tasks[0], tasks[1:], tuple) <= 1
-    assert time.process_time() - began < 3 * LIMIT_S
+    assert not _is_late(lambda: edit_distance(tasks[0], tasks[1:], tuple), 3)
 
 
 COLLIDING = [2**61 - 1 + n * (2**61 - 1) for n in range(30_000)]
@@ -128,10 +141,11 @@ CLAIMS = {
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_what_an_answer_claims_to_return_does_not_hold_the_judge(claim: str):
-    began = time.process_time()
-    with pytest.raises(ValueError, match=r"share a hash|takes long|too many digits"):
-        plain_json.decode(CLAIMS[claim])
-    assert time.process_time() - began < LIMIT_S
+    def judge() -> None:
+        with pytest.raises(ValueError, match=r"share a hash|takes long|too many digits"):
+            plain_json.decode(CLAIMS[claim])
+
+    assert not _is_late(judge)
 
 
 def test_honest_sets_with_many_repeats_and_few_collisions_pass():

@@ -6,10 +6,11 @@ import functools
 import importlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import TypeVar
 
 import docker
 import pytest
@@ -25,6 +26,7 @@ from azr.executor.pool import SandboxPool
 # Only calls that are meant to run out of time get little of it, so that a busy machine changes no verdict.
 CONFIG = ExecutorConfig(workers=3, wall_s=30.0, memory_mb=128)
 ROOT = Path(__file__).parents[2]
+T = TypeVar("T")
 HASTY = ExecutorConfig(workers=2, wall_s=0.5, memory_mb=128)
 
 
@@ -115,6 +117,23 @@ def descendants(process: int) -> set[int]:
         frontier = {child for child, parent in known.items() if parent in frontier}
         below |= frontier
     return below
+
+
+async def look_at_a_child(pool: SandboxPool, zygote: int, look: Callable[[int], T | None], mark: int = 0) -> T:
+    """The first that `look` finds at the process of a program that a zygote runs; other marks are other programs."""
+    for seconds in (1, 5, 25):  # longer where a busy machine came too late
+        program = f"import time\ndef f(): time.sleep({seconds}); return {mark}"
+        running, found = asyncio.ensure_future(call(pool, program, static_check=False)), None
+        while found is None and not running.done():
+            for child in descendants(zygote):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end meanwhile
+                    if (found := look(child)) is not None:
+                        break
+            await asyncio.sleep(0.005)
+        assert (await running).value == str(mark)
+        if found is not None:
+            return found
+    raise AssertionError("no look at a child in time")
 
 
 def sandboxes(roots: set[int]) -> set[int]:

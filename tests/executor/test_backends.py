@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ from azr.executor.backends import bubblewrap, process
 from azr.executor.backends.sandbox import BackendUnavailable
 from azr.executor.backends.zygote_files import sources
 from azr.executor.pool import SandboxPool
-from tests.executor.conftest import CONFIG, alive, call, copy_package, descendants, require, sandboxes, zygotes
+from tests.executor.conftest import CONFIG, alive, call, copy_package, look_at_a_child, require, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 NOBODY = 65534
@@ -26,7 +25,6 @@ ORDINARY = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid()
 """Options of a child process that no root rights help."""
 
 
-SLEEP = "import time\ndef f(seconds): time.sleep(seconds)"
 CAP_KILL, CAP_SETUID = 5, 7
 
 
@@ -35,14 +33,17 @@ async def test_a_sandbox_holds_no_rights_and_is_the_first_to_go(backend):
     async with SandboxPool(replace(CONFIG, backend=backend, workers=1), repeats=1) as pool:
         await call(pool, "def f(): return 1")
         (zygote,) = zygotes(pool)
-        running = asyncio.ensure_future(call(pool, SLEEP, "1.5", static_check=False))
-        child = await _sealed_child(zygote)
-        seen = {name: _status(process) for name, process in (("zygote", zygote), ("child", child))}
-        errors = {os.readlink(f"/proc/{process}/fd/2") for process in (zygote, child)}
-        mounts = {os.readlink(f"/proc/{process}/ns/mnt") for process in (zygote, child)}
-        adjustments = {Path(f"/proc/{process}/oom_score_adj").read_text() for process in (zygote, child)}
+
+        def look(child: int) -> tuple[dict[str, dict[str, str]], set[str], set[str], set[str]] | None:
+            seen = {name: _status(process) for name, process in (("zygote", zygote), ("child", child))}
+            if int(seen["child"]["Seccomp_filters"]) <= int(seen["zygote"]["Seccomp_filters"]):
+                return None  # it is not sealed yet
+            errors = {os.readlink(f"/proc/{process}/fd/2") for process in (zygote, child)}
+            mounts = {os.readlink(f"/proc/{process}/ns/mnt") for process in (zygote, child)}
+            return seen, errors, mounts, {Path(f"/proc/{each}/oom_score_adj").read_text() for each in (zygote, child)}
+
+        seen, errors, mounts, adjustments = await look_at_a_child(pool, zygote, look)
         plain = "a plain process" in pool.isolation
-        assert (await running).value == "None"
     assert plain or len(seen["zygote"]["NSpid"].split()) > 1
     assert adjustments == {"1000\n"} and Path("/proc/self/oom_score_adj").read_text() == ours
     assert errors == {"/dev/null"}
@@ -62,17 +63,6 @@ async def test_a_sandbox_holds_no_rights_and_is_the_first_to_go(backend):
 def _status(process: int) -> dict[str, str]:
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-async def _sealed_child(zygote: int) -> int:
-    """The process of the program that a zygote runs, once it is sealed."""
-    async with asyncio.timeout(20):
-        while True:
-            for child in descendants(zygote):
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end meanwhile
-                    if int(_status(child)["Seccomp_filters"]) > int(_status(zygote)["Seccomp_filters"]):
-                        return child
-            await asyncio.sleep(0.01)
 
 
 CHATTER = "import posix\ndef f(megabytes): return sum(posix.write(2, bytes(2**20)) for _ in range(megabytes))"

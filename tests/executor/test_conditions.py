@@ -19,7 +19,7 @@ from azr import values
 from azr.execution import CallStatus, ExecutionRequest
 from azr.executor import protocol
 from azr.executor.pool import SandboxPool
-from tests.executor.conftest import CONFIG, call, descendants, zygotes
+from tests.executor.conftest import CONFIG, call, look_at_a_child, zygotes
 from tests.executor.hostile.learning import MEMORY
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -196,13 +196,7 @@ async def test_no_memory_counts_the_programs_before():
 
 async def _id_of_a_child(pool: SandboxPool, zygote: int, lap: int) -> int:
     """Runs a program and gives back the id that its process has among its own kind."""
-    running = asyncio.ensure_future(
-        call(pool, f"import time\ndef f(): time.sleep(1); return {lap}", static_check=False)
-    )
-    while not (found := descendants(zygote)):
-        await asyncio.sleep(0.005)
-    status = Path(f"/proc/{found.pop()}/status").read_text()
-    await running
+    status = await look_at_a_child(pool, zygote, lambda child: Path(f"/proc/{child}/status").read_text(), lap)
     return int(next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1])
 
 

@@ -104,8 +104,10 @@ async def test_a_program_that_lost_a_sandbox_runs_alone_under_load():
         slot = pool._scheduler.slots[0]
         crowd = [pool.execute(ExecutionRequest(program=f"def f(x): return x * {n}", inputs=("3",))) for n in range(60)]
         running = asyncio.gather(pool.execute(LOOP), *crowd)
-        await asyncio.sleep(0.3)
-        os.kill(zygotes(pool)[0], signal.SIGKILL)
+        (zygote,) = zygotes(pool)
+        while not (slot.running and descendants(zygote)) and not running.done():
+            await asyncio.sleep(0.005)
+        os.kill(zygote, signal.SIGKILL)
         most_beside_a_suspect = 0
         while not running.done():
             if slot.exclusive:
@@ -193,8 +195,10 @@ async def test_closing_finishes_what_runs_and_leaves_no_process():
     pool = SandboxPool(SMALL, repeats=1)
     await pool.start()
     running = asyncio.ensure_future(pool.execute(LOOP))
-    await asyncio.sleep(0.2)
-    mine = sandboxes({os.getpid()}) - before
+    mine: set[int] = set()
+    while (len(mine) < 2 or not any(map(descendants, mine))) and not running.done():
+        mine = sandboxes({os.getpid()}) - before
+        await asyncio.sleep(0.02)
     assert len(mine) >= 2
     await pool.close()
     await pool.close()

@@ -28,6 +28,10 @@ class IdleWorker(ModelWorker):
         time.sleep(seconds * self.rank)
         return self.rank
 
+    def wait_on_rank_one(self, file: Path) -> None:
+        while self.rank == 1 and not file.exists():
+            time.sleep(0.01)
+
     def refuse(self) -> None:
         raise ValueError("the knob is wrong: turn it")
 
@@ -56,8 +60,9 @@ async def test_a_group_from_start_to_end(ray_cluster: None, tmp_path: Path) -> N
     assert await on_ranks(group, lambda worker: torch.get_num_threads()) == [len(os.sched_getaffinity(0)) // 2 or 1] * 2
     assert await group.scatter("sleep_on_rank_one", [(0,), (0.1,)], timeout_s=60) == [0, 1]
 
-    with pytest.raises(TimeoutError, match=r"the driver waited 0.5 s for policy ranks \[1\] to nap"):
-        await group.call("sleep_on_rank_one", 3.0, timeout_s=0.5, to="nap")
+    with pytest.raises(TimeoutError, match=r"the driver waited 2 s for policy ranks \[1\] to nap"):
+        await group.call("wait_on_rank_one", tmp_path / "over", timeout_s=2.0, to="nap")
+    (tmp_path / "over").touch()
     with pytest.raises(ValueError, match=r"^the knob is wrong: turn it$"):
         await group.call("refuse", timeout_s=60)
     with pytest.raises(OSError, match=r"^no room$"):

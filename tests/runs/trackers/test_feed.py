@@ -103,9 +103,11 @@ def test_what_breaks_is_said_once_and_caught_up_with(tmp_path: Path, folder: Pat
     trackers.write(1, {"loss": 1.0})
     until(lambda: (folder / "1").exists() and (tmp_path / "trackers" / "folder.json").exists())
     folder.rename(tmp_path / "gone")
-    for step in (2, 3):
-        trackers.write(step, {"loss": float(step)})
-        time.sleep(0.1)
+    trackers.write(2, {"loss": 2.0})
+    until(lambda: said != [])
+    FolderTracker.asked.clear()
+    trackers.write(3, {"loss": 3.0})
+    assert FolderTracker.asked.wait(10)
     (told,) = said
     assert told.startswith("Folder failed and is tried again with each step: [Errno 2]"), told
     (tmp_path / "gone").rename(folder)
