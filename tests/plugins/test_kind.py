@@ -249,7 +249,7 @@ async def test_a_task_is_shown_as_the_kind_showed_it_once(broken: str) -> None:
 
 
 DERIVING = """
-from azr.tasks.deduction import Deduction
+from azr.tasks.registry import Deduction
 class Lengths(Deduction):
     name = "lengths"
     reference_kinds = ("lengths",)
