@@ -11,12 +11,13 @@ import msgspec
 import pytest
 import torch
 
+import azr.plugins as loading
 from azr import isolated
 from azr.algorithms.advantages import OWN_ESTIMATORS
 from azr.algorithms.batch import Batch
 from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.plugins import load_plugins, loading, plugin_processes
+from azr.plugins import load_plugins, plugin_processes
 from azr.records import Sample, Task
 from azr.runs.sample_file import JsonLines, read_tasks
 from azr.selfplay.buffer import TaskBuffer
