@@ -9,16 +9,69 @@ from enum import StrEnum
 from typing import ClassVar
 
 from azr import values
-from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
+from azr.execution import ADMITTED_SHARE, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
 from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request
-from azr.tasks.instructions import LABELS, Instructions, PromptFacts, Section
 from azr.tasks.normalize import fingerprint
 
 Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
 """Executes a program behind isolation; no code that a model wrote runs anywhere else."""
 
 Derived = tuple[Task, ...]
+
+
+LABELS = ("program", "input", "output", "message")
+"""Labels of sections; a kind may have others, see `TaskKind.labels`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One labelled piece of a prompt or a response."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptFacts:
+    """Facts in prompts about the checks that a response will meet."""
+
+    induction_inputs: int = 10
+    """Inputs that an induction proposal must give."""
+    wall_s: float = 1.0
+    """Time limit of one call, seconds."""
+    modules: tuple[str, ...] = ()
+    """Modules that a program may import."""
+    refused_names: tuple[str, ...] = ()
+    """Builtin functions that a program must not use."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time within which a call is neither refused nor late."""
+        return self.wall_s * ADMITTED_SHARE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A short thought and the answer after it, as a good response would give them."""
+
+    shown: tuple[Section, ...] = ()
+    """The question that it answers; empty for proposals."""
+    thought: str
+    answer: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instructions:
+    """Instructions of one role of a kind, in English."""
+
+    task: str
+    """The task, and the rules for the answer."""
+    blocks: str
+    """The fenced blocks that the answer must hold, such as "one ```output block with the returned value"."""
+    example: Example
+    heading: str = ""
+    """The line above the numbered examples of the completion format; empty for a kind that it cannot write."""
 
 
 class Verdict(StrEnum):

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import random
+import tomllib
 from collections.abc import Sequence
-from typing import ClassVar
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar, Literal
 
 from azr import values
 from azr.execution import CallResult, CallStatus, ExecutionRequest
+from azr.executor.protocol import MAX_PROGRAM_BYTES, MAX_VALUE_BYTES, REQUEST_VALUES
 from azr.records import Task
 from azr.registry import Registry
 from azr.tasks import base
-from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
+from azr.tasks.base import Example, Instructions, PromptFacts, RejectReason, Run, Section, TaskKind, Verdict
 from azr.tasks.inputs import read_input
-from azr.tasks.instructions import FAILING, WORKED, Example, Instructions, PromptFacts, Section, Worked, instructions
 from azr.tasks.normalize import fingerprint, is_program
 
+_STATED = tomllib.loads(Path(__file__).with_name("prompts.toml").read_text(encoding="utf-8"))
+ProposalOrSolution = Literal["proposal", "solution"]
 IDENTITY = "def f(a):\n    return a"
 """The program that self-play starts from."""
 IDENTITY_INPUT = "'Hello world'"
@@ -26,6 +32,56 @@ _REPEATS = 4
 MESSAGE_CHARS = 4000
 """Longest message. Real models write hints of a thousand characters now and then; the solver's prompt is the bound."""
 SEED_INPUTS = ("'Hello world'", "1", "[1, 2]", "{'a': 1}", "(1, 'b')", "None")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worked:
+    """A program with calls.
+
+    Example: ``Worked(program="def f(a):\\n    b = a + 1\\n    return b", calls=(("1", "2"),), message="Count.")``
+    """
+
+    program: str
+    calls: tuple[tuple[str, str], ...]
+    """Canonical argument texts with what the call gives: a value, or for the error kind the name of an exception."""
+    message: str = ""
+    """Hint for the solver of an induction."""
+
+
+WORKED, FAILING = (
+    tuple(Worked(**each | {"calls": tuple(map(tuple, each["calls"]))}) for each in _STATED[name])
+    for name in ("worked", "failing")
+)
+"""Examples in front of prompts that a model continues. None of their programs may become a task."""
+
+
+def instructions(
+    kind: str, role: ProposalOrSolution, facts: PromptFacts, example: Example | None = None, **named: object
+) -> Instructions:
+    """Return the instructions of a chat model that proposes or solves tasks of one of the project's kinds. ``example``:
+    a whole response, in place of that of prompts.toml. ``named``: more names in the texts."""
+    stated = _STATED[kind][role]
+    whole = stated if "task" in stated else _STATED["propose"] | stated
+    named |= {"cpu_s": facts.cpu_s, "count": facts.induction_inputs, "goal": stated.get("goal")}
+    named |= {"program_rules": program_rules(facts), "input_rules": _STATED["input_rules"], "note": stated.get("note")}
+    named |= {"value_bytes": MAX_VALUE_BYTES, "values_bytes": REQUEST_VALUES * MAX_VALUE_BYTES}
+    task, blocks, heading = (whole[part].format(**named) for part in ("task", "blocks", "heading"))
+    return Instructions(task=task, blocks=blocks, example=example or _example(kind, role), heading=heading)
+
+
+@lru_cache
+def _example(kind: str, role: ProposalOrSolution) -> Example:
+    stated = _STATED[kind][role]
+    shown, answer = (tuple(Section(*each) for each in stated.get(part, ())) for part in ("shown", "answer"))
+    return Example(shown=shown, thought=stated["thought"], answer=answer)
+
+
+def program_rules(facts: PromptFacts) -> str:
+    """Return English rules for programs, as the static check and the sandbox enforce them."""
+    imports = f"Imports come first, and only of these modules: {', '.join(facts.modules)}. " if facts.modules else ""
+    refused = f"Refused names are {', '.join(facts.refused_names)}. " if facts.refused_names else ""
+    named = {"cpu_s": facts.cpu_s, "program_bytes": MAX_PROGRAM_BYTES, "value_bytes": MAX_VALUE_BYTES}
+    return str(_STATED["program_rules"].format(imports=imports, refused=refused, **named).rstrip())
 
 
 class SingleCallKind(TaskKind):
@@ -65,7 +121,7 @@ class SingleCallKind(TaskKind):
     def proposal(self, task: Task) -> tuple[Section, ...]:
         return (Section("program", task.program), Section("input", task.inputs[0]))
 
-    async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
+    async def validate(self, proposal: base.Proposal, limits: base.ProposalLimits, run: Run) -> Task | RejectReason:
         # References show their outputs, so a proposal may state one too; what counts is what the program returns.
         stated = base.section_texts([s for s in proposal.sections if s.label != "output"], "program", "input")
         if stated is None:
@@ -94,7 +150,7 @@ class SingleCallKind(TaskKind):
     def solution(self, task: Task) -> tuple[Section, ...]:
         return (Section("output", task.outputs[0]),)
 
-    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> base.Derived:
         if task.kind == self.name:
             return ()
         return tuple(
@@ -177,7 +233,7 @@ class Error(SingleCallKind):
         """None: the name of an exception is no value."""
         return ()
 
-    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> base.Derived:
         """None: every pair would have the same answer, no error."""
         return ()
 
@@ -217,7 +273,7 @@ class Induction(TaskKind):
     def proposal(self, task: Task) -> tuple[Section, ...]:
         return (*(Section("input", text) for text in task.inputs), Section("message", task.message))
 
-    async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
+    async def validate(self, proposal: base.Proposal, limits: base.ProposalLimits, run: Run) -> Task | RejectReason:
         """Takes a message and at least the configured number of inputs, of which the first ones are kept. No two of
         them may be equal, ``1`` and ``1.0`` included: a repeat would show the solver a hidden answer."""
         messages = [s.text.strip() for s in proposal.sections if s.label == "message"]
