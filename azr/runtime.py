@@ -25,8 +25,7 @@ from azr.evaluation.periodic import AnswerExecutor
 from azr.evaluation.report import gains
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
-from azr.monitoring.reader import TextReader
-from azr.monitoring.texts import patterns_of
+from azr.monitoring.texts import TextReader, patterns_of
 from azr.plugins import plugin_processes
 from azr.prepare import Prepared
 from azr.records import NO_ROWS_TAKEN, Task

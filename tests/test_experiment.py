@@ -28,8 +28,7 @@ from azr.evaluation.periodic import AnswerExecutor
 from azr.executor.pool import SandboxPool
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
-from azr.monitoring.reader import TextReader
-from azr.monitoring.texts import Screen, patterns_of
+from azr.monitoring.texts import Screen, TextReader, patterns_of
 from azr.prompts.codec import PromptCodec
 from azr.records import Sample
 from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore

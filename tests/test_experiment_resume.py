@@ -14,8 +14,7 @@ import pytest
 
 from azr import runtime
 from azr.config import Config
-from azr.monitoring.reader import TextReader
-from azr.monitoring.texts import DEFAULT
+from azr.monitoring.texts import DEFAULT, TextReader
 from azr.records import Completion, Sample
 from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, RunState, Staging, find_checkpoint
 from azr.runs.progress import open_progress

@@ -13,8 +13,7 @@ from uuid import uuid4
 
 from azr.cli.options import Parser
 from azr.errors import UserError
-from azr.plugins import own
-from azr.plugins.loading import NAME, TAGS
+from azr.plugins import NAME, TAGS, own
 from azr.registry import find_entry
 from azr.tasks.prompts import LABELS
 from azr.tasks.registry import KINDS

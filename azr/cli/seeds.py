@@ -24,8 +24,7 @@ from azr.records import Task
 from azr.runs.stop_signal import StopRequested
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.seeds import SINGLE_CALL_KINDS, check_seeds, read_authors_seeds, seeds_line, write_lines
-from azr.tasks.base import SingleCallKind
-from azr.tasks.registry import KINDS
+from azr.tasks.registry import KINDS, SingleCallKind
 
 USAGE = (
     "usage: azr seeds RECIPE --out FILE [--section.knob value ...]\n"

@@ -19,11 +19,9 @@ from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Grader, Question
 from azr.prompts.codec import PromptCodec
 from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Sample, Task
-from azr.tasks.abduction import Abduction
 from azr.tasks.base import Verdict
-from azr.tasks.deduction import Deduction
 from azr.tasks.prompts import ChatFormat
-from azr.tasks.registry import KINDS
+from azr.tasks.registry import KINDS, Abduction, Deduction
 
 AT_ONCE = 512
 """Most questions whose answers are sampled or graded at once; a bound on memory."""

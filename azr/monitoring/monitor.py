@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from azr.errors import RunEnded
-from azr.monitoring.reader import Findings, Text, TextReader
-from azr.monitoring.texts import SAFETY, Measures, means
+from azr.monitoring.texts import SAFETY, Findings, Measures, Text, TextReader, means
 from azr.prompts.codec import PromptCodec
 from azr.records import Sample, Task
 

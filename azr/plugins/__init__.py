@@ -3,8 +3,162 @@
 A module states ``kinds``, a list of `azr.tasks.base.TaskKind`; ``proposer_rewards``, ``bonuses`` and ``estimators``,
 functions by name. An installed package may offer each by an entry point instead. What they add is used as what is here;
 but what they do with a model's text is done in processes of their own. docs/extending.md is the way there.
+
+Loading adds what plug-ins state to the registries before a run starts, and keeps their processes during it.
 """
 
-from azr.plugins.loading import load_for, load_plugins, plugin_processes
+from __future__ import annotations
 
-__all__ = ["load_for", "load_plugins", "plugin_processes"]
+import re
+import traceback
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
+from azr.errors import UserError, unknown
+from azr.isolated import OwnFunctions
+from azr.plugins import own as groups
+from azr.plugins.own import BadTask, OwnBonus, OwnEstimator, OwnKind, OwnReward, Stated, read_stated
+from azr.registry import find_entry
+from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS
+from azr.tasks.base import TaskKind
+from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts, PromptFormat
+from azr.tasks.registry import KINDS
+
+PROCESSES = 8
+"""Most processes of a plug-in; as many are started as answers are wanted of it at once."""
+_WORKER = "azr.plugins.worker"
+NAME, _LABEL = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[a-z][a-z_]*")
+TAGS = ("pad", "end", "answer", "propose", "solve", "python", "think")
+"""Names that prompts give to other things than labels."""
+_OWN = {groups.REWARDS: OwnReward, groups.BONUSES: OwnBonus, groups.ESTIMATORS: OwnEstimator}
+_loaded: dict[str, OwnFunctions] = {}
+"""The processes of each plug-in."""
+
+
+def load_for(config: Config) -> None:
+    """Loads the plug-ins that a config names, and what it names of installed packages, see `azr.registry`. Raises
+    UserError as `load_plugins`, and for an estimator that no plug-in states."""
+    load_plugins(config.run.plugins)
+    estimator = config.algorithm.estimator
+    own_estimators = [estimator.function] if isinstance(estimator, PluginEstimator) else []
+    named = {
+        groups.KINDS: config.selfplay.kinds,
+        groups.REWARDS: [config.reward.proposer],
+        groups.BONUSES: [entry.partition(":")[0] for entry in config.reward.intrinsic.bonuses],
+        groups.ESTIMATORS: own_estimators,
+    }
+    for group, names in named.items():
+        for name in names:
+            if name not in _registry(group) and find_entry(group, name) is not None:
+                load_plugins([f"{group}:{name}"])
+    for name in own_estimators:
+        if name not in _registry(groups.ESTIMATORS):
+            known = [*ESTIMATOR_TYPES, *_registry(groups.ESTIMATORS)]
+            raise unknown("estimator", name, known, f"algorithm.estimator may be {', '.join(known)}.")
+
+
+def _registry(group: str) -> dict[str, Any]:
+    if group == groups.ESTIMATORS:
+        from azr.algorithms.advantages import OWN_ESTIMATORS  # imports torch
+
+        return OWN_ESTIMATORS
+    registries: dict[str, dict[str, Any]] = {
+        groups.KINDS: KINDS,
+        groups.REWARDS: SOLVE_RATE_REWARDS,
+        groups.BONUSES: BONUSES,
+    }
+    return registries[group]
+
+
+def load_plugins(names: Sequence[str]) -> None:
+    """Loads each plug-in once, see `read_stated`, and adds what it states.
+
+    Raises UserError for one that cannot be imported (after its traceback), states nothing, or states something that
+    cannot be used or has a name that is taken.
+    """
+    for name in names:
+        if name not in _loaded:
+            functions = OwnFunctions(_WORKER, (name,), PROCESSES)
+            _add(name, read_stated(name), functions)
+            _loaded[name] = functions
+
+
+@asynccontextmanager
+async def plugin_processes() -> AsyncIterator[None]:
+    """The processes of plug-ins end with the block. Raises UserError for a plug-in that does not start in one."""
+    try:
+        for name, functions in _loaded.items():
+            await functions.check_start(f"The plug-in {name}")
+        yield
+    finally:
+        for functions in _loaded.values():
+            await functions.end()
+
+
+def _add(plugin: str, stated: Stated, functions: OwnFunctions) -> None:
+    """Adds everything or, when it raises, nothing."""
+    added: Stated = {}
+    for group, entries in stated.items():
+        if entries:
+            _check_names(plugin, group, entries)
+            own = _OWN.get(group)
+            added[group] = {
+                name: own(functions, plugin, name) if own else _checked(plugin, entry, stated[groups.KINDS], functions)
+                for name, entry in entries.items()
+            }
+    for group, entries in added.items():
+        _registry(group).update(entries)
+
+
+def _check_names(plugin: str, group: str, names: Iterable[object]) -> None:
+    what, taken = groups.WORDS[group], _registry(group)
+    for name in names:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise UserError(f"The plug-in {plugin} calls a {what} {name!r}; a name is small letters, digits and '_'.")
+        if name in taken or (group == groups.ESTIMATORS and name in (*ESTIMATOR_TYPES, PluginEstimator.name)):
+            raise UserError(f"The plug-in {plugin} calls a {what} {name!r}, which exists: choose another name.")
+
+
+def _checked(plugin: str, kind: TaskKind, beside: Collection[str], functions: OwnFunctions) -> OwnKind:
+    """Raises UserError for what cannot be played: the first task is shown and its answer read back. ``beside``: names
+    of all kinds of the plug-in."""
+    if kind.name in (*LABELS, *TAGS):
+        raise UserError(f"The plug-in {plugin} calls a kind {kind.name!r}, which prompts call a part of a task.")
+    for label in kind.labels:
+        if not _LABEL.fullmatch(label) or label in TAGS or label in KINDS or label in beside:
+            raise UserError(
+                f"The kind {kind.name} of the plug-in {plugin} has the label {label!r}: use lower-case letters and "
+                "'_', and no label that a prompt already has."
+            )
+    if unknown := set(kind.reference_kinds) - {*KINDS, *beside}:
+        raise UserError(
+            f"The kind {kind.name} of the plug-in {plugin} has references of {min(unknown)!r}, no kind that is loaded."
+        )
+    try:
+        own = OwnKind(kind, functions, plugin)
+        problem = _problem(own)
+    except BadTask as error:
+        problem = f"seed() gives {error}"
+    except Exception as error:
+        traceback.print_exc()
+        problem = f"{type(error).__name__}: {error}"
+    if problem:
+        raise UserError(f"The kind {kind.name} of the plug-in {plugin} cannot be played: {problem}.")
+    return own
+
+
+def _problem(kind: OwnKind) -> str:
+    """Return what is wrong with the first task of a kind; empty if nothing is."""
+    task, facts = kind.seed(), PromptFacts()
+    styles: tuple[PromptFormat, ...] = (CompactFormat(), ChatFormat(str))
+    for style in styles:
+        for sections in (kind.proposal(task), kind.solution(task)):
+            if style.parse(style.response(sections), kind.labels) != sections:
+                return "its proposal or solution is not read back as it was written"
+    if kind.references_per_prompt(6) not in range(7):
+        return "references_per_prompt(6) is no number from 0 to 6"
+    kind.proposer_instructions(facts)
+    kind.solver_instructions(facts)
+    return ""

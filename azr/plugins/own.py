@@ -130,6 +130,11 @@ def _pair(kind: TaskKind, section: object) -> tuple[str, str]:
     return section.label, section.text
 
 
+def _shown(view: str) -> Any:
+    """Return the method of `OwnKind` for one of `VIEWS`."""
+    return lambda kind, task: tuple(Section(label, text) for label, text in kind._views(task)[view])
+
+
 class OwnKind(TaskKind):
     """Stands for a plug-in's kind in the run.
 
@@ -160,23 +165,10 @@ class OwnKind(TaskKind):
     def solver_instructions(self, facts: PromptFacts) -> Instructions:
         return self._told(self._kind.solver_instructions, facts)
 
-    def reference(self, task: Task) -> tuple[Section, ...]:
-        return self._shown(task, "reference")
-
-    def proposal(self, task: Task) -> tuple[Section, ...]:
-        return self._shown(task, "proposal")
-
-    def solver_view(self, task: Task) -> tuple[Section, ...]:
-        return self._shown(task, "solver_view")
-
-    def solution(self, task: Task) -> tuple[Section, ...]:
-        return self._shown(task, "solution")
+    reference, proposal, solver_view, solution = map(_shown, VIEWS)
 
     def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
         return self._views(task)[PAIRS]
-
-    def _shown(self, task: Task, view: str) -> tuple[Section, ...]:
-        return tuple(Section(label, text) for label, text in self._views(task)[view])
 
     def _views(self, task: Task) -> Any:
         return task.views or with_views(self._kind, task).views

@@ -1,1 +1,1 @@
-"""The kinds of reasoning, one file each, and the prompts and answer formats that they share."""
+"""The kinds of reasoning, and the prompts and answer formats that they share."""

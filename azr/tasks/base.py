@@ -9,20 +9,69 @@ from enum import StrEnum
 from typing import ClassVar
 
 from azr import values
-from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.execution import ADMITTED_SHARE, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
-from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request, read_input
-from azr.tasks.instructions import LABELS, WORKED, Instructions, PromptFacts, Section, Worked, instructions
-from azr.tasks.normalize import fingerprint, is_program
+from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request
+from azr.tasks.normalize import fingerprint
 
 Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
 """Executes a program behind isolation; no code that a model wrote runs anywhere else."""
 
 Derived = tuple[Task, ...]
 
-IDENTITY = "def f(a):\n    return a"
-"""The program that self-play starts from."""
-IDENTITY_INPUT = "'Hello world'"
+
+LABELS = ("program", "input", "output", "message")
+"""Labels of sections; a kind may have others, see `TaskKind.labels`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One labelled piece of a prompt or a response."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptFacts:
+    """Facts in prompts about the checks that a response will meet."""
+
+    induction_inputs: int = 10
+    """Inputs that an induction proposal must give."""
+    wall_s: float = 1.0
+    """Time limit of one call, seconds."""
+    modules: tuple[str, ...] = ()
+    """Modules that a program may import."""
+    refused_names: tuple[str, ...] = ()
+    """Builtin functions that a program must not use."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time within which a call is neither refused nor late."""
+        return self.wall_s * ADMITTED_SHARE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A short thought and the answer after it, as a good response would give them."""
+
+    shown: tuple[Section, ...] = ()
+    """The question that it answers; empty for proposals."""
+    thought: str
+    answer: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instructions:
+    """Instructions of one role of a kind, in English."""
+
+    task: str
+    """The task, and the rules for the answer."""
+    blocks: str
+    """The fenced blocks that the answer must hold, such as "one ```output block with the returned value"."""
+    example: Example
+    heading: str = ""
+    """The line above the numbered examples of the completion format; empty for a kind that it cannot write."""
 
 
 class Verdict(StrEnum):
@@ -77,7 +126,7 @@ class ProposalLimits:
 
 
 class TaskKind(ABC):
-    """A kind of reasoning: one file in this folder and one line in the registry, or one in a plug-in. Prompts, answers
+    """A kind of reasoning: a class in `azr.tasks.registry`, or one in a plug-in. Prompts, answers
     and pretraining documents are all built from the same sections of a task, so they cannot differ."""
 
     name: ClassVar[str]
@@ -167,83 +216,6 @@ class TaskKind(ABC):
             message=message,
             parents=tuple(task.id for task in parents),
             step=step,
-        )
-
-
-class SingleCallKind(TaskKind):
-    """Base of the kinds whose tasks are one call; as it stands, the output is what the solver must find."""
-
-    proposes_programs = True
-    texts: ClassVar[str] = "deduction"
-    """Table of prompts.toml with its instructions."""
-    worked: ClassVar[tuple[Worked, ...]] = WORKED
-
-    accepted_statuses: ClassVar[tuple[CallStatus, ...]] = (CallStatus.OK,)
-    """Ends of a call that make a task."""
-
-    def proposer_instructions(self, facts: PromptFacts) -> Instructions:
-        return instructions(self.texts, "proposal", facts)
-
-    def solver_instructions(self, facts: PromptFacts) -> Instructions:
-        return instructions(self.texts, "solution", facts)
-
-    def label(self, call: CallResult) -> str | None:
-        """Return the task's output after this call; None if no task may have it."""
-        return call.value
-
-    def seed(self) -> Task:
-        return self.make_task(f"seed-{self.name}", IDENTITY, (IDENTITY_INPUT,), (IDENTITY_INPUT,))
-
-    def examples(self, induction_inputs: int) -> tuple[Task, ...]:
-        first_calls = ((each.program, each.calls[0]) for each in self.worked)
-        return tuple(
-            self.make_task(f"example-{index}", program, (given,), (output,))
-            for index, (program, (given, output)) in enumerate(first_calls, 1)
-        )
-
-    def reference(self, task: Task) -> tuple[Section, ...]:
-        return (*self.proposal(task), Section("output", task.outputs[0]))
-
-    def proposal(self, task: Task) -> tuple[Section, ...]:
-        return (Section("program", task.program), Section("input", task.inputs[0]))
-
-    async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
-        # References show their outputs, so a proposal may state one too; what counts is what the program returns.
-        stated = section_texts([s for s in proposal.sections if s.label != "output"], "program", "input")
-        if stated is None:
-            return RejectReason.MALFORMED
-        program = stated[0].strip("\n")
-        if len(program.encode("utf-8", "surrogatepass")) > limits.source_bytes:
-            return RejectReason.TOO_LARGE
-        given = read_input(stated[1], program)
-        if given is None or not is_program(program):
-            return RejectReason.MALFORMED
-        inputs = await evaluate_inputs((given,), program, run, limits.repeats)
-        if isinstance(inputs, RejectReason):
-            return inputs
-        result = await run(ExecutionRequest(program=program, inputs=inputs, repeats=limits.repeats))
-        reason = reject_reason(result, self.accepted_statuses)
-        if reason is not None:
-            return reason
-        output = self.label(result.outputs[0])
-        if output is None:
-            return RejectReason.NOT_ALLOWED
-        return self.make_task(proposal.id, program, inputs, (output,), parents=proposal.references, step=proposal.step)
-
-    def solver_view(self, task: Task) -> tuple[Section, ...]:
-        return self.proposal(task)
-
-    def solution(self, task: Task) -> tuple[Section, ...]:
-        return (Section("output", task.outputs[0]),)
-
-    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived:
-        if task.kind == self.name:
-            return ()
-        return tuple(
-            self.make_task(
-                f"{task.id}-{self.name}-{index}", task.program, (given,), (returned,), parents=(task,), step=task.step
-            )
-            for index, (given, returned) in enumerate(pairs)
         )
 
 

@@ -77,25 +77,18 @@ class _Normalizer(ast.NodeTransformer):
     def _bind(self, name: str) -> None:
         self._names.setdefault(name, f"v{len(self._names)}")
 
-    def _body(self, node: ast.AST) -> None:
-        body: list[ast.stmt] = getattr(node, "body", [])
-        if len(body) > 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            del body[0]
-
-    def visit_Module(self, node: ast.Module) -> ast.AST:
-        self._body(node)
+    def visit_Module(self, node: ast.Module | ast.FunctionDef | ast.ClassDef) -> ast.AST:
+        if len(node.body) > 1 and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant):
+            del node.body[0]
         return self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef | ast.FunctionDef) -> ast.AST:
+        node.name = self._names.get(node.name, node.name)
+        return self.visit_Module(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self._body(node)
-        node.name = self._names.get(node.name, node.name)
         node.returns = None
-        return self.generic_visit(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        self._body(node)
-        node.name = self._names.get(node.name, node.name)
-        return self.generic_visit(node)
+        return self.visit_ClassDef(node)
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
         return ast.arg(arg=self._names[node.arg])

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
 from azr.records import Reason, Task
-from azr.tasks.base import TaskKind
+from azr.tasks.base import LABELS, Example, Instructions, PromptFacts, Section, TaskKind
 from azr.tasks.blocks import PYTHON, blocks
-from azr.tasks.instructions import LABELS, Example, Instructions, PromptFacts, Section
 
 __all__ = ["LABELS", "Example", "Instructions", "PromptFacts", "Section"]  # plug-ins find them here, too
 

@@ -16,9 +16,9 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.executor.pool import SandboxPool
 from azr.records import Task
 from azr.tasks.base import RejectReason
-from azr.tasks.instructions import program_rules
 from azr.tasks.normalize import parse_program
 from azr.tasks.prompts import PromptFacts
+from azr.tasks.registry import program_rules
 from benchmarks import seed_tasks
 from tests.executor import public_data
 from tests.executor.conftest import execute_many

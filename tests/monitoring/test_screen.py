@@ -11,8 +11,7 @@ import pytest
 from azr.config import Config, SafetyConfig
 from azr.errors import RunEnded, UserError
 from azr.monitoring.monitor import Monitor, SafetyStop, flag_metrics
-from azr.monitoring.reader import Findings, Text, TextReader
-from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Measures, Rule, Screen, patterns_of
+from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Findings, Measures, Rule, Screen, Text, TextReader, patterns_of
 from azr.prepare import prepare
 from tests.runs.factory import sample
 
@@ -86,8 +85,8 @@ def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(
 
 
 async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("azr.monitoring.reader.CHUNK_LIMIT_S", 3.0)
-    monkeypatch.setattr("azr.monitoring.reader.TEXT_LIMIT_S", 3.0)
+    monkeypatch.setattr("azr.monitoring.texts.CHUNK_LIMIT_S", 3.0)
+    monkeypatch.setattr("azr.monitoring.texts.TEXT_LIMIT_S", 3.0)
     rules = write(tmp_path, "[[rule]]\nname = 'slow'\npatterns = ['(a+)+$', 'needle']\n")
     texts = ["a needle", "a" * 60 + "b", "\ud800 lone", "x" * 1_000_000 + "needle", "\x00\n\r needle"]
     async with TextReader(rules) as reader:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import azr.plugins as loading
 from azr.algorithms.advantages import OWN_ESTIMATORS
-from azr.plugins import loading
 from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS
 from azr.tasks.registry import KINDS
 

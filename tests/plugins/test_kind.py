@@ -11,12 +11,13 @@ import msgspec
 import pytest
 import torch
 
+import azr.plugins as loading
 from azr import isolated
 from azr.algorithms.advantages import OWN_ESTIMATORS
 from azr.algorithms.batch import Batch
 from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.plugins import load_plugins, loading, plugin_processes
+from azr.plugins import load_plugins, plugin_processes
 from azr.records import Sample, Task
 from azr.runs.sample_file import JsonLines, read_tasks
 from azr.selfplay.buffer import TaskBuffer
@@ -249,7 +250,7 @@ async def test_a_task_is_shown_as_the_kind_showed_it_once(broken: str) -> None:
 
 
 DERIVING = """
-from azr.tasks.deduction import Deduction
+from azr.tasks.registry import Deduction
 class Lengths(Deduction):
     name = "lengths"
     reference_kinds = ("lengths",)

@@ -67,7 +67,7 @@ async def test_what_lacks_a_block_or_could_not_be_judged_has_a_reason(play, monk
     proposals = ["<|program|>def f(a):\n    return a<|end|>", proposal("a + 1")]
     config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
     answers = ["<|input|>3<|end|>", "<|output|>3<|end|>"]
-    monkeypatch.setattr("azr.tasks.deduction.values.parse", fail)
+    monkeypatch.setattr("azr.tasks.registry.values.parse", fail)
     result, _ = await play(config, Script(proposals, lambda prompt, attempt: answers[attempt % 2]))
     said = {CODEC.decode(t.completion.response_ids): t.judgement.reason for t in result.samples}
     assert said.keys() == {*proposals, *answers}

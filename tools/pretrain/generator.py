@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from azr.tasks.base import IDENTITY
+from azr.tasks.registry import IDENTITY
 from tools.pretrain.operations import (
     BINARY,
     CONDITIONS,

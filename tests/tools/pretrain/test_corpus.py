@@ -9,10 +9,9 @@ from azr import values
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, Verdict
-from azr.tasks.error import NO_ERROR
 from azr.tasks.normalize import parse_program
 from azr.tasks.prompts import CompactFormat
-from azr.tasks.registry import KINDS
+from azr.tasks.registry import KINDS, NO_ERROR
 from tools.pretrain.corpus import CORPORA, batches, make_document, make_task
 from tools.pretrain.generator import (
     MAX_OUTPUT,
