@@ -23,7 +23,7 @@ from tests import chat_tokenizers
 from tests.runs import factory
 from tools.pretrain.generator import random_sample
 
-SECONDS = 4.0
+SECONDS, ROUNDS = 4.0, 500
 STYLE = ChatFormat(lambda question: question + "<think>")
 CODEC = PromptCodec(chat_tokenizers.plain(), STYLE)
 BONUS_CONFIG = IntrinsicRewardConfig(bonuses=tuple(f"{name}:1" for name in BONUSES))
@@ -64,10 +64,10 @@ class Echo:
 
 def random_text(rng: random.Random) -> str:
     sample = random_sample(rng, 1)
-    text = rng.choice([sample.program, sample.inputs[0], rng.choice(HOSTILE), rng.choice(PROGRAMS)])
+    text = rng.choice([sample.program, sample.program, sample.inputs[0], rng.choice(HOSTILE), rng.choice(PROGRAMS)])
     if "{}" in text and rng.random() < 0.9:
         text = text.replace("{}", rng.choice(HOSTILE))
-    for _ in range(rng.choice([0, 0, 1, 3])):
+    for _ in range(rng.choice([0, 0, 0, 0, 1, 3])):
         at, to = sorted(rng.randrange(len(text) + 1) for _ in range(2))
         piece = rng.choice(
             ["", text[at:to] * 2, rng.choice(HOSTILE), rng.choice("()[]{}:,'\"\\\n #=*"), chr(rng.randrange(0xD7FF))]
@@ -95,10 +95,10 @@ def said(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 async def test_whatever_is_written_is_refused_or_graded(caplog: pytest.LogCaptureFixture):
-    """For `SECONDS`, from another beginning each day: proposals, prompts, fingerprints, bonuses and answers."""
+    """For `SECONDS`, and `ROUNDS` at least, from another beginning each day: proposals, prompts, fingerprints, bonuses and answers."""
     day = int(time.time() // 86400)
     deadline, rounds, accepted = time.monotonic() + SECONDS, 0, 0
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or rounds < ROUNDS:
         rng = random.Random(f"{day}/{rounds}")
         rounds += 1
         name = rng.choice(list(KINDS))
