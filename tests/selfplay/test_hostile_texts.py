@@ -95,7 +95,8 @@ def said(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 async def test_whatever_is_written_is_refused_or_graded(caplog: pytest.LogCaptureFixture):
-    """For `SECONDS`, and `ROUNDS` at least, from another beginning each day: proposals, prompts, fingerprints, bonuses and answers."""
+    """For `SECONDS`, and `ROUNDS` at least, from another beginning each day: proposals, prompts, fingerprints, bonuses,
+    answers."""
     day = int(time.time() // 86400)
     deadline, rounds, accepted = time.monotonic() + SECONDS, 0, 0
     while time.monotonic() < deadline or rounds < ROUNDS:
