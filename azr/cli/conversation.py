@@ -169,10 +169,11 @@ def talk(conversation: Conversation, run: Callable[..., Any]) -> None:
             continue
         printer = AnswerPrinter(sys.stdout, terminal=styled, thinking=bool(opened))
         try:
-            reason: FinishReason | None = run(conversation.answer(ids, printer))
-            printer.end()
+            try:
+                reason: FinishReason | None = run(conversation.answer(ids, printer))
+            finally:  # an engine that fails leaves no dim line
+                printer.end()
         except (KeyboardInterrupt, asyncio.CancelledError):
-            printer.end()
             if not terminal:
                 raise KeyboardInterrupt from None
             run(asyncio.sleep(0.1))  # in which the engine hears of it

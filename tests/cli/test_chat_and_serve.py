@@ -1,5 +1,6 @@
 """``azr chat`` as it is typed; ``azr serve``: which ``vllm serve`` it becomes, and what a plain client of that gets."""
 
+import asyncio
 import io
 import json
 import os
@@ -20,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from azr.cli.conversation import AnswerOptions, AnswerPrinter, Conversation
+from azr.cli.conversation import AnswerOptions, AnswerPrinter, Conversation, talk
 from azr.cli.main import dispatch
 from azr.records import Completion, Stops
 from azr.rollout.server import VARIABLE
@@ -95,6 +96,21 @@ async def test_an_answer_is_printed_as_it_comes_without_the_token_that_ends_it(m
         assert asked.pop() == (ids, how)
     await conversation.answer([1] * 500, printer)
     assert asked.pop()[1]["max_tokens"] == 12
+
+
+def test_an_answer_that_the_engine_breaks_off_ends_its_line(model: Path, monkeypatch, capsys):
+    codec = open_model(str(model)).codec
+
+    class Engine:
+        async def generate(self, ids: list[int], *, on_tokens: Callable, **how: object) -> list[Completion]:
+            on_tokens(codec.encode("four"))
+            raise RuntimeError("the engine has died")
+
+    options = AnswerOptions(raw=False, max_response_tokens=20, context=512, temperature=0.5, seed=7)
+    monkeypatch.setattr("sys.stdin", io.StringIO("2 + 2?\n"))
+    with pytest.raises(RuntimeError, match="has died"):
+        talk(Conversation(codec, Engine(), options), asyncio.run)  # type: ignore[arg-type]
+    assert capsys.readouterr().out == "four\n"
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
