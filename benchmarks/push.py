@@ -55,6 +55,7 @@ async def compare(system: System, config: Config, clock: PhaseClock, *, first: i
 
 def _take(worker: PolicyWorker, name: str) -> None:
     before = worker._outbox
+    before.close()
     worker._outbox = make_outbox(name, before.device, before.control, before.engine_gpus)
 
 
