@@ -57,7 +57,8 @@ def test_heads_are_found_by_their_process(tmp_path):
     script = 'exec -a "$0 --gcs_server_port=$1" "$0" 60'
     started = [subprocess.Popen(["bash", "-c", script, str(place), str(port)]) for place, port in places]
     try:
-        while not all("--gcs" in psutil.Process(each.pid).cmdline()[0] for each in started):
+        # While a process becomes another program, it has no command line.
+        while not all("--gcs" in " ".join(psutil.Process(each.pid).cmdline()[:1]) for each in started):
             time.sleep(0.01)
         heads = ray_cluster.ray_heads()
         assert 6379 in heads and not heads & {0, 7000}

@@ -46,7 +46,7 @@ SIZES: dict[str, object] = {
     "rollout.max_concurrent": 16,
     "executor.workers": 1,
     "algorithm.entropy_coef": 0.01,
-    "train.dtype": "bfloat16",
+    "train.dtype": "auto",
 }
 
 

@@ -37,7 +37,7 @@ SIZES = {
     "rollout.max-concurrent": 16,
     "executor.workers": 1,
     "eval.every": 0,
-    "train.dtype": "bfloat16",
+    "train.dtype": "auto",
 }
 ROWS = 2
 JUDGED = {VALID, *RejectReason, *Verdict} - {RejectReason.LOST, Verdict.UNGRADED}
