@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from azr.train.offload import EngineTensors
+
 
 class WholeOptimizer:
     """AdamW on all trained parameters as one flat float32 tensor."""
@@ -111,6 +113,18 @@ class WholeEngine:
             whole.ds_tensor = parameter.detach().view(-1)
             whole.ds_shape, whole.ds_numel = parameter.shape, parameter.numel()
             whole.ds_tensor.ds_numel = prod(parameter.shape)
+
+    def tensors(self) -> EngineTensors:
+        """What memory it takes between two calls."""
+        parts = [parameter.detach() for parameter in self.module.parameters()]
+        if self.optimizer is None:
+            return EngineTensors(parts, [], [])
+        (weights,), masters = self.optimizer.fp16_partitioned_groups_flat, self.optimizer.masters
+        moments = [
+            value for state in self.optimizer.optimizer.state.values() for value in state.values() if value.dim()
+        ]
+        is_own = masters.untyped_storage() != weights.untyped_storage()
+        return EngineTensors(parts, [*[masters.detach()] * is_own, *moments], [self.optimizer.gradient])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)

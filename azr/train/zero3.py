@@ -175,19 +175,21 @@ def step(engine: Any, *, sound: bool) -> bool:
 
 def engine_tensors(engine: Any) -> EngineTensors:
     """Releases what was gathered of the parameters, and lists what is left."""
-    optimizer, is_whole = engine.optimizer, isinstance(engine, WholeEngine)
-    if not is_whole:
-        optimizer.empty_partition_cache()
-        forget_node_copies(engine)
+    if isinstance(engine, WholeEngine):
+        return engine.tensors()
+    _import_deepspeed()
+    from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
+
+    optimizer = engine.optimizer
+    optimizer.empty_partition_cache()
+    forget_node_copies(engine)
     parameters = parameter_parts(engine)
-    if not hasattr(optimizer, "optimizer"):  # None, or what DeepSpeed gives a model that is not trained
+    if isinstance(optimizer, DeepSpeedZeRoOffload):  # what DeepSpeed gives a model without an optimizer
         return EngineTensors(parameters, [], [])
     masters = optimizer.fp32_partitioned_groups_flat
     moments = [value for state in optimizer.optimizer.state.values() for value in state.values() if value.dim()]
     shared = {parameter.untyped_storage() for parameter in parameters}  # in float32 the weights are the master weights
     state = [tensor for tensor in (*masters, *moments) if tensor.untyped_storage() not in shared]
-    if is_whole:
-        return EngineTensors(parameters, state, [optimizer.gradient])
     buckets = [bucket.buffer for bucket in optimizer.ipg_buckets.values() if bucket.buffer is not None]
     return EngineTensors(parameters, state, [optimizer.grad_partitions_flat_buffer, *buckets])
 
