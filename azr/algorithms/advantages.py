@@ -195,4 +195,5 @@ ESTIMATORS: dict[type[Estimator], Callable[[Batch, Any], tuple[Tensor, Tensor]]]
     GRPO: grpo,
     DrGRPO: dr_grpo,
 }
-"""From a batch and the estimator's options to advantages and returns per token, both float64 (R)."""
+"""By the type of the estimator's options: from a batch and these to advantages and returns per
+token, both float64 (R)."""

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoTokenizer, Phi3Config
 from azr.algorithms.architectures import CHECKED
 from azr.cli.main import dispatch
 from azr.errors import UserError
-from azr.runs.model_export import TAGS, add_former_keys, remove_think_tokens
+from azr.runs.exported_files import TAGS, add_former_keys, remove_think_tokens
 from azr.runs.model_folder import read_object, write_object
 from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer
