@@ -154,21 +154,18 @@ async def judge_text(
         last_run = request, result
         return result
 
-    raised = False
+    reason: Reason = ""
     try:
         sections = codec.parse_response(completion, kind.labels)
         outcome = malformed if sections is None else await judging(sections, run)
+        if outcome is malformed:
+            reason = codec.unread_reason(completion) if sections is None else unreadable_reason(sections, asked())
     except Exception as error:
         if any(error is failure for failure in failures):
             raise
         log.exception("the response about task %s could not be judged and counts as %s", id, malformed)
-        outcome, raised = malformed, True
-    reason: Reason = ""
-    if raised:
-        reason = "grader_failed"
-    elif outcome is malformed:
-        reason = codec.unread_reason(completion) if sections is None else unreadable_reason(sections, asked())
-    elif outcome in (Verdict.UNGRADED, RejectReason.LOST):
+        outcome, reason = malformed, "grader_failed"
+    if outcome in (Verdict.UNGRADED, RejectReason.LOST):
         reason = "lost" if last_run is not None and last_run[1].lost else "grader_failed"
     return outcome, sections, last_run, reason
 

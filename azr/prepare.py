@@ -26,6 +26,7 @@ from azr.runs import trackers
 from azr.runs.checkpoint_store import ResumeState
 from azr.runs.model_folder import attention_heads, context_length, model_folder, read_object, tokenizer_errors
 from azr.runs.run_dir import PromptForm, RunDirectory, check_free, run_path
+from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.rewards import check_names
 from azr.selfplay.seeds import SeedLine, read_seeds
 from azr.tasks.prompts import THINK
@@ -118,12 +119,15 @@ def prepare(
     # Only now, because these take seconds to load.
     from azr.datasets.choice import check_identity, load_rows
     from azr.evaluation.periodic import PeriodicEval
+    from azr.selfplay.seeding import first_tasks
 
     codec = load_codec(config, folder)
-    if resume is None and config.kinds:
+    if config.kinds:
         codec.check_prompts([KINDS[kind] for kind in config.kinds], config.rollout.max_prompt_tokens)
     _check_layers(config, folder)
     evaluation = PeriodicEval(config, codec)
+    if begins and seeds is None:
+        first_tasks(empty_buffer(codec, evaluation, config.kinds), config.kinds)
     rows, notes = load_rows(config, codec) if config.data.path is not None else ([], [])
     if resume is not None:
         run = RunDirectory(run_path(config.run))
@@ -142,11 +146,22 @@ def prepare(
     )
 
 
+def empty_buffer(codec: PromptCodec, evaluation: PeriodicEval, kinds: Sequence[str]) -> TaskBuffer:
+    """Return a buffer that takes no program of an evaluation, and none that prompts show as a worked example."""
+    examples = codec.example_programs(KINDS[kind] for kind in kinds)
+    return TaskBuffer(kinds, benchmark=evaluation.programs, examples=examples)
+
+
 def _check_kinds(config: Config) -> None:
-    for kind in config.selfplay.kinds:
-        KINDS.find(kind)
+    kinds = [KINDS.find(name) for name in config.selfplay.kinds]
     if not config.selfplay.kinds or len(set(config.selfplay.kinds)) != len(config.selfplay.kinds):
         raise UserError("selfplay.kinds must name at least one kind, and none twice.")
+    for kind in kinds:
+        if kind.references_per_prompt(0) and not set(kind.reference_kinds) & set(config.selfplay.kinds):
+            raise UserError(
+                f"A {kind.name} proposal is about a task of the kind {' or '.join(kind.reference_kinds)}, and "
+                "selfplay.kinds plays none of them: add one."
+            )
     if config.selfplay.composites.chance and not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):
         raise UserError("selfplay.composites.chance needs a kind that proposes programs: add one, or set it to 0.")
 
@@ -301,6 +316,8 @@ def _data_rules(config: Config) -> Iterator[str]:
             "rollout.partial leaves self-play over to the next step, and with data.play alternate that one has none: "
             "take data.play mixed, or leave partial out."
         )
+    if config.data.path is not None and not config.data.group_size:
+        yield "data.samples and data.traces are both 0, so rows of data.path teach nothing: raise one of them."
     if config.data.prefix != "none" and not config.data.traces:
         yield (f"data.prefix is {config.data.prefix}, but data.traces is 0, so there is none to begin with: raise it.")
     asking = {"compact": "asks by tags", "completion": "continues examples"}

@@ -27,7 +27,8 @@ from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.texts import TextReader, patterns_of
 from azr.plugins import plugin_processes
-from azr.prepare import Prepared
+from azr.prepare import Prepared, empty_buffer
+from azr.prompts.codec import PromptCodec
 from azr.records import NO_ROWS_TAKEN, Task
 from azr.runs.checkpoint_store import (
     INITIAL,
@@ -49,6 +50,7 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
 from azr.selfplay.seeding import fill_buffer
 from azr.system import System, Trainers
+from azr.tasks.base import RejectReason
 from azr.tasks.registry import KINDS
 from azr.train.learner import Learner
 from azr.train.worker_group import RankDied
@@ -210,8 +212,8 @@ class Driver:
         elapsed_s: Callable[[], float],
     ) -> SelfPlayExperiment:
         config, prepared, log_line = self._config, self._prepared, logger.progress.log
-        buffer = _empty_buffer(prepared, config.kinds)
-        buffer.restore(read_tasks(self._run.tasks))
+        buffer = empty_buffer(prepared.codec, prepared.evaluation, config.kinds)
+        restore(buffer, read_tasks(self._run.tasks), prepared.codec, config.rollout.max_prompt_tokens, log_line)
         journal = Journal(system.engines.generate)
         journal.read(self._store.path(done), done)
 
@@ -282,7 +284,7 @@ async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
         async with _started(prepared, stop, progress.busy, with_trainers=False) as system:
             alarm = MalformedAlarm(codec.decode, progress.log, stop=config.run.stop_when_malformed)
             rounds = fill_buffer(
-                _empty_buffer(prepared, config.selfplay.kinds),
+                empty_buffer(codec, prepared.evaluation, config.selfplay.kinds),
                 config,
                 prepared.seeds,
                 codec=codec,
@@ -331,7 +333,17 @@ async def _started(
         await system.stop()
 
 
-def _empty_buffer(prepared: Prepared, kinds: Sequence[str]) -> TaskBuffer:
-    """Return a buffer that takes no program of the benchmark, and none that prompts show as a worked example."""
-    examples = prepared.codec.example_programs(KINDS[kind] for kind in kinds)
-    return TaskBuffer(kinds, benchmark=prepared.evaluation.programs, examples=examples)
+def restore(
+    buffer: TaskBuffer, tasks: Sequence[Task], codec: PromptCodec, max_tokens: int, log_line: Callable[[str], None]
+) -> None:
+    """Add a run's tasks to its buffer, but for those that it may no longer ask: a resumed run may be evaluated on other
+    programs, or have shorter prompts."""
+    asked = [
+        task
+        for task in tasks
+        if buffer.reject_reason(task) is not RejectReason.IN_BENCHMARK
+        and codec.solver_prompt_fits(KINDS[task.kind], task, max_tokens)
+    ]
+    if len(asked) < len(tasks):
+        log_line(f"{len(tasks) - len(asked)} stored tasks are left out: an evaluation has them, or they are too long")
+    buffer.restore(asked)

@@ -356,6 +356,11 @@ def config_changes(saved: Config, wanted: Config) -> list[str]:
                 f"{name} was {before[name]} when the run was saved, and cannot become {after[name]}: keep the old "
                 "value, or start another run."
             )
+    if bool(wanted.kinds) != bool(saved.kinds):
+        raise UserError(
+            f"data.play was {saved.data.play} when the run was saved, which {'plays' if saved.kinds else 'plays no'} "
+            f"tasks, and cannot become {wanted.data.play}: keep data.path and data.play, or start another run."
+        )
     if wanted.algorithm.needs_critic and not saved.algorithm.needs_critic:
         raise UserError(
             f"algorithm.estimator was {saved.algorithm.estimator.name}, so the checkpoint has no critic for "

@@ -130,14 +130,19 @@ def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
             coefficients[name] = math.nan
         if not 0 < coefficients[name] <= 1e6:
             raise UserError(
-                f"reward.intrinsic.bonuses holds {entry!r}; it must be a name and a number above 0, as {name}:0.5."
+                f"reward.intrinsic.bonuses holds {entry!r}; it must be a name and a number above 0 and up to 1e6, as "
+                f"{name}:0.5."
             )
     return coefficients
 
 
 def check_names(config: RewardConfig) -> None:
     SOLVE_RATE_REWARDS.find(config.proposer)
-    bonus_coefficients(config.intrinsic)
+    if config.proposer in bonus_coefficients(config.intrinsic):
+        raise UserError(
+            f"{config.proposer!r} is both reward.proposer and the name of a bonus, so a record could not tell them "
+            "apart: rename one of the two."
+        )
 
 
 async def reward_proposal(

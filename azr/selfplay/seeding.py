@@ -12,6 +12,7 @@ from azr.concurrency import Phase
 from azr.config import Config
 from azr.errors import UserError
 from azr.prompts.codec import PromptCodec
+from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep, StepResult
@@ -64,7 +65,7 @@ async def fill_buffer(
             )
         yield "seed file", StepResult(samples=[], stored=tasks)
         log(seeds_line(path, len(tasks), rejected, num_changed, refused))
-    identities = [KINDS[kind].seed() for kind in selfplay.kinds if not buffer.sizes()[kind]]
+    identities = first_tasks(buffer, [kind for kind in selfplay.kinds if not buffer.sizes()[kind]])
     for task in identities:
         buffer.add(task)
     yield "identity programs", StepResult(samples=[], stored=identities)
@@ -72,6 +73,7 @@ async def fill_buffer(
         short = [kind for kind, size in buffer.sizes().items() if size < selfplay.seed_tasks]
         if not short:
             break
+        journal = Journal(generate)
         step = SelfPlayStep(
             config=config,
             step=0,
@@ -79,9 +81,26 @@ async def fill_buffer(
             buffer=buffer,
             codec=codec,
             execute=execute,
-            journal=Journal(generate),
+            journal=journal,
             phase=phase,
         )
-        yield f"seeding round {index + 1}", await step.seed(selfplay.kinds if lines is None else short)
+        try:
+            grown = await step.seed(selfplay.kinds if lines is None else short)
+        finally:
+            await journal.close()
+        yield f"seeding round {index + 1}", grown
     sizes = ", ".join(f"{size} {kind}" for kind, size in buffer.sizes().items())
     log(f"tasks to start from: {sizes}")
+
+
+def first_tasks(buffer: TaskBuffer, kinds: Sequence[str]) -> list[Task]:
+    """Return the first task of each kind. Raises UserError for one that the buffer takes not."""
+    tasks = [KINDS[kind].seed() for kind in kinds]
+    for task in tasks:
+        if buffer.reject_reason(task) is not None:
+            raise UserError(
+                f"The first task of the kind {task.kind} cannot be stored, for it equals {buffer.twin(task)}: leave "
+                "that out of the evaluation or of the kind's worked examples, or give the kind's tasks by "
+                "selfplay.seeds."
+            )
+    return tasks

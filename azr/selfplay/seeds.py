@@ -71,7 +71,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def read_object(line: bytes) -> dict[str, Any]:
     """Return the JSON object in a line. Raises ValueError with a few words if there is none."""
     try:
-        record = json.loads(line.decode())
+        record = json.loads(line.decode("utf-8-sig"))
     except RecursionError as error:
         raise ValueError("the JSON is nested too deep") from error
     except UnicodeDecodeError as error:
@@ -115,6 +115,10 @@ def _read_task(record: Mapping[str, Any], line: int) -> Task:
         stated = msgspec.convert({**_OPTIONAL, **record}, Task)
     except msgspec.ValidationError as error:
         raise ValueError(f"the line is no task: {error}") from error
+    try:
+        stated.message.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("the message holds half of a character, which no prompt can") from error
     if stated.kind not in KINDS:
         raise ValueError(f"there is no task kind {stated.kind[:60]!r}{did_you_mean(stated.kind, KINDS)}")
     # Another run's ids would mix with those of this run's own tasks.

@@ -42,7 +42,7 @@ def explain_answer(verdict: Verdict, task: Task, completion: Completion, section
         detail = _malformed(completion, sections, last_run)
     elif verdict is Verdict.UNGRADED:
         detail = _failed_run(last_run)
-    elif verdict is Verdict.WRONG and task.program:
+    elif verdict is Verdict.WRONG and task.program and task.inputs and task.outputs:
         detail = (
             _wrong_output(task, sections) if last_run is None else _failed_run(last_run) or _wrong_call(task, *last_run)
         )

@@ -282,8 +282,10 @@ class Induction(TaskKind):
         if len(messages) != 1 or len(texts) < fewest:
             return RejectReason.MALFORMED
         message, program = messages[0], proposal.references[0].program
-        if len(message) > MESSAGE_CHARS:
+        if len(message) > MESSAGE_CHARS or len(program.encode("utf-8", "surrogatepass")) > limits.source_bytes:
             return RejectReason.TOO_LARGE
+        if not is_program(program):  # only a seed's
+            return RejectReason.MALFORMED
         if _strip_whitespace(program) in _strip_whitespace(message):
             return RejectReason.NOT_ALLOWED
         given = [each for each in (read_input(text, program) for text in texts) if each is not None]

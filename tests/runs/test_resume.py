@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as save_tensors
 
-from azr.config import GAE, AlgorithmConfig, Config, RunConfig, TrainConfig
+from azr.config import GAE, AlgorithmConfig, Config, DataConfig, RunConfig, TrainConfig
 from azr.errors import UserError
 from azr.hashed_files import hash_file
 from azr.runs.checkpoint_store import (
@@ -169,6 +169,12 @@ def test_changes_are_told_and_those_that_cannot_be_followed_refused():
         config_changes(saved, replace(saved, model=replace(saved.model, prompt_format="compact")))
     with pytest.raises(UserError, match="the checkpoint has no critic for gae"):
         config_changes(saved, replace(saved, algorithm=AlgorithmConfig(estimator=GAE())))
+    rows = replace(saved, data=DataConfig(path="rows.jsonl", play="alone"))
+    mixed = replace(rows, data=replace(rows.data, play="mixed"))
+    for before, after in ((rows, mixed), (mixed, rows)):
+        with pytest.raises(UserError, match=r"keep data\.path and data\.play, or start another run"):
+            config_changes(before, after)
+    assert config_changes(saved, mixed)
     assert config_changes(replace(saved, algorithm=AlgorithmConfig(estimator=GAE(lambda_=0.5))), saved) == [
         "algorithm.estimator: gae -> trrpp", "algorithm.estimator.lambda_: 0.5 -> unset",
         "algorithm.estimator.critic_mini_batches: 1 -> unset", "algorithm.estimator.critic_warmup_steps: 0 -> unset",

@@ -3,10 +3,15 @@ from dataclasses import replace
 
 import pytest
 
+from azr.prompts.codec import PromptCodec
 from azr.records import Task
+from azr.runtime import restore
 from azr.selfplay.buffer import TaskBuffer
 from azr.tasks.base import RejectReason
 from azr.tasks.normalize import fingerprint, held_out_keys
+from azr.tasks.prompts import CompactFormat
+from azr.tasks.registry import IDENTITY
+from tests.conftest import byte_tokenizer
 
 
 def task(number: int, kind: str = "deduction") -> Task:
@@ -93,3 +98,13 @@ def test_a_program_of_the_benchmark_is_rejected_with_any_input_and_any_names():
         with pytest.raises(AssertionError):
             buffer.add(held_out)
     assert buffer.reject_reason(task(8)) is None
+
+
+def test_a_resumed_run_asks_no_task_that_is_held_out_by_now_or_too_long():
+    said: list[str] = []
+    codec = PromptCodec(byte_tokenizer(), CompactFormat())
+    long = replace(task(3), program="def f(a):\n    return " + "a + " * 100 + "a")
+    buffer = TaskBuffer(["deduction"], benchmark={key: "question 1" for key in held_out_keys(task(2).program)})
+    restore(buffer, [task(1), task(2), long, replace(task(4), program=IDENTITY)], codec, 200, said.append)
+    assert [each.id for each in buffer.tasks("deduction")] == ["deduction-1", "deduction-4"]
+    assert said == ["2 stored tasks are left out: an evaluation has them, or they are too long"]

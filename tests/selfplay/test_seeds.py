@@ -1,5 +1,6 @@
 """Seed files: what is read, what is refused and why, and what a run then starts from, with the real sandbox."""
 
+import asyncio
 import gzip
 import json
 from collections import Counter
@@ -21,9 +22,9 @@ from azr.selfplay import seeds
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.seeding import fill_buffer
 from azr.selfplay.seeds import read_seeds
-from azr.tasks.normalize import fingerprint
+from azr.tasks.normalize import fingerprint, held_out_keys
 from azr.tasks.prompts import CompactFormat
-from azr.tasks.registry import KINDS
+from azr.tasks.registry import IDENTITY, KINDS
 from tests.conftest import byte_tokenizer
 from tests.selfplay.test_play import Script, half_right, proposal
 
@@ -76,6 +77,10 @@ LINES = [
     line(body("a * 5"), "1", "1.0", kind="induction", message="Repeats."),
     '{"kind": "deduction", "program": "\\ud800", "inputs": ["1"]}',
     "\udcff",
+    line(body("a + 4"), "1", "2", kind="induction", message="\ud800"),
+    line(body("-" * 150 + "a"), "1", "2", kind="induction", message="Deep."),
+    line(body("a + 0x" + "f" * 4000), "1", "2", kind="induction", message="Long."),
+    line("f = lambda a: a", "1", "2", kind="induction", message="No function."),
 ]
 
 
@@ -119,20 +124,22 @@ async def test_every_task_is_checked_anew_and_every_refusal_has_its_line_and_rea
         2: "broken", 5: "broken", 6: "broken", 7: "broken", 8: "broken", 9: "duplicate", 10: "not_allowed",
         11: "non_deterministic", 12: "failed", 13: "in_benchmark", 14: "not_played", 15: "malformed", 16: "too_large",
         18: "broken", 19: "broken", 20: "malformed", 21: "malformed", 22: "broken",
+        23: "broken", 24: "malformed", 25: "malformed", 26: "malformed",
     }  # fmt: skip
     details = {
         2: "is not JSON", 5: "missing required field `program`", 6: "did you mean deduction?", 7: "$.program",
         8: "not a JSON object", 9: "equal to the task of line 1", 10: "line 1: imports random", 11: "different results",
         12: "ZeroDivisionError", 13: "held-out exam", 14: "abduction is not among selfplay.kinds",
         16: "rollout.max_prompt_tokens", 18: "has one input, not 2", 19: "1 to 128 inputs, not 0", 22: "not UTF-8",
+        23: "half of a character",
     }  # fmt: skip
     assert {number: word for number, word in details.items() if word not in refused[number]["detail"]} == {}
     assert [task.id for task in stored] == ["seed-000001", "seed-000004", "seed-000017"]
     assert [task.outputs for task in stored] == [("2",), ("3",), ("2", "4", "'xx'")]
     assert {(task.step, task.solve_rate, task.parents) for task in stored} == {(0, None, ())}
     assert stored == [task for kind in CONFIG.selfplay.kinds for task in work.buffer.tasks(kind)]
-    assert said[0].startswith("seeds: 3 of 21 tasks of ") and "1 with another output than stated" in said[0]
-    assert "refused 8 broken, 3 malformed, " in said[0] and said[0].endswith(f"see {work.refused}")
+    assert said[0].startswith("seeds: 3 of 25 tasks of ") and "1 with another output than stated" in said[0]
+    assert "refused 9 broken, 6 malformed, " in said[0] and said[0].endswith(f"see {work.refused}")
     assert said[1] == "tasks to start from: 2 deduction, 1 induction"
 
 
@@ -195,6 +202,46 @@ async def test_a_file_without_any_task_is_refused_in_one_sentence(tmp_path, data
     with pytest.raises(UserError, match=said) as raised:
         read_seeds(path)
     assert "\n" not in str(raised.value) and str(path) in str(raised.value)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "seeds.jsonl"
+    path.write_text(line(body("a + 1"), "1"), encoding="utf-8-sig")
+    assert [task.program for _, task in read_seeds(path)] == [body("a + 1")]
+
+
+async def test_a_first_task_that_is_held_out_is_named(tmp_path, pool):
+    work, _, _ = seeding(tmp_path / "none", pool)
+    work.buffer._benchmark = {key: "question 3 of mine" for key in held_out_keys(IDENTITY)}
+    with pytest.raises(UserError, match="kind deduction cannot be stored, for it equals question 3 of mine: leave"):
+        await work.run()
+
+
+async def test_what_seeding_asks_for_ends_with_it() -> None:
+    asked = asyncio.Event()
+    ended: list[int] = []
+
+    async def generate(prompt_ids, *, seed, **_):
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(seed)
+
+    async def seed() -> None:
+        config = replace(CONFIG, selfplay=replace(CONFIG.selfplay, seeds=None, seed_tasks=2))
+        rounds = fill_buffer(
+            TaskBuffer(config.selfplay.kinds), config, None, codec=CODEC, generate=generate, execute=None,
+            phase=lambda name: nullcontext(), log=print, refused=Path("none"),
+        )  # fmt: skip
+        async for _ in rounds:
+            pass
+
+    seeding = asyncio.create_task(seed())
+    await asked.wait()
+    seeding.cancel()
+    await asyncio.gather(seeding, return_exceptions=True)
+    assert ended
 
 
 async def test_a_damaged_archive_is_refused(tmp_path):

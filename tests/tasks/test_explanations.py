@@ -4,7 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from azr.answering import judge_text
 from azr.tasks.base import RejectReason, Verdict
+from azr.tasks.explanations import explain_answer
+from azr.tasks.prompts import Section
+from azr.tasks.registry import KINDS
+from tests.runs.factory import completion
 from tests.selfplay.test_play import CODEC, CONFIG, Script, play, proposal, replace_play  # noqa: F401
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -81,3 +86,20 @@ async def test_what_an_answer_ran_is_told_with_its_arguments(play):  # noqa: F81
     result, _ = await play(config, script)
     details = [t.judgement.detail for t in result.samples if t.role == "solver"]
     assert sorted(details) == ["f(0) raised: ZeroDivisionError", "f(3) returned 3, not 5"]
+
+
+async def test_a_plugins_task_without_inputs_and_without_a_solution_ends_no_run():
+    def no_solution() -> tuple[Section, ...]:
+        raise IndexError
+
+    task = replace(KINDS["deduction"].seed(), inputs=(), outputs=())
+    answer = completion(CODEC.encode("<|output|>3<|end|>"))
+    assert explain_answer(Verdict.WRONG, task, answer, (Section("output", "3"),), None) == ""
+
+    async def judge(sections, run):
+        return Verdict.MALFORMED
+
+    outcome, _, _, reason = await judge_text(
+        answer, CODEC, KINDS["deduction"], None, judge, id="t", malformed=Verdict.MALFORMED, asked=no_solution
+    )
+    assert (outcome, reason) == (Verdict.MALFORMED, "grader_failed")
