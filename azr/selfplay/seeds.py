@@ -27,7 +27,7 @@ from azr.execution import MAX_INPUTS, CallStatus, ExecutionRequest, ExecutionRes
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
-from azr.tasks.registry import KINDS
+from azr.tasks.registry import KINDS, Induction, SingleCallKind
 
 BROKEN = "broken"
 """Reason for a line that states no task."""
@@ -124,7 +124,7 @@ def _read_task(record: Mapping[str, Any], line: int) -> Task:
     # Another run's ids would mix with those of this run's own tasks.
     task = replace(stated, id=f"seed-{line:06d}", parents=(), step=0, solve_rate=None)
     kind = KINDS[task.kind]
-    if not kind.seed().program:  # one of the user's own, which alone knows what its tasks hold
+    if not isinstance(kind, (SingleCallKind, Induction)):  # an own one, which alone knows what its tasks hold
         try:
             kind.proposal(task)
         except Exception as error:
