@@ -138,6 +138,11 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
         (KIND.format(body="") + "kinds *= 2", r"calls two kinds 'mine'"),
         ("proposer_rewards = {'variance': print}", r"calls a reward 'variance', which exists"),
         ("bonuses = {'short': 3}", r"short of the plug-in \S+ is no function"),
+        (
+            "bonuses = [print]",
+            r"bonuses of the plug-in \S+ is \[<built-in .*\]: make it a dict of functions by name\.$",
+        ),
+        (KIND.format(body="") + "kinds = Mine()", r"kinds of the plug-in \S+ is <.*: make it a list of kinds\.$"),
         ("estimators = {'gae': print}", r"calls a estimator 'gae', which exists"),
     ],
 )
@@ -174,6 +179,12 @@ async def test_a_plugin_that_works_in_no_process_of_its_own_is_one_sentence(plug
     with pytest.raises(UserError, match=f"The plug-in {needy} does not start in its own process"):
         async with plugin_processes():
             pass
+
+
+def test_a_job_asks_for_a_plugins_estimator_by_its_name(plugin: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    knobs = ["--run.plugins", plugin(ALL), "--algorithm.estimator", "plain"]
+    assert dispatch(["cluster", "slurm", "azr_coder7b_ppo", *knobs]) == 0
+    assert " ".join(["azr run azr_coder7b_ppo", *knobs]) in capsys.readouterr().out
 
 
 def test_commands_take_plugins(capsys: pytest.CaptureFixture[str]) -> None:
