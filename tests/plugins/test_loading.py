@@ -193,3 +193,5 @@ def test_commands_take_plugins(capsys: pytest.CaptureFixture[str]) -> None:
     assert "<|solve|><|expressions|><|input|>numbers 1, 2; target 3<|answer|>" in capsys.readouterr().out
     assert dispatch(["plan", "azr_14m_mini", "--run.plugins", "no.such.plugin"]) == 2
     assert "error: The plug-in no.such.plugin cannot be imported: " in capsys.readouterr().err
+    assert dispatch(["plan", "azr_14m_mini", "--run.plugins", ".plugin"]) == 2
+    assert capsys.readouterr().err.startswith("error: The plug-in .plugin cannot be imported: ")
