@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, reduce
 from typing import Any
@@ -156,14 +156,18 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := [key for key, count in Counter(keys).items() if count > 1]:
-            raise UserError(f"{twice[0]} is stated twice: leave one of them out.")
+        _refuse_twice(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         return dict(super().construct_mapping(node, deep))
+
+
+def _refuse_twice(names: Iterable[str]) -> None:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(f"{twice[0]} is stated twice: leave one of them out.")
 
 
 def from_tree(tree: Mapping[str, Any], base: Config) -> Config:
     """``base`` with the knobs that a tree of plain data holds. Raises UserError as `override` does."""
+    _refuse_twice(path for path, _ in _flat(tree))
     return override(base, _of_today(dict(_flat(tree)), leaves(base)))
 
 
@@ -251,6 +255,8 @@ def _set(tree: dict[str, Any], knob: Knob, value: Any) -> None:
             node[name] = {"name": PluginEstimator.name, "function": value}
         elif value != node[name]["name"]:
             node[name] = {"name": value}
+    elif knob.type == "array" and value in ("none", ["none"]):
+        node[name] = []
     else:
         node[name] = None if value == "none" and {"type": "null"} in knob.schema.get("anyOf", ()) else value
 

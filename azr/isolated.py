@@ -90,7 +90,10 @@ class _Process:
         """See `Workers.ask`."""
         left_s = limit_s
         try:
-            await self.start()
+            try:
+                await self.start()
+            except (RuntimeError, TimeoutError, OSError) as error:
+                raise Trouble(f"is in a process that does not start again ({error})") from error
             assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
             while True:
                 line = json.dumps(message).encode() + b"\n"  # what fails here is no fault of the process
@@ -145,8 +148,8 @@ class Workers:
             await process.end()
 
     async def ask(self, message: Mapping[str, Any], limit_s: float, reply: Reply | None = None) -> Any:
-        """Return the answer of the first free process. Raises Trouble, what `start` raises, and what ``reply`` raises,
-        which answers what the process asks; that time does not count against ``limit_s``."""
+        """Return the answer of the first free process. Raises Trouble, also if it does not start, and what ``reply``
+        raises, which answers what the process asks; that time does not count against ``limit_s``."""
         async with self._borrowed() as process:
             return await process.ask(message, limit_s, reply)
 
@@ -205,10 +208,6 @@ class OwnFunctions(Workers):
                             f"gave no answer {MAX_HANGS} times in a row, and is asked again after {REST_S:g} s"
                         )
                     self._rest(what)  # this one tries it, and no other meanwhile
-                try:
-                    await process.start()
-                except (RuntimeError, TimeoutError, OSError) as error:
-                    raise Trouble(f"is in a process that does not start again ({error})") from error
                 try:
                     answer = await process.ask(message, TIME_LIMIT_S if limit_s is None else limit_s, reply)
                 except Trouble as trouble:

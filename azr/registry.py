@@ -53,7 +53,8 @@ def import_own(name: str, what: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        if not isinstance(error, ModuleNotFoundError) or error.name != name:
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
+        if not is_missing and name[:1] not in ("", "."):  # which no module is called
             traceback.print_exc()
         raise UserError(f"{what} cannot be imported: {type(error).__name__}: {error}.") from error
 

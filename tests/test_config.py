@@ -114,6 +114,12 @@ def test_what_is_not_given_has_its_default_and_none_is_a_value():
     )
 
 
+@pytest.mark.parametrize("none", ["none", ["none"]])
+def test_none_is_the_empty_list(none):
+    base = override(Config(), {"tracking.to": ["wandb"]})
+    assert override(base, {"tracking.to": none}).tracking.to == ()
+
+
 def test_an_estimator_takes_its_own_knobs_along_and_leaves_the_last_ones():
     config = override(Config(), {"algorithm.estimator.lambda_": ".5", "algorithm.estimator": "gae", "run.name": "1.50"})
     assert config.run.name == "1.50", "only numbers may be spelled in other ways"

@@ -37,7 +37,7 @@ Every option of a run, with its default, its values and its meaning. This page i
 
 Set an option on the command line (`--run.steps 100`), in a YAML file that builds on a recipe, or in your own recipe.
 A switch needs no value: `--run.deterministic` turns it on, `--run.no-deterministic` off. Lists are written with
-commas. The [quickstart](quickstart.md#change-an-option) has an example of each.
+commas, and `none` empties one. The [quickstart](quickstart.md#change-an-option) has an example of each.
 """
 
 

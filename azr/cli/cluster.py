@@ -18,7 +18,7 @@ import yaml
 
 from azr.cli.options import RECIPE_HELP, Parser, is_file, load_recipe, matching, value_text, whole
 from azr.config import Config
-from azr.config_tree import knobs, leaves, override
+from azr.config_tree import ESTIMATOR, knobs, leaves, override
 from azr.datasets.preparing import is_on_hub
 from azr.errors import UserError
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec
@@ -98,6 +98,7 @@ def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_mem
     if plan.problems:
         raise UserError(f"{recipe} does not fit on {nodes} node(s) of {gpus} GPU(s): {plan.problems[0]}. See azr plan.")
     resolved = leaves(config)
+    resolved[ESTIMATOR] = resolved.get(f"{ESTIMATOR}.function", resolved[ESTIMATOR])  # a plug-in's has its own name
     options = [word for path in values for word in (knobs()[path].option, value_text(resolved[path]))]
     return Job(
         name=re.sub(r"[^a-z0-9-]+", "-", config.run.name.lower()).strip("-") or "azr",

@@ -62,7 +62,8 @@ class Parser(argparse.ArgumentParser):
         """Parse as ``parse`` for a command that also takes options of a config, whose names have a dot.
 
         Their values, by path, stay text, which `azr.config_tree` reads and checks. A switch needs no value, and
-        ``--section.no-knob`` turns it off.
+        ``--section.no-knob`` turns it off. A list is one word with commas, or, once the positional arguments are given,
+        all words up to the next option.
         """
         known, own, given = knob_options(), list[str](), list[tuple[str, list[str]]]()
         words, at = list(argv), 0
@@ -70,7 +71,10 @@ class Parser(argparse.ArgumentParser):
             flag, has_value, value = words[at].partition("=")
             end = at + 1
             if flag.startswith("--") and "." in flag:
-                most = 0 if has_value else _most_values(known.get(flag.replace("_", "-")), words[end : end + 1])
+                if flag.replace("_", "-") not in known:
+                    raise _no_option(flag, known)
+                of_list = math.inf if self._has_positionals(own) else 1
+                most = 0 if has_value else _most_values(*known[flag.replace("_", "-")], words[end : end + 1], of_list)
                 while end < len(words) and end - at <= most and not words[end].startswith("--"):
                     end += 1
                 given.append((flag, [value] if has_value else words[at + 1 : end]))
@@ -81,13 +85,17 @@ class Parser(argparse.ArgumentParser):
         values: dict[str, Any] = {}
         for flag, texts in given:
             option = flag.replace("_", "-")
-            if option not in known:
-                raise _no_option(flag, known)
             knob, off = known[option]
             if knob.type == "array" and knob.path in values:
                 raise UserError(f"{option} is given twice: give its values once, with commas between them.")
             values[knob.path] = _value(knob, flag, texts, off=off)
         return options, values
+
+    def _has_positionals(self, words: Sequence[str]) -> bool:
+        """Whether words give every positional argument."""
+        takers = {flag for flag, action in self._option_string_actions.items() if action.nargs != 0}
+        given = [word for before, word in pairwise(["", *words]) if not word.startswith("-") and before not in takers]
+        return len(given) >= len(self._get_positional_actions())
 
     def add_model(self, *, required: bool = True) -> None:
         """Add MODEL|RUN and the options that say which policy of a run is meant, and how it is asked."""
@@ -126,12 +134,12 @@ def _no_option(flag: str, known: Collection[str]) -> UserError:
     return UserError(f"There is no option {flag}{did_you_mean(off if off in known else flag, known)}")
 
 
-def _most_values(option: tuple[Knob, bool] | None, following: Sequence[str]) -> float:
+def _most_values(knob: Knob, off: bool, following: Sequence[str], of_list: float) -> float:
     """Return how many of the words after a knob's option may be its values."""
-    if option is None or option[0].type == "array":
-        return 1 if any("," in word for word in following) else math.inf
-    if option[0].type == "boolean":
-        return int(not option[1] and following[:1] in (["true"], ["false"]))
+    if knob.type == "array":
+        return 1 if any("," in word for word in following) else of_list
+    if knob.type == "boolean":
+        return int(not off and following[:1] in (["true"], ["false"]))
     return 1
 
 
@@ -274,7 +282,7 @@ def _modules() -> list[str]:
 def _of_module(name: str) -> Config:
     here = search_here()
     try:
-        found = importlib.util.find_spec(name) is not None
+        found = not name.startswith(".") and importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
         found = False
     if not found:

@@ -58,6 +58,7 @@ def _growing(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[A
     check(config)
     check_machine(config, query_gpus())
     prepared = prepare(config, into_run=False)
+    _make_folder(options.out)
     from azr.runtime import grow_seeds  # Ray and vLLM take seconds to load.
 
     return grow_seeds(prepared, _rejects(options.out))
@@ -79,6 +80,7 @@ async def _convert(options: argparse.Namespace, values: dict[str, Any]) -> list[
         raise UserError(f"--convert only runs programs: of the knobs it takes those of executor, and not {wrong[0]}.")
     config, kinds, out = override(Config(), values).executor, _kinds(options.kinds), options.out
     contents = [(path, read_authors_seeds(path, kinds)) for path in options.convert]
+    _make_folder(out)
     from azr.selfplay.proposer import proposal_limits  # Only now, because it loads transformers.
 
     # A buffer only to find repeats in: it must never be full.
@@ -95,8 +97,7 @@ async def _convert(options: argparse.Namespace, values: dict[str, Any]) -> list[
             print(seeds_line(path, len(passed), rejected, num_changed, _rejects(out)))
     if refused:
         with _writing(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-        write_lines(_rejects(out), refused)
+            write_lines(_rejects(out), refused)
     if not tasks:
         raise UserError(f"None of the tasks passed, so {out} was not written: {_rejects(out)} says why.")
     return [replace(task, id=f"seed-{number:06d}") for number, task in enumerate(tasks, 1)]
@@ -114,8 +115,11 @@ def _kinds(names: Sequence[str] | None) -> Sequence[str]:
 def _check_free(out: Path) -> None:
     if out.suffix == ".gz":
         raise UserError(f"{out} would not be packed, as its name says: name a .jsonl file with --out.")
-    if out.exists():
-        raise UserError(f"{out} exists already: name another file with --out, or remove it.")
+    if (taken := out).exists() or (taken := _rejects(out)).exists():
+        raise UserError(f"{taken} exists already: name another file with --out, or remove it.")
+
+
+def _make_folder(out: Path) -> None:
     with _writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
 

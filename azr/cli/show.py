@@ -18,6 +18,8 @@ from azr.monitoring.texts import SAFETY, TOTALS
 from azr.records import VALID, Sample
 from azr.tasks.base import RejectReason, Verdict
 
+RESPONSES = 5
+"""Printed unless ``-n`` says how many."""
 MAX_ATTEMPTS = 40
 """Lines of a task's attempts."""
 SHOWN_CHARS = 1500
@@ -38,9 +40,9 @@ def main(argv: Sequence[str]) -> int:
     role, kind, verdict = options.role or "", options.kind or "", options.verdict or ""
     flag, order = _rule(index, options.flagged), options.order
     wanted = SampleFilter(
-        step=options.step, role=role, kind=kind, verdict=verdict, flag=flag, order=order, limit=options.n
+        step=options.step, role=role, kind=kind, verdict=verdict, flag=flag, order=order, limit=options.n or RESPONSES
     )
-    if wanted == SampleFilter(limit=options.n) and "-n" not in argv:
+    if wanted == SampleFilter(limit=RESPONSES) and options.n is None:
         _print(_overview(index))
         return 0
     _check_step(index, options.step)
@@ -64,7 +66,7 @@ def parser() -> Parser:
     parser.add_argument("--flagged", nargs="?", const=ANY_RULE, default="", metavar="RULE", help="only responses that "
         "the safety screen flagged, by this rule or by any")  # fmt: skip
     parser.add_argument("--order", choices=tuple(SAMPLE_ORDERS), default="step", help="order of the responses")
-    parser.add_argument("-n", type=whole(1, 10_000), default=5, help="number of responses")
+    parser.add_argument("-n", type=whole(1, 10_000), help=f"number of responses (default: {RESPONSES})")
     parser.add_argument("--task", metavar="ID", help="show one task with its attempts instead")
     parser.add_argument("--whole", action="store_true", help="print long prompts and responses in full")
     return parser

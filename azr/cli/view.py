@@ -47,6 +47,8 @@ def _write_report(runs: Sequence[Path], out: Path) -> int:
 
     if not out.parent.is_dir():
         raise UserError(f"There is no folder {out.parent}: make it, or choose another --out.")
+    if not out.name:
+        raise UserError(f"{str(out)!r} names no file: choose another --out.")
     staging = out.with_name(f".{out.name}")
     try:
         if out.exists() and not is_report(out):

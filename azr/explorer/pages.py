@@ -16,6 +16,8 @@ from azr.records import REASONS, Sample, Used
 
 LIMIT = 50
 """Rows of a page."""
+MAX_TEXT = 1000
+"""Characters that are searched for."""
 HARDEST = 10
 NOT_STORED = "It was not stored: it was refused, or is derived from another task."
 MAX_ATTEMPTS = 100
@@ -31,10 +33,12 @@ def tasks(index: RunIndex, links: Links, values: Values) -> Markup:
     names = ("step_from", "step_to", "lines_from", "lines_to", "nodes_from", "nodes_to")
     bounds: dict[str, Any] = {name: whole(values, name) for name in names}
     bounds |= {name: decimal(values, name) for name in ("rate_from", "rate_to")}
-    kinds = ["", *queries.kinds(index)]
+    kinds, text = ["", *queries.kinds(index)], values.get("text", "")
+    if len(text) > MAX_TEXT:
+        raise BadAddress(f"text must have at most {MAX_TEXT:,} characters, not {len(text):,}.")
     wanted = TaskFilter(
         kind=choice(values, "kind", kinds, ""), order=choice(values, "order", [*queries.TASK_ORDERS], "newest"),
-        text=values.get("text", ""), offset=whole(values, "offset") or 0, limit=LIMIT, **bounds,
+        text=text, offset=whole(values, "offset") or 0, limit=LIMIT, **bounds,
     )  # fmt: skip
     rows, total = queries.find_tasks(index, wanted)
     return render(

@@ -90,6 +90,10 @@ def read_stated(plugin: str) -> Stated:
 def _of_module(plugin: str) -> Iterator[tuple[str, str, Any]]:
     """Yield group, name and object of all that a module states; kinds have their names in them."""
     has = vars(import_own(plugin, f"The plug-in {plugin}"))
+    for name in _NAMES.values():
+        types, word = ((list, tuple), "list of kinds") if name == _NAMES[KINDS] else (dict, "dict of functions by name")
+        if has.get(name) and not isinstance(has[name], types):
+            raise UserError(f"{name} of the plug-in {plugin} is {repr(has[name])[:60]}: make it a {word}.")
     yield from ((KINDS, "", kind) for kind in has.get(_NAMES[KINDS]) or ())
     for group in (REWARDS, BONUSES, ESTIMATORS):
         yield from ((group, name, function) for name, function in (has.get(_NAMES[group]) or {}).items())

@@ -47,6 +47,22 @@ def test_a_tilde_is_the_home_folder_in_a_file_in_quotes_and_after_an_equals_sign
     assert parser.parse(["a~b", "--out", "=~"]).out == "=~"
 
 
+@pytest.mark.parametrize(
+    "words, kinds",
+    [
+        ("--kind x --selfplay.kinds deduction recipe", ["deduction"]),
+        ("--selfplay.kinds deduction,abduction recipe", ["deduction", "abduction"]),
+        ("recipe --selfplay.kinds deduction abduction --kind x", ["deduction", "abduction"]),
+    ],
+)
+def test_options_may_come_before_the_recipe(words, kinds):
+    parser = Parser("test", "")
+    parser.add_argument("recipe")
+    parser.add_argument("--kind")
+    options, values = parser.parse_with_knobs(words.split())
+    assert (options.recipe, options.kind in (None, "x"), values) == ("recipe", True, {"selfplay.kinds": kinds})
+
+
 def test_a_module_of_the_users_is_found_from_where_they_are(tmp_path, monkeypatch):
     (tmp_path / "mine_of_load_recipe").mkdir()
     (tmp_path / "mine_of_load_recipe" / "small.py").write_text(
@@ -83,6 +99,7 @@ def test_a_file_changes_its_base_and_so_on(tmp_path):
         ("empty", r"empty\.yaml is no config of a run: base is None; it must be the name of a recipe"),
         ("twice", r"twice\.yaml is no config of a run: run is stated twice: leave one of them out"),
         ("knob_twice", r"knob_twice\.yaml is no config of a run: steps is stated twice: leave one of them out"),
+        ("dots", r"dots\.yaml is no config of a run: run\.steps is stated twice: leave one of them out"),
         ("wrong", r"wrong\.yaml is no config of a run: There is no knob 'run\.stepz' .* run\.steps\?"),
         ("listed", r"listed\.yaml is no config of a run: A config is a mapping of sections, not list"),
         ("partial", r"partial\.yaml is no config of a run: it names no base and no model: add the recipe"),
@@ -100,6 +117,7 @@ def test_what_is_wrong_with_a_base_is_one_sentence(tmp_path, name, said):
     write(tmp_path, orphan="base: gone.yaml", unnamed="base: azr_coder7b", number="base: 7", listed="[1]")
     write(tmp_path, empty="base:\nrun: {steps: 3}", twice="run: {steps: 3}\nrun: {seed: 4}")
     write(tmp_path, knob_twice="base: azr_14m_mini\nrun: {steps: 3, seed: 4, steps: 5}")
+    write(tmp_path, dots="base: azr_14m_mini\nrun: {steps: 4}\nrun.steps: 7")
     write(tmp_path, partial="run: {steps: 3}", open="base: azr_14m_mini\nrun: [1,2", void="")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\0")
     lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]

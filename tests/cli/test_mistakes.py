@@ -46,6 +46,8 @@ SENTENCES = [
     ("prompts azr_14m_mini --model.path docs", "model.path 'docs' holds no tokenizer (none of tokenizer.json"),
     ("prompts azr_14m_mini --model.template tokenizer", "model.template is tokenizer, but the compact format"),
     ("prompts", "the following arguments are required: RECIPE"),
+    ("prompts --modle.path x azr_14m_mini", "There is no option --modle.path; did you mean --model.path?"),
+    ("plan ..azr_7b_ppo", "There is no recipe module ..azr_7b_ppo"),
     ("cluster kuberay azr_7b_ppo --run.root runs", "run.root runs is not on the volume claim"),
     ("cluster kuberay azr_7b_ppo --run.root orz_ckpt/../runs", "run.root orz_ckpt/../runs is not on"),
     ("cluster", "the following arguments are required: slurm|kuberay, RECIPE"),
@@ -128,6 +130,9 @@ SENTENCES = [
     ("seeds azr_7b_ppo --convert x --out {out}", "azr seeds needs a recipe"),
     ("seeds azr_14m_mini --out seeds.jsonl.gz", "seeds.jsonl.gz would not be packed"),
     ("seeds azr_14m_mini --out README.md", "README.md exists already"),
+    ("seeds azr_14m_mini --out {here}/s.jsonl", "s_rejected.jsonl exists already"),
+    ("seeds azr_14m_mimi --out {here}/deep/s.jsonl", "did you mean azr_14m_mini?"),
+    ("view {small} --out ''", "'.' names no file: choose another --out."),
     ("seeds azr_14m_mini --out README.md/seeds", "README.md/seeds cannot be written"),
     ("seeds azr_14m_mini --kinds error --out {out}", "--kinds is for --convert"),
     ("seeds azr_14m_mini --selfplay.seeds gone.jsonl --out {out}", "gone.jsonl cannot be read"),
@@ -231,6 +236,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
         save_tiny(here / name, family, byte_tokenizer())
         (here / name / "tokenizer.json").write_text("{")
     (here / "mute" / "tokenizer.json").unlink()
+    (here / "s_rejected.jsonl").touch()
     (here / "rows.jsonl").write_text('{"question": "How many legs has an ant?", "answer": "Three pairs.\\n#### 6"}\n')
     small_run(here / "small")
     dispatch(["show", str(here / "small")])  # makes its index

@@ -79,6 +79,7 @@ def test_the_hardest_task_of_a_step_and_why_its_solvers_failed(run, capsys):
     text = shown(capsys, str(run.path))
     assert "16 trajectories of 2 steps, 5 tasks" in text and "hardest tasks of step 2" in text
     assert "deduction  solver    2 right, 1 wrong" in text
+    assert shown(capsys, str(run.path), "-n5").endswith("5 of 16 trajectories\n")
     text = shown(capsys, str(run.path), "--task", "000001-deduction-0001")
     assert "000001-deduction-0001 · deduction · step 1 · solve rate 0 · 2 lines" in text
     assert text.count("wrong · reward -1") == 4 and f"why: f(1) returned {HOSTILE}, not 2" in text

@@ -182,6 +182,7 @@ def test_long_lists_have_pages_that_keep_what_was_asked(tmp_path: Path) -> None:
     "path, said",
     [
         ("/0/step?step=9", "There are no records of step 9: the run has steps 1 to 2."),
+        (f"/0/tasks?text={60_000 * 'a'}", "text must have at most 1,000 characters, not 60,000."),
         ("/0/step?step=x", "step must be a whole number, not 'x'."),
         ("/0/tasks?rate_from=x", "rate_from must be a number"),
         ("/0/tasks?order=x", "order must be one of newest, oldest"),

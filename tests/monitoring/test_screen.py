@@ -91,6 +91,9 @@ async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkey
     texts = ["a needle", "a" * 60 + "b", "\ud800 lone", "x" * 1_000_000 + "needle", "\x00\n\r needle"]
     async with TextReader(rules) as reader:
         found = await reader.look_at([Text(text, False, text) for text in texts])
+        rules.write_text("edited while the run goes on")
+        assert await reader.look_at([Text(texts[1], False, None)]) == [None], "nor does a process that starts no more"
+        assert await reader.measure(["x = 1"]) == [None]
     flags = [None if each is None else [name for name, _, _ in each["flags"]] for each in found]
     assert flags == [["slow"], None, [], ["slow"], ["slow"]]
     assert found[3]["flags"] == [["slow", 1_000_000, 1_000_006]]  # type: ignore[index, comparison-overlap]

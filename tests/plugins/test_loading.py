@@ -138,6 +138,11 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
         (KIND.format(body="") + "kinds *= 2", r"calls two kinds 'mine'"),
         ("proposer_rewards = {'variance': print}", r"calls a reward 'variance', which exists"),
         ("bonuses = {'short': 3}", r"short of the plug-in \S+ is no function"),
+        (
+            "bonuses = [print]",
+            r"bonuses of the plug-in \S+ is \[<built-in .*\]: make it a dict of functions by name\.$",
+        ),
+        (KIND.format(body="") + "kinds = Mine()", r"kinds of the plug-in \S+ is <.*: make it a list of kinds\.$"),
         ("estimators = {'gae': print}", r"calls a estimator 'gae', which exists"),
     ],
 )
@@ -176,9 +181,17 @@ async def test_a_plugin_that_works_in_no_process_of_its_own_is_one_sentence(plug
             pass
 
 
+def test_a_job_asks_for_a_plugins_estimator_by_its_name(plugin: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    knobs = ["--run.plugins", plugin(ALL), "--algorithm.estimator", "plain"]
+    assert dispatch(["cluster", "slurm", "azr_coder7b_ppo", *knobs]) == 0
+    assert " ".join(["azr run azr_coder7b_ppo", *knobs]) in capsys.readouterr().out
+
+
 def test_commands_take_plugins(capsys: pytest.CaptureFixture[str]) -> None:
     knobs = ["--run.plugins", "examples.expressions", "--selfplay.kinds", "expressions"]
     assert dispatch(["prompts", "azr_14m_mini", *knobs]) == 0
     assert "<|solve|><|expressions|><|input|>numbers 1, 2; target 3<|answer|>" in capsys.readouterr().out
     assert dispatch(["plan", "azr_14m_mini", "--run.plugins", "no.such.plugin"]) == 2
     assert "error: The plug-in no.such.plugin cannot be imported: " in capsys.readouterr().err
+    assert dispatch(["plan", "azr_14m_mini", "--run.plugins", ".plugin"]) == 2
+    assert capsys.readouterr().err.startswith("error: The plug-in .plugin cannot be imported: ")

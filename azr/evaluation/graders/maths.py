@@ -48,6 +48,11 @@ class MathGrader(AbstractAsyncContextManager["MathGrader"]):
         check_math()
         self._workers = Workers(_WORKER, size=workers)
 
+    async def __aenter__(self) -> MathGrader:
+        """Start the first process. Raises RuntimeError or TimeoutError when it does not start."""
+        await self._workers.start()
+        return self
+
     async def __aexit__(self, *_: object) -> None:
         await self._workers.end()
 
