@@ -376,6 +376,12 @@ def _batch_rules(config: Config) -> Iterator[str]:
             "selfplay.train_on_estimates on, or set both to 0."
         )
     algorithm, data, refills = config.algorithm, config.data, config.rollout.refill > 1
+    first, last, profiled = algorithm.critic_warmup_steps + 1, config.run.steps, config.train.profile_step
+    if profiled and not first <= profiled <= last:
+        yield (
+            f"train.profile_step is {profiled}, but the policy is updated in steps {first} to {last}: take one of "
+            "these, or 0."
+        )
     if refills and config.kinds and (play.group_size < 2 or not config.ablation.new_tasks):
         yield "rollout.refill wants tasks solved sometimes: set selfplay.group_size above 1, and ablation.new_tasks on."
     imitates = data.traces and algorithm.off_policy.loss == "sft"

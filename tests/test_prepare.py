@@ -25,6 +25,7 @@ from tests.e2e.three_kinds import config as mini
 RESUMED = ResumeState(state=INITIAL, notes=())
 COMPLETION, CHAT = "--model.prompt-format completion", "--model.prompt-format chat"
 COMPOSITES, PARTIAL = "--selfplay.composites.chance 0.5", "--rollout.staleness 1 --rollout.partial"
+WARMUP = "--algorithm.estimator gae --algorithm.estimator.critic-warmup-steps 2"
 SEVEN = "--selfplay.proposer-prompts 7 --selfplay.solver-prompts 0"
 
 
@@ -114,6 +115,8 @@ def changed(config: Config, words: str) -> Config:
         ),
         (f"{COMPOSITES} --ablation.no-new-tasks", "switch ablation.new_tasks on, or take 0"),
         (f"{COMPOSITES} --selfplay.composites.start-step 25", "start_step is 25, after the last"),
+        ("--train.profile-step 25", "profile_step is 25, but the policy is updated in steps 1 to 24: take one"),
+        (f"{WARMUP} --train.profile-step 2", "profile_step is 2, but the policy is updated in steps 3 to 24"),
     ],
 )
 def test_knobs_that_contradict_each_other_are_named(sound, words, said):

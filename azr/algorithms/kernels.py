@@ -59,7 +59,10 @@ def check_flash_attn(device: str, dtype: str = "bfloat16") -> None:
 
 def has_flash_attn() -> bool:
     """Whether FlashAttention 4 is installed; flash-attn 2 has a package of the same name without it."""
-    return find_spec("flash_attn") is not None and find_spec("flash_attn.cute") is not None
+    try:
+        return find_spec("flash_attn.cute") is not None
+    except ImportError:  # there is no flash_attn, or one that was built for another torch
+        return False
 
 
 def apply_liger(model: PreTrainedModel) -> None:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from azr.cli.options import RECIPE_HELP, Parser, load_recipe
+from azr.cli.options import RECIPE_HELP, Parser, load_recipe, value_text
 from azr.config import Config
 from azr.config_tree import knobs, override
 from azr.doctor import FindingGroup, machine, ray_cluster, recipe
@@ -24,7 +24,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"{knobs()[next(iter(values))].option} is an option of a recipe: name one with --recipe.")
     config = override(load_recipe(options.recipe), values) if options.recipe is not None else None
     report = {}
-    for name, section in sections(config, options.recipe, options.cluster):
+    words = [word for path, value in values.items() for word in (knobs()[path].option, value_text(value))]
+    for name, section in sections(config, options.recipe, options.cluster, words):
         report[name] = section
         if not options.json:
             print(section.text(shutil.get_terminal_size().columns), flush=True)
@@ -35,8 +36,11 @@ def main(argv: Sequence[str]) -> int:
     return 0 if healthy else 1
 
 
-def sections(config: Config | None, name: str, address: str | None) -> Iterator[tuple[str, FindingGroup]]:
-    """Every section in the order of the report, as soon as it is known. A new one is one line."""
+def sections(
+    config: Config | None, name: str, address: str | None, words: Sequence[str]
+) -> Iterator[tuple[str, FindingGroup]]:
+    """Every section in the order of the report, as soon as it is known. A new one is one line. `words`: options of the
+    config, as they were given."""
     of_run = config or Config()
     here = machine.query_gpus()
     yield "machine", machine.machine_section()
@@ -49,7 +53,8 @@ def sections(config: Config | None, name: str, address: str | None) -> Iterator[
     yield "disk", machine.disk_section(Path(of_run.run.root), size, of_run.checkpoint.keep)
     yield "executor", machine.executor_section(config=of_run.executor)
     if config is not None:
-        yield "recipe", recipe.recipe_section(config, name, here if address is None else None, machine.memory_bytes())
+        gpus, memory = here if address is None else None, machine.memory_bytes()
+        yield "recipe", recipe.recipe_section(config, name, gpus, memory, words)
     if address is not None:
         bundles = config.num_gpus if config is not None else 0
         yield "cluster", ray_cluster.cluster_section(address, bundles, of_run.train.device)

@@ -273,7 +273,8 @@ _TIMEOUT_S = 60.0
 class Gpu:
     index: int
     name: str
-    total_mib: int
+    total_mib: int | None
+    """None where nvidia-smi gives none, as for a GPU that has the CPU's memory."""
     used_mib: int
     driver: str
 
@@ -290,8 +291,15 @@ class Gpus:
 
     @property
     def memory_gib(self) -> float:
-        """Memory of the smallest GPU."""
-        return min(gpu.total_mib for gpu in self.all) / 1024
+        """Memory of the smallest GPU. Raises UserError if nvidia-smi gives none."""
+        if not self.sizes_mib:
+            raise UserError("nvidia-smi does not give their memory")
+        return min(self.sizes_mib) / 1024
+
+    @property
+    def sizes_mib(self) -> list[int]:
+        """Memory of every GPU of which nvidia-smi gives it."""
+        return [gpu.total_mib for gpu in self.all if gpu.total_mib is not None]
 
 
 def query_gpus(command: Sequence[str] = _COMMAND) -> Gpus:
@@ -312,7 +320,11 @@ def query_gpus(command: Sequence[str] = _COMMAND) -> Gpus:
 
 def _gpu(line: str) -> Gpu:
     index, name, total, used, driver = (word.strip() for word in line.split(","))
-    return Gpu(index=int(index), name=name, total_mib=int(total), used_mib=int(used), driver=driver)
+    return Gpu(index=int(index), name=name, total_mib=_mib(total), used_mib=_mib(used) or 0, driver=driver)
+
+
+def _mib(word: str) -> int | None:
+    return None if word in ("[N/A]", "[Not Supported]") else int(word)
 
 
 def gpus_section(gpus: Gpus) -> FindingGroup:
@@ -339,7 +351,10 @@ def _driver(version: str) -> Finding:
 
 
 def _memory(gpu: Gpu) -> Finding:
-    name, size = f"GPU {gpu.index}", f"{gpu.name}, {gpu.total_mib / 1024:.0f} GiB"
+    name = f"GPU {gpu.index}"
+    if gpu.total_mib is None:
+        return info(name, f"{gpu.name}; nvidia-smi does not give its memory, so whether a run fits is not checked")
+    size = f"{gpu.name}, {gpu.total_mib / 1024:.0f} GiB"
     if gpu.used_mib > _TAKEN_MIB:
         taken = f"{gpu.used_mib / 1024:.1f} GiB of them taken: nvidia-smi lists the processes, end them first"
         return warning(name, f"{size}, {taken}")
@@ -374,11 +389,11 @@ def check_machine(config: Config, gpus: Gpus) -> None:
 def check_fit(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
     """Compare the run with the largest GPU of this machine, see `azr.plan.planner.check_memory`. Return warnings.
 
-    Returns none for a run on a CPU. Without GPUs here, or for a cluster, the GPUs are not known yet: returns none
-    either, but with `suppose` compares the run with 80 GB GPUs.
+    Returns none for a run on a CPU. Without GPUs of known memory here, or for a cluster, the GPUs are not known yet:
+    returns none either, but with `suppose` compares the run with 80 GB GPUs.
     """
     if config.train.device == "cpu":
         return []
-    if gpus.all and config.cluster.address is None:
-        return check_memory(config, max(gpu.total_mib for gpu in gpus.all) / 1024)
+    if gpus.sizes_mib and config.cluster.address is None:
+        return check_memory(config, max(gpus.sizes_mib) / 1024)
     return check_memory(config, ClusterSpec.with_gpus(config.num_gpus).gpu_memory_gib) if suppose else []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,24 +14,28 @@ from azr.errors import UserError
 from azr.hardware import compute_type
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, shape_of
 from azr.plan.memory import ModelRole, element_bytes, model_roles
-from azr.plan.planner import plan_run, states_on_cpu
-from azr.runs.model_folder import must_be_local
+from azr.plan.planner import options_text, plan_run, states_on_cpu
+from azr.runs.model_folder import must_be_local, weight_places
+
+_INDEX = "model.safetensors.index.json"
 
 
-def recipe_section(config: Config, name: str, gpus: Gpus | None, memory: int) -> FindingGroup:
+def recipe_section(
+    config: Config, name: str, gpus: Gpus | None, memory: int, options: Sequence[str] = ()
+) -> FindingGroup:
     """`gpus` and `memory`, in bytes: of the machine where the run's actors will live. None for a cluster, which has a
-    section of its own."""
+    section of its own. `options`: words that set what differs from the recipe."""
     findings = []
     if gpus is not None:
         device = config.train.device
         takes_gpus = device == "cuda" or (device == "auto" and bool(gpus.all))
-        findings = [_on_gpus(config, name, gpus, memory) if takes_gpus else _on_cpu(config, memory)]
+        findings = [_on_gpus(config, [name, *options], gpus, memory) if takes_gpus else _on_cpu(config, memory)]
     weights = [element_bytes(config.train) * role.shape.parameters for role in known_roles(config)]
     expected = weights[0] if weights else None
     return FindingGroup(title=f"Recipe {name}", findings=[*findings, model_finding(config.model.path, expected)])
 
 
-def _on_gpus(config: Config, name: str, gpus: Gpus, memory: int) -> Finding:
+def _on_gpus(config: Config, words: Sequence[str], gpus: Gpus, memory: int) -> Finding:
     wanted, present = config.num_gpus, len(gpus.all)
     if not present:
         return missing(
@@ -39,16 +43,19 @@ def _on_gpus(config: Config, name: str, gpus: Gpus, memory: int) -> Finding:
         )
     # Counts are certain; bytes rest on the plan's assumptions.
     short = missing if wanted > present else warning
-    nodes = ClusterSpec(gpus=present, gpu_memory_gib=gpus.memory_gib, host_memory_gib=memory / GIB)
     try:
+        nodes = ClusterSpec(gpus=present, gpu_memory_gib=gpus.memory_gib, host_memory_gib=memory / GIB)
         plan, suggestions = plan_run(config, nodes, Assumptions())
     except UserError as error:
         return short("GPUs", f"it asks for {wanted} and there are {present}; whether it fits is not known: {error}")
     if not plan.problems:
         return ok("GPUs", f"it takes {wanted} of {present}, {plan.peak / GIB:.0f} GiB of the fullest, by the plan")
-    options = " ".join(suggestion.option for suggestion in suggestions)
-    more = f"azr plan {name} --gpus {present} --gpu-memory {gpus.memory_gib:.0f} says more"
-    return short("GPUs", f"{'; '.join(plan.problems)}: {f'try {options}; {more}' if options else more}")
+    sizes = f"--gpus {present} --gpu-memory {nodes.gpu_memory_gib:.4g} --host-memory {memory / GIB:.4g}"
+    remedy = f"azr plan {shlex.join(words)} {sizes} says more"
+    if suggestions and suggestions[-1].plan.nodes == nodes and not suggestions[-1].plan.problems:
+        values = {path: value for suggestion in suggestions for path, value in suggestion.values.items()}
+        remedy = f"try {options_text(values)}; {remedy}"
+    return short("GPUs", f"{'; '.join(plan.problems)}: {remedy}")
 
 
 def _on_cpu(config: Config, memory: int) -> Finding:
@@ -104,15 +111,16 @@ def model_finding(path: str, expected: float | None, free: Callable[[Path], int]
 
 def _absent(folder: Path) -> list[str]:
     """Names of files without which the model cannot be loaded."""
-    needed = ("config.json", "tokenizer_config.json", *_weight_files(folder))
+    try:
+        weights = _weight_files(folder)
+    except UserError:
+        weights = [f"a readable {_INDEX}"]
+    needed = ("config.json", "tokenizer_config.json", *weights)
     return [name for name in needed if not (folder / name).is_file()]
 
 
 def _weight_files(folder: Path) -> list[str]:
-    index = folder / "model.safetensors.index.json"
-    return (
-        sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else ["model.safetensors"]
-    )
+    return sorted(set(weight_places(folder).values())) if (folder / _INDEX).is_file() else ["model.safetensors"]
 
 
 def _size(folder: Path) -> str:

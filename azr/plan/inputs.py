@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from azr.algorithms.architectures import ALL_LINEAR, LINEAR_LAYERS
+from azr.cluster.push_choice import decide_push
 from azr.config import Config, DataConfig
 from azr.errors import UserError, nearest
 
@@ -154,28 +155,36 @@ def shape_of(path: str, config_file: str | None = None) -> ModelShape:
 
 def _read(file: Path) -> ModelShape:
     try:
-        tree: dict[str, Any] = json.loads(file.read_text())
+        tree: Any = json.loads(file.read_text())
+        if not isinstance(tree, dict):
+            raise ValueError("it holds no JSON object")
     except (OSError, ValueError) as error:
         raise UserError(f"{file} is no model's config.json: {error}") from error
     family = tree.get("model_type")
     if family not in _FAMILIES:
         raise UserError(f"{file} describes a {family!r} model; a plan can be made for {', '.join(_FAMILIES)}.")
-    try:
-        hidden, heads = tree["hidden_size"], tree["num_attention_heads"]
-        return ModelShape(
-            hidden=hidden,
-            layers=tree["num_hidden_layers"],
-            heads=heads,
-            kv_heads=tree.get("num_key_value_heads", heads),
-            intermediate=tree["intermediate_size"],
-            vocabulary=tree["vocab_size"],
-            tied=tree.get("tie_word_embeddings", False),
-            head_size=tree.get("head_dim") or hidden // heads,
-            qkv_bias=family == "qwen2",
-            qk_norm=family == "qwen3",
-        )
-    except KeyError as error:
-        raise UserError(f"{file} lacks {error}, without which no plan can be made.") from error
+
+    def size(name: str, default: int | None = None) -> int:
+        value = default if tree.get(name) is None else tree[name]
+        if value is None:
+            raise UserError(f"{file} lacks {name!r}, without which no plan can be made.")
+        if type(value) is not int or value < 1:
+            raise UserError(f"{file} has {name} {value!r}, where a plan needs a whole number of at least 1.")
+        return value
+
+    hidden, heads = size("hidden_size"), size("num_attention_heads")
+    return ModelShape(
+        hidden=hidden,
+        layers=size("num_hidden_layers"),
+        heads=heads,
+        kv_heads=size("num_key_value_heads", heads),
+        intermediate=size("intermediate_size"),
+        vocabulary=size("vocab_size"),
+        tied=tree.get("tie_word_embeddings", False),
+        head_size=size("head_dim", hidden // heads),
+        qkv_bias=family == "qwen2",
+        qk_norm=family == "qwen3",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +294,11 @@ def update_share(assumed: Assumptions, shape: ModelShape) -> float:
     """Return the share of the peak of updates: linear in the log of the size between 1.5B and 7B, constant beyond."""
     place = math.log(shape.parameters / 1.54e9) / math.log(7.6 / 1.54)
     return assumed.train_mfu + (assumed.train_mfu_7b - assumed.train_mfu) * min(1.0, max(0.0, place))
+
+
+def with_push(config: Config) -> Config:
+    """The config with the transfer that `cluster.push` `auto` takes on GPUs."""
+    return decide_push(config, "cuda") if config.cluster.push == "auto" else config
 
 
 def as_configured(assumed: Assumptions, config: Config) -> Assumptions:

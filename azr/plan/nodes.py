@@ -81,12 +81,16 @@ def grown(config: Config, node: ClusterSpec, count: int) -> Config:
             f"{count} node(s) of {node.gpus} GPU(s) are no multiple of the {config.num_gpus} GPU(s) that the config "
             "asks for: change --nodes, --gpus, train.data_parallel or rollout.engines."
         )
-    play, rollout, train = config.selfplay, config.rollout, config.train
+    play, data, rollout, train = config.selfplay, config.data, config.rollout, config.train
     return replace(
         config,
         selfplay=replace(
-            play, proposer_prompts=factor * play.proposer_prompts, solver_prompts=factor * play.solver_prompts
+            play,
+            proposer_prompts=factor * play.proposer_prompts,
+            solver_prompts=factor * play.solver_prompts,
+            repeated_tasks=factor * play.repeated_tasks,
         ),
+        data=replace(data, prompts=factor * data.prompts),
         rollout=replace(rollout, engines=factor * rollout.engines),
         train=replace(train, data_parallel=factor * train.data_parallel),
     )

@@ -11,7 +11,7 @@ from azr.config import Config
 from azr.config_tree import ESTIMATOR, knobs, override
 from azr.errors import UserError
 from azr.hardware import CPU_KV_CACHE_BYTES, compute_type
-from azr.plan.inputs import GIB, Assumptions, ClusterSpec, ModelShape, Workload, as_configured, shape_of
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec, ModelShape, Workload, as_configured, shape_of, with_push
 from azr.plan.memory import (
     ALLOCATOR_CACHE,
     RECOMPUTED,
@@ -94,7 +94,8 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
     """The plan for networks of this shape."""
     load, roles = Workload.of(config, assumed), model_roles(config, shape)
     engine = EngineMemory.of(config, shape, nodes, assumed)
-    times = StepTimes(config=config, load=load, nodes=nodes, assumed=as_configured(assumed, config))
+    pushing = with_push(config)
+    times = StepTimes(config=pushing, load=load, nodes=nodes, assumed=as_configured(assumed, pushing))
     return Plan(
         config=config,
         nodes=nodes,
@@ -110,10 +111,11 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """One change, on top of those before it: its option on the command line, and the plan after it."""
+    """One change, on top of those before it: its option on the command line, the plan after it, and values of knobs."""
 
     option: str
     plan: Plan
+    values: Mapping[str, Any]
 
 
 def plan_run(
@@ -140,7 +142,7 @@ def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
     if not plan.problems:
         faster = (_tried(plan, assumed, *candidate) for candidate in _checkpoint(plan, "none"))
         return [each for each in faster if not each.plan.problems][:1]
-    alike = (_fewer_gpus, _offload, _checkpoint, _micro_batch, _engine_share, _more_gpus)
+    alike = (_fewer_gpus, _shard, _checkpoint, _micro_batch, _engine_share, _more_gpus)
     other = (_fewer_gpus, _no_critic, _adapters, _four_bits, _checkpoint, _micro_batch, _engine_share, _shorter)
     taken = _turn(plan, assumed, alike)
     if not taken or taken[-1].plan.problems:
@@ -151,9 +153,15 @@ def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
 
 
 def _tried(plan: Plan, assumed: Assumptions, values: Mapping[str, Any], nodes: ClusterSpec) -> Suggestion:
+    option = options_text(values) + (f" on {nodes.nodes} nodes" if nodes.nodes > plan.nodes.nodes else "")
+    tried = make_plan(override(plan.config, values), plan.roles[0].shape, nodes, assumed)
+    return Suggestion(option, tried, values)
+
+
+def options_text(values: Mapping[str, Any]) -> str:
+    """Return the values of knobs as options on the command line."""
     words = [knobs()[path].option + (f" {value}" if value is not True else "") for path, value in values.items()]
-    words += [f"on {nodes.nodes} nodes"] if nodes.nodes > plan.nodes.nodes else []
-    return Suggestion(" ".join(words), make_plan(override(plan.config, values), plan.roles[0].shape, nodes, assumed))
+    return " ".join(words)
 
 
 def _turn(plan: Plan, assumed: Assumptions, changes: Sequence[Callable[[Plan], Candidates]]) -> list[Suggestion]:
@@ -186,8 +194,11 @@ def _fewer_gpus(plan: Plan) -> Candidates:
         yield _spread(ranks, math.gcd(plan.config.rollout.tensor_parallel, plan.nodes.gpus)), plan.nodes
 
 
-def _offload(plan: Plan) -> Candidates:
-    if not plan.config.train.offload_optimizer:
+def _shard(plan: Plan) -> Candidates:
+    train = plan.config.train
+    if train.data_parallel > 1 and not train.is_sharded:
+        yield {"train.shard": "zero3"}, plan.nodes
+    if not train.offload_optimizer:
         yield {"train.shard": "offload"}, plan.nodes
 
 
@@ -296,7 +307,8 @@ def _what_helps(config: Config) -> str:
     if config.rollout.gpu_memory_utilization < _GPU_SHARE and config.cluster.colocate:
         knobs.append(f"--rollout.gpu-memory-utilization {_GPU_SHARE}")
     if not config.train.offload_optimizer:
-        knobs.append("--train.shard offload")
+        is_whole = config.train.data_parallel > 1 and not config.train.is_sharded
+        knobs.append(f"--train.shard {'zero3 or ' * is_whole}offload")
     knobs.append("more GPUs by --train.data-parallel and --rollout.engines or --rollout.tensor-parallel")
     return f"Set {', '.join(knobs)}; or take a smaller model."
 
@@ -405,7 +417,7 @@ def _seconds(plan: Plan) -> Iterator[str]:
     yield _row("expected seconds", [*plan.seconds, "step"])
     yield _row("at measured rates", [f"{seconds:.3g}" for seconds in (*plan.seconds.values(), total)])
     kernels = "plain" if plan.config.train.kernels == "plain" else "fused"
-    push = "through hosts" if plan.config.cluster.push == "host" else "between GPUs"
+    push = "through hosts" if with_push(plan.config).cluster.push == "host" else "between GPUs"
     yield f"  measured: one H100 and 1.5B with {kernels} kernels and a push {push}"
     hours = total * steps / 3600
     length = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"

@@ -160,13 +160,19 @@ def _check_weights(folder: Path) -> None:
             raise UserError(f"{folder} has no weights: {_WEIGHTS} or {_INDEX} must be there; {ADVICE}.")
         _tensor_names(folder / _WEIGHTS)
         return
-    places = read_object(folder / _INDEX).get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise UserError(f"{folder / _INDEX} names no tensors: {ADVICE}.")
+    places = weight_places(folder)
     held = {file: _tensor_names(folder / file) for file in sorted(set(places.values()))}
     missing = sorted(tensor for tensor, file in places.items() if tensor not in held[file])
     if missing:
         raise UserError(f"{folder / places[missing[0]]} lacks {missing[0]}, which {_INDEX} puts there: {ADVICE}.")
+
+
+def weight_places(folder: Path) -> dict[str, str]:
+    """Return the file of each tensor, as the folder's index says. Raises UserError when that is damaged."""
+    places = read_object(folder / _INDEX).get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
+        raise UserError(f"{folder / _INDEX} names no tensors: {ADVICE}.")
+    return places
 
 
 def _tensor_names(path: Path) -> set[str]:

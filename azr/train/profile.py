@@ -35,7 +35,9 @@ def profiled(trace: Path, device: torch.device) -> Iterator[dict[str, float]]:
 def operations(events: Iterable[Any], on_gpu: bool) -> list[tuple[str, float, int]]:
     """Return name, milliseconds and calls of a profile's kernels on a GPU, or else of its operations on the CPU."""
     if on_gpu:
-        kernels = [event for event in events if event.self_device_time_total and not event.self_cpu_time_total]
+        # An annotation, such as an optimizer's step, spans kernels that are counted themselves.
+        alone = (event for event in events if not (event.self_cpu_time_total or event.is_user_annotation))
+        kernels = [event for event in alone if event.self_device_time_total]
         return [(event.key, event.self_device_time_total / 1e3, event.count) for event in kernels]
     return [(event.key, event.self_cpu_time_total / 1e3, event.count) for event in events]
 

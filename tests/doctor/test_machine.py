@@ -14,7 +14,9 @@ from ray._private.utils import validate_socket_filepath
 from azr.config_tree import override
 from azr.doctor import Finding, Mark, machine
 from azr.doctor.machine import Gpu, Gpus, check_fit, check_machine
+from azr.doctor.recipe import recipe_section
 from azr.errors import UserError
+from azr.plan.inputs import GIB
 from tests.e2e.three_kinds import config as mini
 
 GPU = {"torch": "2.13.0", "vllm": "0.32.0", "ray": "2.60.0", "deepspeed": "0.19.8", "transformers": "5.19.0"}
@@ -152,7 +154,7 @@ def test_an_old_driver_is_missing_and_a_taken_gpu_a_warning():
     [
         (["/nowhere/nvidia-smi"], Mark.INFO, "there is no nvidia-smi"),
         (says("NVIDIA-SMI has failed: no\ndriver", 9), Mark.WARNING, "fails (NVIDIA-SMI has failed: no driver)"),
-        (says("0, H100, [N/A], 3, 580"), Mark.WARNING, "five values per GPU"),
+        (says("0, H100, [Unknown Error], 3, 580"), Mark.WARNING, "five values per GPU"),
         (says("0, H100"), Mark.WARNING, "five values per GPU"),
         (says(""), Mark.WARNING, "--gpus all"),
     ],
@@ -212,6 +214,17 @@ def test_a_run_on_a_gpu_needs_one():
         check_machine(mini, found)
         check_machine(override(cuda, {"cluster.address": "auto"}), found)
     check_machine(cuda, cards(80))
+
+
+def test_a_gpu_whose_memory_nvidia_smi_does_not_give_is_one():
+    found = machine.query_gpus(says("0, NVIDIA GB10, [N/A], [N/A], 580.95"))
+    finding = machine.gpus_section(found).findings[1]
+    assert finding.mark is Mark.INFO and finding.message.startswith("NVIDIA GB10; nvidia-smi does not give its memory")
+    cuda = override(mini, {"train.device": "cuda"})
+    check_machine(cuda, found)
+    assert check_fit(cuda, found) == []
+    [finding, _] = recipe_section(cuda, "mini", found, GIB).findings
+    assert finding.mark is Mark.WARNING and "whether it fits is not known: nvidia-smi" in finding.message
 
 
 def test_a_containers_small_shared_memory_is_refused_where_an_engine_has_several_gpus(monkeypatch):

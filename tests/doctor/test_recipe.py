@@ -58,6 +58,20 @@ def test_what_a_machine_offers_a_recipe(config, found, memory_gib, mark, parts):
     assert section.findings[0].mark is mark and all(part in section.findings[0].message for part in parts)
 
 
+@pytest.mark.parametrize("config, found, tries", [
+    (recipes()["azr_7b_ppo"], gpus(4, 24), True),
+    (FLAGSHIP, gpus(2), False),
+    (recipes()["azr_0b5"], gpus(1, 6), False),
+], ids=["it fits then", "only on more nodes", "never"])  # fmt: skip
+def test_only_options_with_which_it_fits_here_are_advised(config, found, tries):
+    section = recipe.recipe_section(config, "x", found, 256 * GIB, ["--run.name", "a b"])
+    message = section.findings[0].message
+    size = f"--gpus {len(found.all)} --gpu-memory {found.memory_gib:g} --host-memory 256"
+    assert message.endswith(f"azr plan x --run.name 'a b' {size} says more") and (": try --" in message) is tries
+    options = [word for word in message.partition(": try ")[2].partition(";")[0].split() if word.startswith("--")]
+    assert len(options) == len(set(options)) and " on " not in message.partition(": try ")[2]
+
+
 def test_a_checkpoint_is_the_state_of_what_is_trained_and_the_policy():
     policy, critic = 7_615_616_512, 7_615_616_512 - 152_064 * 3584 + 3585
     assert checkpoint_bytes(recipe.known_roles(FLAGSHIP), FLAGSHIP.train) == 14 * policy + 12 * critic
@@ -102,6 +116,13 @@ def test_a_whole_folder(tmp_path, shards):
 def test_what_a_folder_lacks_is_named(tmp_path, name):
     found = model(str(files(tmp_path / "model", name, shards=2)))
     assert found.mark is Mark.MISSING and f"lacks {name}:" in found.message
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"weight_map": 3}', '{"weight_map": {"a": 3}}'])
+def test_an_index_that_was_copied_by_half_is_named(tmp_path, text):
+    (files(tmp_path / "model", shards=2) / "model.safetensors.index.json").write_text(text)
+    found = model(str(tmp_path / "model"))
+    assert found.mark is Mark.MISSING and "lacks a readable model.safetensors.index.json:" in found.message
 
 
 @pytest.mark.parametrize("path", ["/no/such/model", "./model", "data/no_such_model", "model"])

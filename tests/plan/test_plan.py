@@ -1,5 +1,6 @@
 """The plan against published parameter counts, hand calculations, real allocations and a measured H100."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,8 @@ from azr.config import (
     SelfPlayConfig,
     TrainConfig,
 )
+from azr.config_tree import override
+from azr.errors import UserError
 from azr.plan.inputs import GIB, KNOWN, Assumptions, ClusterSpec, ModelShape, Workload, shape_of
 from azr.plan.memory import (
     ENGINE_GPU,
@@ -35,7 +38,7 @@ from azr.plan.memory import (
     states,
     training,
 )
-from azr.plan.planner import Plan, make_plan, plan_run, suggest, text
+from azr.plan.planner import Plan, check_memory, make_plan, plan_run, suggest, text
 from azr.prepare import contradictions
 from azr.records import Completion
 from playground.azr_coder7b_ppo import config as recipe
@@ -80,6 +83,24 @@ PUBLISHED = {
 @pytest.mark.parametrize("name, parameters", PUBLISHED.items())
 def test_known_shapes_have_the_published_number_of_parameters(name, parameters):
     assert shape_of(name).parameters == parameters
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"num_key_value_heads": None, "head_dim": None}, None),
+    ({"num_attention_heads": "4"}, "has num_attention_heads '4', where a plan needs a whole number"),
+    ({"hidden_size": None}, "lacks 'hidden_size'"),
+    (None, "is no model's config.json: it holds no JSON object"),
+])  # fmt: skip
+def test_a_config_is_read_as_transformers_reads_it(change, said, tmp_path):
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 8}
+    tree = {"model_type": "llama", "vocab_size": 9, **sizes, **(change or {})}
+    (tmp_path / "config.json").write_text(json.dumps(tree if change else [tree]))
+    if said is None:
+        shape = shape_of(str(tmp_path))
+        assert shape.kv_heads == 4 and shape.head_size == 16
+    else:
+        with pytest.raises(UserError, match=said):
+            shape_of(str(tmp_path))
 
 
 def test_a_tiny_shape_by_hand():
@@ -201,6 +222,14 @@ def test_suggestions_turns_the_knobs_in_order_until_it_fits():
     ]
     assert not suggestions[-1].plan.problems
     assert "fits)" in text(plan, suggestions) and "does not fit" in text(plan, suggestions)
+
+
+def test_whole_models_on_several_ranks_are_split_before_they_are_offloaded():
+    whole = override(recipes()["azr_coder7b_ppo"], {"train.shard": "none"})
+    (only,) = suggest(planned(whole), ASSUMED)
+    assert only.option == "--train.shard zero3" and not only.plan.problems
+    with pytest.raises(UserError, match=r"Set --train\.shard zero3 or offload, more GPUs"):
+        check_memory(whole, 80)
 
 
 def test_suggestions_for_too_few_gpus_uses_those_there_are():

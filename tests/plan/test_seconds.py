@@ -10,10 +10,11 @@ from azr.errors import UserError
 from azr.plan.inputs import KNOWN, Assumptions, ClusterSpec, Workload, update_share
 from azr.plan.memory import EngineMemory, model_roles
 from azr.plan.nodes import NodeStep, grown, nodes_text, over_nodes, verdict
-from azr.plan.planner import make_plan
+from azr.plan.planner import make_plan, text
 from azr.plan.seconds import StepTimes, expected_longest, forward_flops, seconds_of, token_seconds
 from playground.azr_coder3b_ppo import config as small
 from playground.azr_coder7b_ppo import config as recipe
+from playground.orz_7b_ppo import config as of_rows
 
 ASSUMED = Assumptions()
 NODE = ClusterSpec(gpus=8, gpu_memory_gib=80)
@@ -78,6 +79,14 @@ def test_between_nodes():
     through_host, direct = times(by_host, two).push(policy), times(config, two).push(policy)
     assert through_host == {"object store": pytest.approx(15.231233024 * (1 / 11.8 + 1 / 3))}
     assert direct["network"] == pytest.approx(15.231233024 / 200)
+
+
+def test_a_push_that_auto_makes_through_hosts_is_planned_so():
+    config = seven(data_parallel=4)
+    plans = [
+        make_plan(replace(config, cluster=ClusterConfig(push=push)), SEVEN, NODE, ASSUMED) for push in ("auto", "host")
+    ]
+    assert plans[0].bounds == plans[1].bounds and "a push through hosts" in text(plans[0], [])
 
 
 def test_the_longest_response():
@@ -180,6 +189,9 @@ def test_the_work_of_a_gpu_stays():
     assert eight.train.data_parallel == eight.rollout.engines == 64 == eight.num_gpus
     assert eight.trajectories_by_step == (8 * recipe.trajectories_by_step[0],)
     assert grown(small, NODE, 1).train.data_parallel == 8, "a recipe for two GPUs fills the node"
+    assert grown(of_rows, NODE, 8).trajectories_by_step == (8 * of_rows.trajectories_by_step[0],)
+    again = replace(recipe, selfplay=replace(recipe.selfplay, repeated_tasks=3))
+    assert grown(again, NODE, 8).selfplay.repeated_tasks == 24
     with pytest.raises(UserError, match=r"1 node\(s\) of 4 GPU\(s\) are no multiple of the 8"):
         grown(recipe, replace(NODE, gpus=4), 1)
     for step, count in zip(steps(Assumptions()), COUNTS, strict=True):

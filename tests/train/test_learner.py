@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from torch import Tensor
+from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
 
 from azr.algorithms.advantages import estimate_advantages
 from azr.algorithms.batch import Batch
@@ -23,6 +25,7 @@ from azr.records import Completion, Sample
 from azr.train.learner import Learner
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import CriticWorker, PolicyWorker
+from azr.train.profile import operations
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import parameter_parts
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks
@@ -197,6 +200,15 @@ async def test_one_update_is_profiled(paper, trajectories, tmp_path, caplog) -> 
     assert any(event.get("name") == "aten::mm" for event in json.loads(trace)["traceEvents"])
     (message,) = [record.getMessage() for record in caplog.records if "profile of" in record.getMessage()]
     assert "matrix products" in message and "idle" in message
+
+
+def test_an_annotation_is_not_counted_beside_its_kernels() -> None:
+    names = ("multi_tensor_apply_kernel", "Optimizer.step#AdamW.step")
+    events = [
+        FunctionEvent(i, name, 0, 0, 400, device_type=DeviceType.CUDA, is_user_annotation=i > 0, use_device="cuda")
+        for i, name in enumerate(names)
+    ]
+    assert [name for name, *_ in operations(events, True)] == [names[0]]
 
 
 async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_fails(
