@@ -45,10 +45,12 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"azr run needs a recipe or the folder of a run, before --resume if that is given; {USAGE}")
     if options.recipe is None and not is_run(name):
         options.resume = LATEST
-    elsewhere = options.restart or {"run.name", "run.root"} & values.keys()
-    if is_run(name) and options.resume in (None, LATEST) and not elsewhere:
-        options.resume = name
     options.config = override(load_recipe(name), values)
+    if is_run(name) and options.resume in (None, LATEST) and not {"run.name", "run.root"} & values.keys():
+        if options.restart:
+            options.config = dataclasses.replace(options.config, run=resolve_run(options.config.run, name)[0])
+        else:
+            options.resume = name
     return _start(options)
 
 
@@ -83,12 +85,12 @@ def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None
     check_machine(config, here)
     notes = check_fit(config, here, suppose=options.dry_run)
     if options.dry_run:
-        return _dry_run(config, resume, notes, into_run=not options.restart, has_gpu=bool(here.all))
+        return _dry_run(config, resume, notes, restart=options.restart, has_gpu=bool(here.all))
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
+    prepared = prepare(config, resume, restart=options.restart)
     if options.restart and (kept := keep_aside(config.run)) is not None:
         print(f"the run that was there is kept in {kept}", file=sys.stderr)
-    prepared = prepare(config, resume)
     from azr.runtime import Driver  # Ray and vLLM take seconds to load.
 
     try:
@@ -109,10 +111,10 @@ def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None
     return 0
 
 
-def _dry_run(config: Config, resume: ResumeState | None, notes: Sequence[str], *, into_run: bool, has_gpu: bool) -> int:
+def _dry_run(config: Config, resume: ResumeState | None, notes: Sequence[str], *, restart: bool, has_gpu: bool) -> int:
     said = [*(resume.notes if resume is not None else ()), *notes]
     try:
-        said += prepare(config, resume, fetch=False, into_run=into_run).notes
+        said += prepare(config, resume, fetch=False, restart=restart).notes
     except ModelUnreachable as unchecked:
         said.append(str(unchecked))
     on_cpu = config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or has_gpu)

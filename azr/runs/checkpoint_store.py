@@ -296,11 +296,14 @@ def resolve_run(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:
     """Return the run that ``--resume where`` speaks of, and the step if it names one. ``where``: ``latest``, a run
     directory, or the folder of one of its checkpoints. Raises UserError when there is no such run."""
     place, step = run_path(run) if where == LATEST else Path(where), None
-    if where != LATEST and step_of(place) >= 0:
-        step, place = step_of(place), place.resolve().parent.parent
+    if where != LATEST:
+        # Only where the path as typed does not end in the run's own name: saved configs keep relative paths.
+        place = place.resolve() if place.is_symlink() or place.name in ("", "..") or step_of(place) >= 0 else place
+        if step_of(place) >= 0:
+            step, place = step_of(place), place.parent.parent
     if not RunDirectory(place).config.is_file():
         raise UserError(f"There is no run in {place} to go on with: leave out --resume, or name a run directory.")
-    return replace(run, root=str(place.parent), name=place.resolve().name), step
+    return replace(run, root=str(place.parent), name=place.name), step
 
 
 def find_checkpoint(config: Config, step: int | None, level: Verify = "headers") -> ResumeState:

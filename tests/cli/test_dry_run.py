@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -76,6 +77,33 @@ def test_a_run_may_begin_again_beside_the_one_that_is_there(here, capsys):
     kept = keep_aside(here.run)
     assert kept is not None and (kept / "config.yaml").is_file() and kept.name.startswith(f"{here.run.name}.")
     assert keep_aside(here.run) is None and not run_path(here.run).exists()
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--model.path", "/nowhere/model"], "model.path"),
+        (["--selfplay.seeds", "/nowhere/seeds.jsonl"], "/nowhere/seeds.jsonl"),
+        (["--tracking.to", "prometheus:nohost:99999"], "prometheus"),
+    ],
+)
+def test_a_restart_that_is_refused_leaves_the_run_where_it_was(here, options, said, capsys):
+    there = RunDirectory.create(here)
+    for more in ([], ["--dry-run"]):
+        with pytest.raises(SystemExit) as ended:
+            run.launch(here, ["--restart", *more, *options])
+        assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert list(there.path.parent.iterdir()) == [there.path]
+
+
+def test_a_copied_run_begins_again_where_the_copy_is(here, tmp_path, capsys):
+    original = RunDirectory.create(here).path
+    copy = tmp_path / "copies" / "copy"
+    shutil.copytree(original, copy)
+    assert run.main([str(copy), "--restart", "--dry-run"]) == 0
+    assert f"into {copy}\n" in capsys.readouterr().out
+    assert run.main([str(copy), "--run.name", "other", "--dry-run"]) == 0
+    assert f"into {original.parent / 'other'}\n" in capsys.readouterr().out
 
 
 def test_a_run_that_is_alive_is_neither_resumed_nor_renamed(here, capsys):

@@ -76,6 +76,28 @@ async def test_an_older_one_may_be_named_by_its_folder(config, run, tmp_path):
     assert found.state == state and "checkpoints of steps 2 included" in found.notes[-1]
 
 
+@pytest.mark.parametrize(
+    "typed, step",
+    [
+        ("here/run", None),
+        ("elsewhere/latest", None),
+        ("elsewhere/best", 1),
+        (".", None),
+        ("rollouts/..", None),
+        ("checkpoints/step_000001", 1),
+    ],
+)
+async def test_the_run_that_a_path_leads_to_goes_on_and_no_other(config, run, typed, step, tmp_path, monkeypatch):
+    await save(run, 1)
+    RunDirectory.create(replace(config, run=RunConfig(name="run", root=str(tmp_path / "elsewhere"))))
+    (tmp_path / "here").symlink_to(tmp_path)
+    (tmp_path / "elsewhere" / "latest").symlink_to("../run")
+    (tmp_path / "elsewhere" / "best").symlink_to("../run/checkpoints/step_000001")
+    monkeypatch.chdir(tmp_path if "/run" in typed or "elsewhere" in typed else run.path)
+    found, found_step = resolve_run(RunConfig(name="else", root="other"), typed)
+    assert (found.name, found_step) == ("run", step) and Path(found.root).samefile(tmp_path)
+
+
 async def test_a_damaged_one_is_passed_over_unless_it_was_asked_for(config, run):
     await save(run, 1)
     await save(run, 2)
