@@ -18,16 +18,25 @@ import yaml
 
 from azr.cli.main import exit_code
 from azr.cli.options import RECIPE_HELP, RUN_CONFIG, Parser, is_run, load_recipe, read_config, value_text
-from azr.config import Config
+from azr.config import Config, RunConfig
 from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor.machine import check_fit, check_machine, memory_bytes, query_gpus
 from azr.errors import UserError, printable
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.plan.planner import cpu_text, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
-from azr.runs.checkpoint_store import LATEST, ResumeState, Verify, config_changes, find_checkpoint, resolve_run
+from azr.runs.checkpoint_store import (
+    LATEST,
+    ResumeState,
+    RunState,
+    Verify,
+    config_changes,
+    find_checkpoint,
+    resolve_run,
+)
 from azr.runs.run_dir import RunOwner, keep_aside, run_path
 from azr.runs.stop_signal import StopRequested
+from azr.runs.trackers import hand_over
 
 USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.knob value ...]"
 _INTERRUPTED, _FAILED = 130, 1
@@ -75,8 +84,24 @@ def _start(options: argparse.Namespace) -> int:
             changes = config_changes(read_config(str(run_path(run) / RUN_CONFIG)), config)
             found = find_checkpoint(config, step, options.verify)
             notes = (*(f"changed: {change}" for change in changes), *found.notes)
+            if (end := _reached_end(run, found.state)) is not None:
+                notes = (*notes, end)
+                if not options.dry_run:
+                    hand_over(run_path(run), config, found.state.step, print)
+                    print(end)
+                    return 0
             resume = dataclasses.replace(found, notes=notes)
         return _run(options, config, resume)
+
+
+def _reached_end(run: RunConfig, state: RunState) -> str | None:
+    """Return why nothing is left of a run; None if there are steps."""
+    if state.step >= run.steps:
+        return f"step {state.step} of --run.steps {run.steps} is done, so nothing is left to do: raise it to go on"
+    if run.max_minutes is not None and state.elapsed_s > 60 * run.max_minutes:
+        taken = f"the {state.step} steps have taken {state.elapsed_s / 60:.1f} minutes of --run.max-minutes"
+        return f"{taken} {run.max_minutes:g}, so nothing is left to do: raise it to go on"
+    return None
 
 
 def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None) -> int:

@@ -72,7 +72,8 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, damaged or not, oldest first."""
-        return sorted(step for path in self._folder.iterdir() if (step := step_of(path)) >= 0)
+        folders = [path for path in self._folder.iterdir() if path.is_dir()] if self._folder.is_dir() else []
+        return sorted(step for path in folders if (step := step_of(path)) >= 0)
 
     def newest(self, warn: Callable[[str], None], level: Verify = "headers") -> int | None:
         """The newest step with a sound checkpoint; ``warn`` gets a line for every damaged one that is passed over."""

@@ -19,6 +19,7 @@ from azr.errors import UserError
 from azr.runs.run_dir import RunDirectory, RunOwner, keep_aside, run_path
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
+from tests.runs.test_resume import save
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,6 +105,27 @@ def test_a_copied_run_begins_again_where_the_copy_is(here, tmp_path, capsys):
     assert f"into {copy}\n" in capsys.readouterr().out
     assert run.main([str(copy), "--run.name", "other", "--dry-run"]) == 0
     assert f"into {original.parent / 'other'}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--run.steps", "3"], "step 3 of --run.steps 3 is done, so nothing is left to do: raise it to go on"),
+        (["--run.max-minutes", "0.4"], "the 3 steps have taken 0.5 minutes of --run.max-minutes 0.4, so nothing"),
+    ],
+)
+async def test_a_run_at_its_end_starts_nothing(here, options, said, monkeypatch, capsys):
+    there = RunDirectory.create(here)
+    there.metrics.touch()
+    there.tasks.touch()
+    await save(there, 3)
+    before = there.config.read_text()
+    assert dry_run(here, "--resume", *options) == 0
+    assert f"\n# {said}" in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "prepare", pytest.fail)
+        run.launch(here, ["--resume", *options])
+    assert capsys.readouterr().out.startswith(said) and there.config.read_text() == before
 
 
 def test_a_run_that_is_alive_is_neither_resumed_nor_renamed(here, capsys):

@@ -20,7 +20,9 @@ from azr.runs.checkpoint_store import (
     resolve_run,
     step_of,
 )
+from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
+from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import FileOffset, LogOffsets
 
 
@@ -168,6 +170,19 @@ async def test_whatever_is_damaged_the_newest_sound_checkpoint_is_found(config, 
 def test_without_any_checkpoint_a_run_starts_again(config, run):
     found = find_checkpoint(config, None)
     assert found.state == INITIAL and "starts again from its beginning" in found.notes[-1]
+
+
+async def test_files_and_lost_folders_are_no_checkpoints(config, run):
+    state = await save(run, 1)
+    (run.checkpoints / "step_000002").touch()
+    assert find_checkpoint(config, None).state == state
+    with pytest.raises(UserError, match="has no checkpoint of step 2: there are those of steps 1"):
+        find_checkpoint(config, 2)
+    shutil.rmtree(run.checkpoints)
+    shutil.rmtree(run.rollouts(0).parent)
+    assert find_checkpoint(config, None).state == INITIAL
+    RunLogger.reopen(config, open_progress(), 0, LogOffsets()).close()
+    assert run.checkpoints.is_dir() and run.rollouts(0).parent.is_dir()
 
 
 async def test_logs_that_were_altered_are_refused(config, run):
