@@ -22,6 +22,7 @@ from azr.config import Config, RunConfig
 from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor.machine import check_fit, check_machine, memory_bytes, query_gpus
 from azr.errors import UserError, printable
+from azr.own_data import find_own_data
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.plan.planner import cpu_text, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
@@ -40,6 +41,8 @@ from azr.runs.trackers import hand_over
 
 USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.knob value ...]"
 _INTERRUPTED, _FAILED = 130, 1
+_OWN_DATA = ("model.path", "eval.path", "selfplay.seeds")
+"""Knobs that may name data of this project."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -54,7 +57,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"azr run needs a recipe or the folder of a run, before --resume if that is given; {USAGE}")
     if options.recipe is None and not is_run(name):
         options.resume = LATEST
-    options.config = override(load_recipe(name), values)
+    config = load_recipe(name)
+    options.config = override(_with_own_data(config) if is_run(name) else config, values)
     if is_run(name) and options.resume in (None, LATEST) and not {"run.name", "run.root"} & values.keys():
         if options.restart:
             options.config = dataclasses.replace(options.config, run=resolve_run(options.config.run, name)[0])
@@ -81,7 +85,8 @@ def _start(options: argparse.Namespace) -> int:
             config = dataclasses.replace(config, run=run)
             if not options.dry_run:
                 owned.callback(RunOwner(run_path(run)).release)
-            changes = config_changes(read_config(str(run_path(run) / RUN_CONFIG)), config)
+            saved = _with_own_data(read_config(str(run_path(run) / RUN_CONFIG)))
+            changes = config_changes(saved, config)
             found = find_checkpoint(config, step, options.verify)
             notes = (*(f"changed: {change}" for change in changes), *found.notes)
             if (end := _reached_end(run, found.state)) is not None:
@@ -92,6 +97,13 @@ def _start(options: argparse.Namespace) -> int:
                     return 0
             resume = dataclasses.replace(found, notes=notes)
         return _run(options, config, resume)
+
+
+def _with_own_data(saved: Config) -> Config:
+    """Return a run's config with the paths of own data as they are from this working directory."""
+    known = leaves(saved)
+    paths = {name: path for name in _OWN_DATA if isinstance(path := known[name], str)}
+    return override(saved, {name: find_own_data(path) for name, path in paths.items()})
 
 
 def _reached_end(run: RunConfig, state: RunState) -> str | None:

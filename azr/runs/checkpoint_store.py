@@ -355,7 +355,7 @@ def config_changes(saved: Config, wanted: Config) -> list[str]:
     UserError for a change that the checkpoint cannot follow."""
     before, after = leaves(saved), leaves(wanted)
     for name in after:
-        if name.startswith(FIXED) and after[name] != before[name]:
+        if name.startswith(FIXED) and not _same(before[name], after[name]):
             raise UserError(
                 f"{name} was {before[name]} when the run was saved, and cannot become {after[name]}: keep the old "
                 "value, or start another run."
@@ -367,4 +367,13 @@ def config_changes(saved: Config, wanted: Config) -> list[str]:
         )
     # A knob of one estimator is no knob of another.
     pairs = {name: (before.get(name, "unset"), after.get(name, "unset")) for name in after | before}
-    return [f"{name}: {old} -> {new}" for name, (old, new) in pairs.items() if old != new and name not in _PLACE]
+    return [
+        f"{name}: {old} -> {new}" for name, (old, new) in pairs.items() if not _same(old, new) and name not in _PLACE
+    ]
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Whether two values are equal, or lead to one file or folder."""
+    if old == new or not isinstance(old, str) or not isinstance(new, str):
+        return bool(old == new)
+    return os.path.exists(old) and os.path.exists(new) and os.path.samefile(old, new)

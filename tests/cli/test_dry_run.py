@@ -107,6 +107,19 @@ def test_a_copied_run_begins_again_where_the_copy_is(here, tmp_path, capsys):
     assert f"into {original.parent / 'other'}\n" in capsys.readouterr().out
 
 
+def test_a_run_begun_in_the_clone_goes_on_from_another_folder(tmp_path, monkeypatch, capsys):
+    begun = override(mini, {"run.root": str(tmp_path)})
+    assert begun.model.path == "data/azr_14m_worked" and begun.eval.path == "data/exam_worked"
+    path = RunDirectory.create(begun).path
+    monkeypatch.chdir(tmp_path)
+    assert run.main([str(path), "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert from_yaml(printed).model.path == str(ROOT / begun.model.path) and "changed" not in printed
+    there = {"model.path": str(ROOT / begun.model.path), "eval.path": str(ROOT / begun.eval.path)}
+    assert dry_run(override(begun, there), "--resume") == 0
+    assert "changed" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "options, said",
     [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as save_tensors
 
-from azr.config import GAE, AlgorithmConfig, Config, RunConfig, TrainConfig
+from azr.config import GAE, AlgorithmConfig, Config, ModelConfig, RunConfig, TrainConfig
 from azr.errors import UserError
 from azr.hashed_files import hash_file
 from azr.runs.checkpoint_store import (
@@ -193,6 +193,16 @@ async def test_logs_that_were_altered_are_refused(config, run):
     run.metrics.unlink()
     with pytest.raises(UserError, match=r"metrics.jsonl cannot be read"):
         find_checkpoint(config, None)
+
+
+def test_a_path_that_leads_to_the_same_folder_is_no_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("model", "other"):
+        Path(name).mkdir()
+    saved, same, other = (Config(model=ModelConfig(path=path)) for path in ("model", str(tmp_path / "model"), "other"))
+    assert config_changes(saved, same) == []
+    with pytest.raises(UserError, match=r"model\.path was model when the run was saved"):
+        config_changes(saved, other)
 
 
 def test_changes_are_told_and_those_that_cannot_be_followed_refused():
