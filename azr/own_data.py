@@ -20,6 +20,16 @@ def own_data(name: str) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
+def find_own_data(path: str) -> str:
+    """Return where own data is that a run's config names relative to the working directory of then; other paths as they
+    are."""
+    before, _, inside = path.rpartition("data/")
+    name, slash, rest = inside.partition("/")
+    own = f"{own_data(name)}{slash}{rest}"
+    is_own = bool(name) and (not before or before.endswith("/")) and not Path(path).is_absolute()
+    return own if is_own and not Path(path).exists() and Path(own).exists() else path
+
+
 @functools.cache
 def code_version() -> str:
     """Return the package's version, with its commit in brackets if known."""

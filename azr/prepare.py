@@ -89,19 +89,24 @@ def check(config: Config) -> None:
 
 
 def prepare(
-    config: Config, resume: ResumeState | None = None, *, fetch: bool = True, into_run: bool = True
+    config: Config,
+    resume: ResumeState | None = None,
+    *,
+    fetch: bool = True,
+    into_run: bool = True,
+    restart: bool = False,
 ) -> Prepared:
     """Check everything that the config names outside of itself, and make the parts of its run.
 
     `fetch`: download a model of the hub; without it only its config and tokenizer. `into_run`: check the run directory
-    and the trackers too. Writes nothing but the hub's cache.
+    and the trackers too. `restart`: a run that is there will make way. Writes nothing but the hub's cache.
 
     Raises:
         UserError: something is missing or cannot be used.
         ModelUnreachable: without `fetch`, the hub does not answer; everything else was checked.
     """
     if into_run:
-        _check_run_directory(config, resumed=resume is not None)
+        _check_run_directory(config, resumed=resume is not None, restart=restart)
         trackers.check_ready(config)
     begins = resume is None or resume.state.step == 0
     seeds = _read_seeds(config) if begins and config.kinds and config.selfplay.seeds is not None else None
@@ -200,9 +205,9 @@ def _prompt_notes(config: Config, codec: PromptCodec) -> list[str]:
     return notes
 
 
-def _check_run_directory(config: Config, *, resumed: bool) -> None:
+def _check_run_directory(config: Config, *, resumed: bool, restart: bool) -> None:
     if not resumed:
-        check_free(config.run)
+        check_free(config.run, restart=restart)
     folder = (run_path(config.run) if resumed else Path(config.run.root)).absolute()
     try:
         existing = next(each for each in (folder, *folder.parents) if each.exists())

@@ -73,6 +73,8 @@ class Driver:
         self._owned = ExitStack()
         self._stop_signal = StopSignal()
         self._run = RunDirectory(run_path(prepared.config.run))
+        self._was_asked_to_resume = prepared.resume is not None
+        """And has not recorded it yet: a restart after a trainer's death is no command."""
         self._store = CheckpointStore(self._run.checkpoints, prepared.config.checkpoint.keep)
 
     async def run(self) -> None:
@@ -184,6 +186,9 @@ class Driver:
             state = resume.state
             logger = await asyncio.to_thread(RunLogger.reopen, self._config, progress, state.step, state.offsets)
         try:
+            if self._was_asked_to_resume:
+                self._run.rewrite_config(self._config)
+                self._was_asked_to_resume = False
             codec = self._prepared.codec
             PromptForm(codec.template, codec.stops).keep(self._run.prompt_form)
             if resume is not None:

@@ -8,6 +8,7 @@ import itertools
 import json
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from azr import runtime
 from azr.config import Config
 from azr.monitoring.texts import DEFAULT, TextReader
-from azr.records import Completion, Sample
+from azr.records import Completion, Sample, Stops
 from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, RunState, Staging, find_checkpoint
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory, run_path
@@ -150,3 +151,15 @@ def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(colocate, 
     assert estimates == {"trained" if refill == 1 else "unlearnable"}
     stored = Counter(task.id for task in read_tasks(run.tasks))
     assert set(stored.values()) == {1}
+
+
+async def test_a_restart_after_a_trainers_death_is_no_command_of_the_user(tmp_path) -> None:
+    config = replace(CONFIG, run=replace(CONFIG.run, root=str(tmp_path), name="run"))
+    run = RunDirectory.create(config)
+    resume = find_checkpoint(config, None)
+    codec = SimpleNamespace(template=None, stops=Stops())
+    driver = runtime.Driver(SimpleNamespace(config=config, resume=resume, codec=codec))
+    for _ in range(3):
+        async with driver._open_logger(open_progress(), resume):
+            commands = [line for line in run.config.read_text().splitlines() if line.startswith("# ")]
+            assert len(commands) == 2, "that which began the run, and that which resumed it"

@@ -18,19 +18,31 @@ import yaml
 
 from azr.cli.main import exit_code
 from azr.cli.options import RECIPE_HELP, RUN_CONFIG, Parser, is_run, load_recipe, read_config, value_text
-from azr.config import Config
+from azr.config import Config, RunConfig
 from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor.machine import check_fit, check_machine, memory_bytes, query_gpus
 from azr.errors import UserError, printable
+from azr.own_data import find_own_data
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.plan.planner import cpu_text, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
-from azr.runs.checkpoint_store import LATEST, ResumeState, Verify, config_changes, find_checkpoint, resolve_run
+from azr.runs.checkpoint_store import (
+    LATEST,
+    ResumeState,
+    RunState,
+    Verify,
+    config_changes,
+    find_checkpoint,
+    resolve_run,
+)
 from azr.runs.run_dir import RunOwner, keep_aside, run_path
 from azr.runs.stop_signal import StopRequested
+from azr.runs.trackers import hand_over
 
 USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.knob value ...]"
 _INTERRUPTED, _FAILED = 130, 1
+_OWN_DATA = ("model.path", "eval.path", "selfplay.seeds")
+"""Knobs that may name data of this project."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,10 +57,13 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"azr run needs a recipe or the folder of a run, before --resume if that is given; {USAGE}")
     if options.recipe is None and not is_run(name):
         options.resume = LATEST
-    elsewhere = options.restart or {"run.name", "run.root"} & values.keys()
-    if is_run(name) and options.resume in (None, LATEST) and not elsewhere:
-        options.resume = name
-    options.config = override(load_recipe(name), values)
+    config = load_recipe(name)
+    options.config = override(_with_own_data(config) if is_run(name) else config, values)
+    if is_run(name) and options.resume in (None, LATEST) and not {"run.name", "run.root"} & values.keys():
+        if options.restart:
+            options.config = dataclasses.replace(options.config, run=resolve_run(options.config.run, name)[0])
+        else:
+            options.resume = name
     return _start(options)
 
 
@@ -70,11 +85,35 @@ def _start(options: argparse.Namespace) -> int:
             config = dataclasses.replace(config, run=run)
             if not options.dry_run:
                 owned.callback(RunOwner(run_path(run)).release)
-            changes = config_changes(read_config(str(run_path(run) / RUN_CONFIG)), config)
+            saved = _with_own_data(read_config(str(run_path(run) / RUN_CONFIG)))
+            changes = config_changes(saved, config)
             found = find_checkpoint(config, step, options.verify)
             notes = (*(f"changed: {change}" for change in changes), *found.notes)
+            if (end := _reached_end(run, found.state)) is not None:
+                notes = (*notes, end)
+                if not options.dry_run:
+                    hand_over(run_path(run), config, found.state.step, print)
+                    print(end)
+                    return 0
             resume = dataclasses.replace(found, notes=notes)
         return _run(options, config, resume)
+
+
+def _with_own_data(saved: Config) -> Config:
+    """Return a run's config with the paths of own data as they are from this working directory."""
+    known = leaves(saved)
+    paths = {name: path for name in _OWN_DATA if isinstance(path := known[name], str)}
+    return override(saved, {name: find_own_data(path) for name, path in paths.items()})
+
+
+def _reached_end(run: RunConfig, state: RunState) -> str | None:
+    """Return why nothing is left of a run; None if there are steps."""
+    if state.step >= run.steps:
+        return f"step {state.step} of --run.steps {run.steps} is done, so nothing is left to do: raise it to go on"
+    if run.max_minutes is not None and state.elapsed_s > 60 * run.max_minutes:
+        taken = f"the {state.step} steps have taken {state.elapsed_s / 60:.1f} minutes of --run.max-minutes"
+        return f"{taken} {run.max_minutes:g}, so nothing is left to do: raise it to go on"
+    return None
 
 
 def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None) -> int:
@@ -83,12 +122,12 @@ def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None
     check_machine(config, here)
     notes = check_fit(config, here, suppose=options.dry_run)
     if options.dry_run:
-        return _dry_run(config, resume, notes, into_run=not options.restart, has_gpu=bool(here.all))
+        return _dry_run(config, resume, notes, restart=options.restart, has_gpu=bool(here.all))
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
+    prepared = prepare(config, resume, restart=options.restart)
     if options.restart and (kept := keep_aside(config.run)) is not None:
         print(f"the run that was there is kept in {kept}", file=sys.stderr)
-    prepared = prepare(config, resume)
     from azr.runtime import Driver  # Ray and vLLM take seconds to load.
 
     try:
@@ -109,10 +148,10 @@ def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None
     return 0
 
 
-def _dry_run(config: Config, resume: ResumeState | None, notes: Sequence[str], *, into_run: bool, has_gpu: bool) -> int:
+def _dry_run(config: Config, resume: ResumeState | None, notes: Sequence[str], *, restart: bool, has_gpu: bool) -> int:
     said = [*(resume.notes if resume is not None else ()), *notes]
     try:
-        said += prepare(config, resume, fetch=False, into_run=into_run).notes
+        said += prepare(config, resume, fetch=False, restart=restart).notes
     except ModelUnreachable as unchecked:
         said.append(str(unchecked))
     on_cpu = config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or has_gpu)

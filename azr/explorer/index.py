@@ -112,23 +112,37 @@ class RunIndex:
         return _stat(self.run / ANSWERS if self.is_evaluation else self.path)
 
     def select(self, query: str, *values: Any) -> list[sqlite3.Row]:
-        return self._connection.execute(query, values).fetchall()
+        with self._removed_if_damaged():
+            return self._connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def _removed_if_damaged(self) -> Iterator[None]:
+        """Remove an index in which a damaged page is met, so that the next to open it makes another, and raise
+        UserError."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise
+            self.path.unlink(missing_ok=True)
+            raise UserError(f"{self.path} was damaged and is removed: try again, and it is made anew.") from error
 
     def refresh(self, tell: Callable[[str], None] = lambda sentence: None, seconds: float | None = None) -> bool:
         """Reads what is new, changed or gone since; whether everything was read in these seconds. ``tell`` hears how
         far it is, every few seconds."""
-        started = told = time.monotonic()
-        self._grown("metrics.jsonl", dict, self._add_metrics, "metrics")
-        self._grown("tasks.jsonl", Task, self._add_tasks, "tasks", "texts", "task_records", "children")
-        paths = self._changed_rollouts()
-        for done, (step, path) in enumerate(paths):
-            if seconds is not None and time.monotonic() - started > seconds:
-                return False
-            if time.monotonic() - told > 2:
-                told = time.monotonic()
-                tell(f"indexing {self.run}: {done} of {len(paths)} steps")
-            self._read_rollouts(step, path)
-        return True
+        with self._removed_if_damaged():
+            started = told = time.monotonic()
+            self._grown("metrics.jsonl", dict, self._add_metrics, "metrics")
+            self._grown("tasks.jsonl", Task, self._add_tasks, "tasks", "texts", "task_records", "children")
+            paths = self._changed_rollouts()
+            for done, (step, path) in enumerate(paths):
+                if seconds is not None and time.monotonic() - started > seconds:
+                    return False
+                if time.monotonic() - told > 2:
+                    told = time.monotonic()
+                    tell(f"indexing {self.run}: {done} of {len(paths)} steps")
+                self._read_rollouts(step, path)
+            return True
 
     def _grown(self, name: str, kind: type[Any], add: Callable[[list[Any]], None], *tables: str) -> None:
         path = self.run / name

@@ -72,7 +72,8 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, damaged or not, oldest first."""
-        return sorted(step for path in self._folder.iterdir() if (step := step_of(path)) >= 0)
+        folders = [path for path in self._folder.iterdir() if path.is_dir()] if self._folder.is_dir() else []
+        return sorted(step for path in folders if (step := step_of(path)) >= 0)
 
     def newest(self, warn: Callable[[str], None], level: Verify = "headers") -> int | None:
         """The newest step with a sound checkpoint; ``warn`` gets a line for every damaged one that is passed over."""
@@ -296,11 +297,14 @@ def resolve_run(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:
     """Return the run that ``--resume where`` speaks of, and the step if it names one. ``where``: ``latest``, a run
     directory, or the folder of one of its checkpoints. Raises UserError when there is no such run."""
     place, step = run_path(run) if where == LATEST else Path(where), None
-    if where != LATEST and step_of(place) >= 0:
-        step, place = step_of(place), place.resolve().parent.parent
+    if where != LATEST:
+        # Only where the path as typed does not end in the run's own name: saved configs keep relative paths.
+        place = place.resolve() if place.is_symlink() or place.name in ("", "..") or step_of(place) >= 0 else place
+        if step_of(place) >= 0:
+            step, place = step_of(place), place.parent.parent
     if not RunDirectory(place).config.is_file():
         raise UserError(f"There is no run in {place} to go on with: leave out --resume, or name a run directory.")
-    return replace(run, root=str(place.parent), name=place.resolve().name), step
+    return replace(run, root=str(place.parent), name=place.name), step
 
 
 def find_checkpoint(config: Config, step: int | None, level: Verify = "headers") -> ResumeState:
@@ -351,7 +355,7 @@ def config_changes(saved: Config, wanted: Config) -> list[str]:
     UserError for a change that the checkpoint cannot follow."""
     before, after = leaves(saved), leaves(wanted)
     for name in after:
-        if name.startswith(FIXED) and after[name] != before[name]:
+        if name.startswith(FIXED) and not _same(before[name], after[name]):
             raise UserError(
                 f"{name} was {before[name]} when the run was saved, and cannot become {after[name]}: keep the old "
                 "value, or start another run."
@@ -368,4 +372,13 @@ def config_changes(saved: Config, wanted: Config) -> list[str]:
         )
     # A knob of one estimator is no knob of another.
     pairs = {name: (before.get(name, "unset"), after.get(name, "unset")) for name in after | before}
-    return [f"{name}: {old} -> {new}" for name, (old, new) in pairs.items() if old != new and name not in _PLACE]
+    return [
+        f"{name}: {old} -> {new}" for name, (old, new) in pairs.items() if not _same(old, new) and name not in _PLACE
+    ]
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Whether two values are equal, or lead to one file or folder."""
+    if old == new or not isinstance(old, str) or not isinstance(new, str):
+        return bool(old == new)
+    return os.path.exists(old) and os.path.exists(new) and os.path.samefile(old, new)

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,8 @@ def find_source(place: Path, step: int | None) -> Source:
         there_are = f"there are steps {', '.join(before)} and {last}" if before else f"there is only step {last}"
         raise UserError(f"{place} has no policy of step {chosen}: {there_are}.")
     try:
-        base = Path(yaml.safe_load(run.config.read_text())["model"]["path"])
-    except (yaml.YAMLError, OSError, KeyError, TypeError) as error:
+        base = Path(yaml.safe_load(run.config.read_text(encoding="utf-8"))["model"]["path"])
+    except (yaml.YAMLError, OSError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise UserError(f"{run.config} does not say which model the run began with: {error!r}.") from error
     return Source(folders[chosen], chosen, base, run)
 
@@ -330,11 +330,12 @@ def last_evaluation(metrics: Path, step: int) -> tuple[int, dict[str, float]]:
     """Return the last evaluated step up to this one with its measures; none if there was no evaluation."""
     last: dict[str, Any] = {"step": 0}
     # A line that has no end yet is of a later step: the run is writing it, or was killed then.
-    *lines, _ = metrics.read_text(encoding="utf-8").split("\n") if metrics.is_file() else [""]
+    *lines, _ = metrics.read_bytes().split(b"\n") if metrics.is_file() else [b""]
     for line in lines:
-        record = json.loads(line)
-        if record["step"] <= step and has_eval(record):
-            last = record
+        with suppress(ValueError, KeyError, TypeError):  # a damaged line says nothing
+            record = json.loads(line)
+            if record["step"] <= step and has_eval(record):
+                last = record
     found = {name.removeprefix(EVAL): value for name, value in sorted(last.items()) if name.startswith(EVAL)}
     return last["step"], {name: value for name, value in found.items() if isinstance(value, float)}
 

@@ -184,7 +184,8 @@ def run_path(run: RunConfig) -> Path:
 
 def keep_aside(run: RunConfig) -> Path | None:
     """Rename a run's folder, so that another run can have its name. Returns the new path, None if there is no run.
-    Raises UserError if a process that is alive owns the run."""
+    Raises UserError if a process that is alive owns the run, or the folder is no run's."""
+    check_free(run, restart=True)
     path = run_path(run)
     if not path.is_dir() or not any(path.iterdir()):
         return None
@@ -195,16 +196,21 @@ def keep_aside(run: RunConfig) -> Path | None:
         owner.release()
 
 
-def check_free(run: RunConfig) -> None:
-    """Raise UserError when the run's folder holds something already, before anything is started."""
+def check_free(run: RunConfig, *, restart: bool = False) -> None:
+    """Raise UserError when the run's folder holds something already, before anything is started. ``restart``: it may be
+    a run, which makes way."""
     path = run_path(run)
-    if path.is_dir() and any(path.iterdir()):
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
+    if not path.is_dir() or not any(path.iterdir()):
+        return
+    if not RunDirectory(path).config.is_file():
+        raise UserError(f"{path} holds other files and no run: choose another --run.name.")
+    if not restart:
         there = "go on with it by --resume, begin again with --restart"
         if not any((path / "checkpoints").glob("step_*")):
             there = "it has no checkpoint, so --resume begins it again; --restart does so beside it"
         raise UserError(f"{path} already holds a run: {there}, or choose another --run.name.")
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
 
 
 def write_config(config: Config, path: Path, comments: str = "") -> None:

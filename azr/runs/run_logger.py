@@ -80,10 +80,11 @@ class RunLogger:
         not call it on an event loop. Raises UserError if they were altered since."""
         run = RunDirectory(run_path(config.run))
         run.check_logs(offsets)
+        for folder in (run.checkpoints, run.rollouts(step).parent):
+            folder.mkdir(exist_ok=True)  # a copy may lack those that were empty
         later = CheckpointStore(run.checkpoints, config.checkpoint.keep).later(step)
         if (aside := run.set_aside_after(step, offsets, later)) is not None:
             progress.log(f"what the run wrote after step {step} is kept in {aside}")
-        run.rewrite_config(config)
         return cls(run, config, progress, offsets, read_metrics(run.metrics) if run.metrics.exists() else ())
 
     def offsets(self) -> LogOffsets:

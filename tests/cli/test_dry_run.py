@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from azr.errors import UserError
 from azr.runs.run_dir import RunDirectory, RunOwner, keep_aside, run_path
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
+from tests.runs.test_resume import save
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,6 +78,67 @@ def test_a_run_may_begin_again_beside_the_one_that_is_there(here, capsys):
     kept = keep_aside(here.run)
     assert kept is not None and (kept / "config.yaml").is_file() and kept.name.startswith(f"{here.run.name}.")
     assert keep_aside(here.run) is None and not run_path(here.run).exists()
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--model.path", "/nowhere/model"], "model.path"),
+        (["--selfplay.seeds", "/nowhere/seeds.jsonl"], "/nowhere/seeds.jsonl"),
+        (["--tracking.to", "prometheus:nohost:99999"], "prometheus"),
+    ],
+)
+def test_a_restart_that_is_refused_leaves_the_run_where_it_was(here, options, said, capsys):
+    there = RunDirectory.create(here)
+    for more in ([], ["--dry-run"]):
+        with pytest.raises(SystemExit) as ended:
+            run.launch(here, ["--restart", *more, *options])
+        assert ended.value.code == 2 and said in capsys.readouterr().err
+    assert list(there.path.parent.iterdir()) == [there.path]
+
+
+def test_a_copied_run_begins_again_where_the_copy_is(here, tmp_path, capsys):
+    original = RunDirectory.create(here).path
+    copy = tmp_path / "copies" / "copy"
+    shutil.copytree(original, copy)
+    assert run.main([str(copy), "--restart", "--dry-run"]) == 0
+    assert f"into {copy}\n" in capsys.readouterr().out
+    assert run.main([str(copy), "--run.name", "other", "--dry-run"]) == 0
+    assert f"into {original.parent / 'other'}\n" in capsys.readouterr().out
+
+
+def test_a_run_begun_in_the_clone_goes_on_from_another_folder(tmp_path, monkeypatch, capsys):
+    begun = override(mini, {"run.root": str(tmp_path)})
+    assert begun.model.path == "data/azr_14m_worked" and begun.eval.path == "data/exam_worked"
+    path = RunDirectory.create(begun).path
+    monkeypatch.chdir(tmp_path)
+    assert run.main([str(path), "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert from_yaml(printed).model.path == str(ROOT / begun.model.path) and "changed" not in printed
+    there = {"model.path": str(ROOT / begun.model.path), "eval.path": str(ROOT / begun.eval.path)}
+    assert dry_run(override(begun, there), "--resume") == 0
+    assert "changed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--run.steps", "3"], "step 3 of --run.steps 3 is done, so nothing is left to do: raise it to go on"),
+        (["--run.max-minutes", "0.4"], "the 3 steps have taken 0.5 minutes of --run.max-minutes 0.4, so nothing"),
+    ],
+)
+async def test_a_run_at_its_end_starts_nothing(here, options, said, monkeypatch, capsys):
+    there = RunDirectory.create(here)
+    there.metrics.touch()
+    there.tasks.touch()
+    await save(there, 3)
+    before = there.config.read_text()
+    assert dry_run(here, "--resume", *options) == 0
+    assert f"\n# {said}" in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "prepare", pytest.fail)
+        run.launch(here, ["--resume", *options])
+    assert capsys.readouterr().out.startswith(said) and there.config.read_text() == before
 
 
 def test_a_run_that_is_alive_is_neither_resumed_nor_renamed(here, capsys):

@@ -162,6 +162,8 @@ def test_a_line_of_metrics_that_is_being_written_is_not_in_the_card(tmp_path: Pa
     metrics.write_text('{"step": 1, "eval/pass": 0.25}\n{"step": 2, "eval/pass": 0.5}\n{"step": 3, "eval/pa')
     assert last_evaluation(metrics, 3) == (2, {"pass": 0.5})
     assert last_evaluation(metrics, 1) == (1, {"pass": 0.25})
+    metrics.write_bytes(b'XX"step": 0\n[]\n{}\n\xff\xfe\n' + metrics.read_bytes())
+    assert last_evaluation(metrics, 3) == (2, {"pass": 0.5})
 
 
 def test_an_export_is_pushed_as_it_is(run: Path, tmp_path: Path):
@@ -274,6 +276,12 @@ def test_a_damaged_policy_is_refused(run: Path, step: int, name: str, harm, said
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
     assert sorted(path.name for path in run.parent.iterdir()) == ["run"]
+
+
+def test_a_config_that_is_no_text_is_named(run: Path, capsys):
+    (run / "config.yaml").write_bytes(b"\xff\xfe")
+    assert export(run, run.parent / "out") == 2
+    assert "config.yaml does not say which model the run began with" in capsys.readouterr().err
 
 
 def test_a_write_that_fails_leaves_nothing(run: Path, capsys):

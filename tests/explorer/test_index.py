@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from azr.errors import UserError
 from azr.explorer import queries, record_files
 from azr.explorer.evaluations import read_side
 from azr.explorer.index import MAX_KEPT, NAME, RunIndex
@@ -230,6 +231,21 @@ def test_half_a_surrogate_pair_is_shown_as_its_escape(tmp_path: Path) -> None:
     assert judgement.answer == (("output", "\\ud800 is it"),)
     assert queries.read_texts(index, attempt).response == "\\ud800 is it"
     assert ids(index, text="\\ud800") == ["odd"]
+
+
+def test_an_index_with_damaged_pages_makes_way_for_another(run: MadeRun) -> None:
+    opened(run).close()
+    path, page, num_removed = run.path / NAME, 4096, 0
+    sound = path.read_bytes()
+    for first in range(1, len(sound) // page):
+        path.write_bytes(sound[: first * page] + b"\xff" * (len(sound) - first * page))
+        try:
+            count(opened(run))
+        except UserError as error:
+            assert "was damaged and is removed: try again" in str(error) and not path.exists()
+            num_removed += 1
+        assert count(opened(run)) == 16
+    assert num_removed > 0
 
 
 @pytest.mark.parametrize("damage", ["another version", "no database", "half a database"])

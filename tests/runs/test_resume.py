@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as save_tensors
 
-from azr.config import GAE, AlgorithmConfig, Config, DataConfig, RunConfig, TrainConfig
+from azr.config import GAE, AlgorithmConfig, Config, DataConfig, ModelConfig, RunConfig, TrainConfig
 from azr.errors import UserError
 from azr.hashed_files import hash_file
 from azr.runs.checkpoint_store import (
@@ -20,7 +20,9 @@ from azr.runs.checkpoint_store import (
     resolve_run,
     step_of,
 )
+from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
+from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import FileOffset, LogOffsets
 
 
@@ -74,6 +76,28 @@ async def test_an_older_one_may_be_named_by_its_folder(config, run, tmp_path):
         assert (found.name, Path(found.root), step) == ("run", tmp_path, 1)
     found = find_checkpoint(config, 1)
     assert found.state == state and "checkpoints of steps 2 included" in found.notes[-1]
+
+
+@pytest.mark.parametrize(
+    "typed, step",
+    [
+        ("here/run", None),
+        ("elsewhere/latest", None),
+        ("elsewhere/best", 1),
+        (".", None),
+        ("rollouts/..", None),
+        ("checkpoints/step_000001", 1),
+    ],
+)
+async def test_the_run_that_a_path_leads_to_goes_on_and_no_other(config, run, typed, step, tmp_path, monkeypatch):
+    await save(run, 1)
+    RunDirectory.create(replace(config, run=RunConfig(name="run", root=str(tmp_path / "elsewhere"))))
+    (tmp_path / "here").symlink_to(tmp_path)
+    (tmp_path / "elsewhere" / "latest").symlink_to("../run")
+    (tmp_path / "elsewhere" / "best").symlink_to("../run/checkpoints/step_000001")
+    monkeypatch.chdir(tmp_path if "/run" in typed or "elsewhere" in typed else run.path)
+    found, found_step = resolve_run(RunConfig(name="else", root="other"), typed)
+    assert (found.name, found_step) == ("run", step) and Path(found.root).samefile(tmp_path)
 
 
 async def test_a_damaged_one_is_passed_over_unless_it_was_asked_for(config, run):
@@ -148,6 +172,19 @@ def test_without_any_checkpoint_a_run_starts_again(config, run):
     assert found.state == INITIAL and "starts again from its beginning" in found.notes[-1]
 
 
+async def test_files_and_lost_folders_are_no_checkpoints(config, run):
+    state = await save(run, 1)
+    (run.checkpoints / "step_000002").touch()
+    assert find_checkpoint(config, None).state == state
+    with pytest.raises(UserError, match="has no checkpoint of step 2: there are those of steps 1"):
+        find_checkpoint(config, 2)
+    shutil.rmtree(run.checkpoints)
+    shutil.rmtree(run.rollouts(0).parent)
+    assert find_checkpoint(config, None).state == INITIAL
+    RunLogger.reopen(config, open_progress(), 0, LogOffsets()).close()
+    assert run.checkpoints.is_dir() and run.rollouts(0).parent.is_dir()
+
+
 async def test_logs_that_were_altered_are_refused(config, run):
     await save(run, 1)
     run.metrics.write_text('{"step": 7}\n')
@@ -156,6 +193,16 @@ async def test_logs_that_were_altered_are_refused(config, run):
     run.metrics.unlink()
     with pytest.raises(UserError, match=r"metrics.jsonl cannot be read"):
         find_checkpoint(config, None)
+
+
+def test_a_path_that_leads_to_the_same_folder_is_no_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("model", "other"):
+        Path(name).mkdir()
+    saved, same, other = (Config(model=ModelConfig(path=path)) for path in ("model", str(tmp_path / "model"), "other"))
+    assert config_changes(saved, same) == []
+    with pytest.raises(UserError, match=r"model\.path was model when the run was saved"):
+        config_changes(saved, other)
 
 
 def test_changes_are_told_and_those_that_cannot_be_followed_refused():

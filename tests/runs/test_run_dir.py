@@ -13,7 +13,7 @@ from azr.config_tree import from_yaml
 from azr.errors import UserError
 from azr.records import Stops
 from azr.runs import run_dir
-from azr.runs.run_dir import OWNER_FILE, Owner, PromptForm, RunDirectory, RunOwner, check_free, logging_to
+from azr.runs.run_dir import OWNER_FILE, Owner, PromptForm, RunDirectory, RunOwner, check_free, keep_aside, logging_to
 from tests.runs.factory import until
 
 
@@ -49,6 +49,17 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     for root, said in ((tmp_path, "first is a file"), (tmp_path / "first" / "runs", r"choose another --run\.root")):
         with pytest.raises(UserError, match=said):
             RunDirectory.create(config(root))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_folder_of_other_files_is_refused_and_stays(tmp_path: Path, restart: bool) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "rows.csv").touch()
+    with pytest.raises(UserError, match=r"first holds other files and no run: choose another --run\.name"):
+        check_free(config(tmp_path).run, restart=restart)
+    with pytest.raises(UserError, match="holds other files"):
+        keep_aside(config(tmp_path).run)
+    assert [path.name for path in tmp_path.rglob("*")] == ["first", "rows.csv"]
 
 
 def test_two_runs_racing_for_a_folder_leave_one_winner_and_no_draft(tmp_path, monkeypatch):

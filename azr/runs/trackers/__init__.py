@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from azr.config import Config, TrackingConfig
@@ -17,6 +18,8 @@ from azr.errors import UserError
 from azr.records import Sample, Task
 from azr.registry import Registry
 from azr.runs.metrics import Metrics
+from azr.runs.run_dir import RunDirectory
+from azr.runs.sample_file import read_metrics
 from azr.runs.trackers.base import NOTHING, Table, Tracker, first_line
 from azr.runs.trackers.mlflow import MlflowTracker
 from azr.runs.trackers.prometheus import PrometheusTracker
@@ -92,6 +95,17 @@ class Trackers:
             feed.begin_close(complete=complete)
         for feed in self._feeds:
             feed.wait(deadline)
+
+
+def hand_over(run: Path, config: Config, step: int, say: Say) -> None:
+    """Give the trackers that keep runs of their own what they lack of a run that is at its end after ``step``; blocks
+    as `Trackers.close`."""
+    words = [word for each in config.tracking.to for word in each.split(",")]
+    own = tuple(word for word in words if word.partition(":")[0] not in ("tensorboard", "prometheus"))
+    config = replace(config, tracking=replace(config.tracking, to=own))
+    metrics = RunDirectory(run).metrics
+    history = [each for each in read_metrics(metrics) if each[0] <= step] if own else []
+    Trackers(run, config, history, say).close(complete=True)
 
 
 class Feed:

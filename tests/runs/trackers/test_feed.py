@@ -22,6 +22,7 @@ from azr.runs.trackers import (
     Trackers,
     check_names,
     cut,
+    hand_over,
     is_due,
     sample_tables,
 )
@@ -95,6 +96,13 @@ def test_a_step_is_handed_over_once_even_when_the_run_goes_back(tmp_path: Path, 
     (tmp_path / "trackers" / "folder.json").unlink()
     opened(tmp_path, said, [(step, {"loss": 0.5}) for step in range(1, 200)]).close(complete=True)
     assert len(held(folder)) == 199, "a new one gets every step of metrics.jsonl"
+
+
+def test_a_run_at_its_end_hands_over_what_is_lacked_up_to_its_last_step(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}, "loss": 0.5}}\n' for step in (1, 2, 3)))
+    Bookmark(tmp_path, "folder").save("id", 1)
+    hand_over(tmp_path, config(tmp_path, "tensorboard,folder", "prometheus"), 2, pytest.fail)
+    assert held(folder) == {"2": "0.5\n"} and not (tmp_path / "tensorboard").exists()
 
 
 def test_what_breaks_is_said_once_and_caught_up_with(tmp_path: Path, folder: Path) -> None:
