@@ -484,6 +484,8 @@ FUNCTIONS = [
 ANY = ProgramValue("def f(x):\n    return sum(list.__iter__(x))", "input", "[3]", "3")
 OF_DATA = ProgramValue("def f(x):\n    return sum(x)", "input", "[3]", "3")
 OF_A_FUNCTION = ProgramValue("def f(g):\n    return g(2)", "input", "lambda x: x + 4", "6")
+OF_LENGTH = ProgramValue("def f(x):\n    return len(x)", "input", "'a'", "300000")
+OF_LONG = ProgramValue("def f(x):\n    return 'a' * x", "input", "1", "'a'")
 NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
 
 
@@ -491,7 +493,8 @@ NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
     ("wanted", "stated", "verdicts"),
     [(ANY, stated, (verdict,)) for stated, verdict in INPUTS]
     + [(OF_DATA, stated, NOT_RIGHT) for stated in SEARCHES]
-    + [(OF_A_FUNCTION, stated, (verdict,)) for stated, verdict in FUNCTIONS],
+    + [(OF_A_FUNCTION, stated, (verdict,)) for stated, verdict in FUNCTIONS]
+    + [(OF_LENGTH, "'a' * 300000", (Verdict.RIGHT,)), (OF_LONG, "300000", (Verdict.WRONG,))],
 )
 async def test_any_input_that_leads_there_is_right_unless_it_searches_or_reaches_the_interpreter(
     answers, wanted, stated, verdicts
