@@ -3,6 +3,7 @@
 import asyncio
 import time
 import weakref
+from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
@@ -17,6 +18,7 @@ from azr.evaluation.graders.extraction import boxes, final_answer
 from azr.evaluation.graders.maths import MathGold, MathGrader
 from azr.evaluation.question import Question
 from azr.evaluation.suites import SUITES
+from azr.isolated import Late
 from azr.tasks.base import Verdict
 from tests.evaluation.grading import grade_all, needs, questions, reference
 from tests.evaluation.math_pairs import EQUAL, NOT_SEEN, UNEQUAL
@@ -185,6 +187,18 @@ async def test_a_worker_that_dies_is_replaced_and_its_question_asked_again():
         worker._process.kill()
         await worker._process.wait()
         assert (await grader.grade(asked, "14/2")).verdict is Verdict.RIGHT
+
+
+async def test_answers_stay_ungraded_while_no_worker_starts_again(monkeypatch, caplog):
+    ended, right = RuntimeError("python does not start"), {"right": True, "exact": True, "close": True}
+    asked = question(MathGold(("7",)))
+    async with MathGrader() as grader:
+        said = AsyncMock(side_effect=[ended, right, ended, OSError("no memory"), Late("took too long"), ended])
+        monkeypatch.setattr(grader._workers, "ask", said)
+        with pytest.raises(RuntimeError, match="does not start"):
+            await grader.grade(asked, "14/2")
+        verdicts = [(await grader.grade(asked, "14/2")).verdict for _ in range(4)]
+    assert verdicts == [Verdict.RIGHT, *[Verdict.UNGRADED] * 3] and caplog.text.count("does not start again") == 1
 
 
 async def test_a_missing_library_is_one_sentence(monkeypatch):

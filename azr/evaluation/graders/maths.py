@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -20,6 +21,7 @@ from azr.tasks.base import Verdict
 TIME_LIMIT_S = 10.0
 """Time limit for one answer, after which its process is killed; an answer that takes longer twice is wrong."""
 _WRONG = {"right": False, "exact": False, "close": False}
+_log = logging.getLogger(__name__)
 _WORKER = "azr.evaluation.graders.math_worker"
 _SCIENTIFIC = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?|[-+]?\.\d+)[eE]([-+]?\d+)(?!\w)")
 _BARE_POINT = re.compile(r"(?<!\d)(\d+)\.(?!\d)")
@@ -47,6 +49,7 @@ class MathGrader(AbstractAsyncContextManager["MathGrader"]):
         """Raises UserError when math-verify is not installed."""
         check_math()
         self._workers = Workers(_WORKER, size=workers)
+        self._has_compared = self._has_warned = False
 
     async def __aexit__(self, *_: object) -> None:
         await self._workers.end()
@@ -89,24 +92,29 @@ class MathGrader(AbstractAsyncContextManager["MathGrader"]):
         if not left or not given:
             return dict(_WRONG)
         compared = await self._ask({"gold": wanted, "answer": given, "tolerance": tolerance})
+        self._has_compared = True
         return None if compared is None else {name: bool(value) for name, value in compared.items()}
 
     async def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the worker's answer: None if it failed, or was late for the gold answer too."""
+        """Return the worker's answer: None if it failed, was late for the gold answer too, or does not start again."""
         try:
-            return dict(await self._workers.ask(question, TIME_LIMIT_S))
-        except Late:
-            pass
+            try:
+                return dict(await self._workers.ask(question, TIME_LIMIT_S))
+            except Late:
+                await self._workers.ask(question | {"answer": question["gold"][0]}, TIME_LIMIT_S)
+            try:
+                return dict(await self._workers.ask(question, TIME_LIMIT_S))
+            except Trouble:
+                return _WRONG  # twice late, or late and failed, where its gold answer is compared in time
         except Trouble:
             return None
-        try:
-            await self._workers.ask(question | {"answer": question["gold"][0]}, TIME_LIMIT_S)
-        except Trouble:
+        except (RuntimeError, TimeoutError, OSError) as error:
+            if not self._has_compared:
+                raise
+            if not self._has_warned:
+                _log.warning("the process of the grader math does not start again (%s); answers stay ungraded", error)
+            self._has_warned = True
             return None
-        try:
-            return dict(await self._workers.ask(question, TIME_LIMIT_S))
-        except Trouble:
-            return _WRONG  # twice late, or late and failed, where its gold answer is compared in time
 
 
 def check_math() -> None:
