@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from azr.concurrency import Phase, gather
+from azr.errors import UserError
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, PromptIds, Reason, Sample, Task
@@ -18,6 +19,8 @@ from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 
 GIVEN_UP = "the engine took longer than timeout.generate_s"
+_OF_TEXTS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Exceptions that a text brings about. Others, such as OSError, say that a grader or the executor is broken."""
 log = logging.getLogger(__name__)
 T = TypeVar("T", Verdict, Task | RejectReason)
 
@@ -77,11 +80,20 @@ async def answer(
 
 
 async def judged(problem: Problem, completion: Completion, *, trace_tokens: int = 0) -> Sample:
-    """Return the judged sample of one response, without a reward; accuracy is None where it is ungraded."""
+    """Return the judged sample of one response, without a reward; accuracy is None where it is ungraded.
+
+    A text over which its grader raises an exception of `_OF_TEXTS` is malformed, so no text ends a run.
+    """
     if completion.finish_reason == "given_up":
         judgement = Judgement(verdict=Verdict.UNGRADED, detail=GIVEN_UP, reason="given_up")
     else:
-        judgement = await problem.judge(completion)
+        try:
+            judgement = await problem.judge(completion)
+        except UserError:
+            raise
+        except _OF_TEXTS:
+            log.exception("an answer to %s of %s could not be judged and counts as malformed", problem.id, problem.kind)
+            judgement = Judgement(verdict=Verdict.MALFORMED, reason="grader_failed")
         if judgement.verdict == Verdict.MALFORMED and completion.finish_reason == "length":
             judgement = replace(judgement, reason="cut_off")
     is_graded = judgement.verdict != Verdict.UNGRADED

@@ -280,7 +280,7 @@ def write_rows(out: Path, rows: Iterable[Row], columns: tuple[str, ...] = ()) ->
     ``columns``: fields of rows that are text, beside ``id``, ``source``, ``prompt``, ``grader`` and ``traces``.
     Raises UserError when there is no room.
     """
-    staging = out.with_name(f".{out.name}.part")
+    staging = out.with_name(f".{out.name}.{os.getpid()}.part")  # two runs may begin on one data set at once
     try:
         if out.name.endswith(".parquet"):
             _write_parquet(staging, iter(rows), columns)

@@ -83,7 +83,7 @@ class Runs:
                 # A repeat that ran out of time is no contradiction, for a busy machine may be to blame: it is late.
                 late = [call.status is CallStatus.TIMEOUT for call in again]
                 for index, (first, call) in enumerate(zip(calls, again, strict=True)):
-                    agreed[index] &= late[index] or first.status is CallStatus.TIMEOUT or _agree(first, call)
+                    agreed[index] &= late[index] or first.status is CallStatus.TIMEOUT or self._agree(first, call)
                 calls = [call if out else first for first, call, out in zip(calls, again, late, strict=True)]
                 if not all(agreed):
                     break
@@ -121,6 +121,15 @@ class Runs:
             else call
             for call in calls
         ]
+
+    def _agree(self, a: CallResult, b: CallResult) -> bool:
+        """Whether two runs of one call say the same; values are compared as data, not as text."""
+        if a.status is not b.status:
+            return False
+        if a.value is None or b.value is None:
+            return a.error == b.error
+        most = max(self._limits.output_bytes, values.MAX_BYTES)
+        return a.value == b.value or values.equal(*(values.parse(text, max_bytes=most) for text in (a.value, b.value)))
 
     def _job(self, order: Sequence[int]) -> Job:
         request, count = self._request, len(order)
@@ -162,12 +171,3 @@ def _states_sets(text: str) -> bool:
         return has_sets(values.parse_arguments(text))
     except values.PlainDataError:
         return False
-
-
-def _agree(a: CallResult, b: CallResult) -> bool:
-    """Whether two runs of one call say the same; values are compared as data, not as text."""
-    if a.status is not b.status:
-        return False
-    if a.value is None or b.value is None:
-        return a.error == b.error
-    return a.value == b.value or values.equal(values.parse(a.value), values.parse(b.value))

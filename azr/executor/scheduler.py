@@ -242,13 +242,16 @@ class Scheduler:
             try:
                 await self._open(slot)
                 break
-            except (LaunchError, UserError) as error:
+            except (LaunchError, UserError, OSError) as error:
                 _log.warning("a sandbox does not start: %s", error)
         slot.starting = None
         if slot.connection is None:
             # Nothing waits for a slot that does not come up, nor for a pool of which no slot does.
-            alive = any(other.connection is not None or other.starting is not None for other in self.slots)
+            alive = {other for other in self.slots if other.connection is not None or other.starting is not None}
             self._give_up([slot] if alive else self.slots)
+            for job in [job for job in self._quarantined if alive <= job.taken]:
+                self._quarantined.remove(job)
+                job.end(None)
         self._schedule()
 
     async def _open(self, slot: Slot) -> None:

@@ -179,6 +179,18 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
         write_rows(tmp_path / "o.jsonl", [])
 
 
+def test_two_processes_may_write_one_file_at_once(tmp_path, monkeypatch):
+    def rows():
+        yield {"id": 1}
+        monkeypatch.setattr("os.getpid", lambda: 0)
+        write_rows(tmp_path / "o.jsonl", [{"id": 1}])
+        yield {"id": 2}
+
+    write_rows(tmp_path / "o.jsonl", rows())
+    assert [path.name for path in tmp_path.iterdir()] == ["o.jsonl"]
+    assert (tmp_path / "o.jsonl").read_text() == '{"id": 1}\n{"id": 2}\n'
+
+
 def test_the_same_rows_are_the_same_bytes(tmp_path):
     for out in ("a.jsonl.gz", "b.jsonl.gz"):
         prepared(tmp_path, "luffy", LUFFY, out)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from azr.answering import Problem
+from azr.answering import Problem, judged
 from azr.config import Config, EvalConfig, ExecutorConfig, RolloutConfig, RunConfig
 from azr.errors import UserError
 from azr.evaluation.answer_file import read_answers
@@ -184,6 +184,19 @@ async def test_a_grader_that_fails_ends_the_evaluation_as_itself():
     problems = [problem(TAGS, crux("output"), Broken())] * 3
     with pytest.raises(OSError, match="the disk is gone"):
         await answer_all(problems, SAMPLING, generate=model.generate, codec=TAGS, step=0, done=lambda answers: None)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("too many digits"), RecursionError("too deep"), OverflowError("too large")]
+)
+async def test_a_text_that_a_grader_fails_over_is_malformed_with_its_question_in_the_log(error, caplog):
+    async def grade(question: Question, response: str) -> Judgement:
+        raise error
+
+    asked = problem(TAGS, crux("output"), SimpleNamespace(grade=grade))
+    said = await judged(asked, factory.completion(TAGS.encode("<|output|>6<|end|>")))
+    assert (said.verdict, said.judgement.reason, said.accuracy) == (Verdict.MALFORMED, "grader_failed", 0.0)
+    assert "0 of cruxeval-o" in caplog.text and str(error) in caplog.text
 
 
 async def test_only_the_executors_that_the_graders_need_are_started():

@@ -108,6 +108,15 @@ def test_nothing_is_left(response):
     assert definition(response, "area") is None and program(response) is None
 
 
+@pytest.mark.parametrize(
+    "start", ["N = " + "+".join(["[1]"] * 330), "N = 0x" + "f" * 3_700, "if a: N = 0\n" + "elif b: N = 1\n" * 1_200]
+)
+def test_no_other_block_is_too_deep_or_too_long_to_look_through(start):
+    other, asked = (f"```python\n{each}\n```\n" for each in (start, "def area(a, b):\n    return a * N"))
+    assert same(definition(other + asked, "area"), "def area(a, b):\n    return a * N")
+    assert definition(f"```python\n{start}\n```", "area").strip() == start.strip()
+
+
 def test_thinking_that_ends_in_a_string_of_its_own_program_is_no_answer():
     response = "<think>```python\nx = 1\n</think>\n```python\ndef area(a, b):\n    return a + b\n```"
     assert same(definition(response, "area"), OTHER)

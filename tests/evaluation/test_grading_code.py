@@ -9,8 +9,8 @@ import pytest
 from azr.config import ExecutorConfig
 from azr.evaluation.graders import make_grader
 from azr.evaluation.graders.plain_json import Opaque, decode, encode
-from azr.evaluation.graders.programs import Calls, ProgramGrader, Tests, same_output
-from azr.evaluation.graders.sandboxed import answer_pool, call_program, calls, case_text
+from azr.evaluation.graders.programs import Calls, ProgramGrader, Tests, _failure, same_output
+from azr.evaluation.graders.sandboxed import Ran, answer_pool, call_program, calls, case_text
 from azr.evaluation.graders.stated_values import ProgramValue
 from azr.evaluation.graders.value import ValueGrader
 from azr.evaluation.question import TASK, Question
@@ -242,6 +242,21 @@ async def test_rows_hold_what_json_can_say(answers, wanted, expression, right):
     assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
 
 
+NEAR = [
+    ([["x", 0.3]], [["x", 0.1 + 0.2]], True), ({"mean": 0.3}, {"mean": 0.1 + 0.2}, True), (3, 3.0000000001, True),
+    ([[0.3], [0.3, 1]], [[0.1 + 0.2], [0.1 + 0.2, 1]], True), ([0.3, None], [0.1 + 0.2, None], True), (3.0, 3, True),
+    ([["x", 0.3]], [["y", 0.3]], False), ({"mean": 0.3}, {"mean": 0.4}, False), (10**9, 10**9 + 1, False),
+    ([0.3, None], [0.3, 0], False), ([0.3], [0.3, 0.3], False), (True, 1.0000001, False), ("0.3", "0.30", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wanted", "returned", "right"), NEAR)
+async def test_the_tolerance_of_a_row_is_that_of_every_number_in_it(wanted, returned, right):
+    row = {"entry": "f", "inputs": [[1]], "outputs": [wanted], "tolerance": 1e-6}
+    said = _failure(gold("calls", row), ["[1]"], [wanted], Ran((returned,)))
+    assert (said == "") is right, said
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -392,6 +407,8 @@ async def test_no_forgery_is_right(way):
         ("def f(x): return 4 if x == 2 else 'no' * 99", f"f([1, 'a']) returned '{'no' * 49}…, not 0"),
         ("def f(x): return 4 if x == 2 else 10**5000", "f([1, 'a']) returned a value too large to write, not 0"),
         ("def f(x): return 4 if x == 2 else 1 / 0", "f([1, 'a']) ended with ZeroDivisionError"),
+        ("class A: pass\ndef f(x): return A()", "f(2) returned <A>, not 4"),
+        ("def f(x): return [{'b', 'a', 'c', 'd'}]", "f(2) returned [{'a', 'b', 'c', 'd'}], not 4"),
         ("def f(x):\n    while True: pass", "f(2) ended with timeout"),
         ("import os\ndef f(x): os.kill(os.getpid(), 9)", "f(2) ended with PermissionError"),
         ("print(input())", "the input '7\\n' gave '7\\n', not '8'"),
@@ -435,7 +452,7 @@ async def test_what_the_executor_loses_is_ungraded():
     by_reference = question(Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 1"))
     value = question(ProgramValue("def f(x): return x", "input", "1", "1"))
     said = [await ValueGrader(_Losing().execute).grade(value, "```input\n1\n```")]
-    for asked in (function(1), by_reference, question(Tests(("",), ("1",)))):
+    for asked in (function(1), by_reference, *(question(Tests((text,), ("1",))) for text in ("", "1" * 2**24))):
         said.append(await ProgramGrader(_Losing().execute).grade(asked, program))
     assert {each.verdict for each in said} == {Verdict.UNGRADED}
 
@@ -484,6 +501,8 @@ FUNCTIONS = [
 ANY = ProgramValue("def f(x):\n    return sum(list.__iter__(x))", "input", "[3]", "3")
 OF_DATA = ProgramValue("def f(x):\n    return sum(x)", "input", "[3]", "3")
 OF_A_FUNCTION = ProgramValue("def f(g):\n    return g(2)", "input", "lambda x: x + 4", "6")
+OF_LENGTH = ProgramValue("def f(x):\n    return len(x)", "input", "'a'", "300000")
+OF_LONG = ProgramValue("def f(x):\n    return 'a' * x", "input", "1", "'a'")
 NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
 
 
@@ -491,7 +510,8 @@ NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
     ("wanted", "stated", "verdicts"),
     [(ANY, stated, (verdict,)) for stated, verdict in INPUTS]
     + [(OF_DATA, stated, NOT_RIGHT) for stated in SEARCHES]
-    + [(OF_A_FUNCTION, stated, (verdict,)) for stated, verdict in FUNCTIONS],
+    + [(OF_A_FUNCTION, stated, (verdict,)) for stated, verdict in FUNCTIONS]
+    + [(OF_LENGTH, "'a' * 300000", (Verdict.RIGHT,)), (OF_LONG, "300000", (Verdict.WRONG,))],
 )
 async def test_any_input_that_leads_there_is_right_unless_it_searches_or_reaches_the_interpreter(
     answers, wanted, stated, verdicts
@@ -525,6 +545,14 @@ async def test_tasks_of_the_exam_are_graded_by_their_kind(tmp_path, form):
         empty = await grade_all(grader, ((row, "") for row in rows))
     assert {each.verdict for each in said} == {Verdict.RIGHT}
     assert {each.verdict for each in empty} == {Verdict.MALFORMED}
+
+
+async def test_a_reference_that_the_executor_loses_is_run_again(answers):
+    calls = [_Losing().execute, answers.execute, answers.execute]
+    grader = ProgramGrader(lambda request: calls.pop(0)(request))
+    asked = question(Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 54321"))
+    said = [await grader.grade(asked, fenced("def f(): return 54321")) for _ in range(2)]
+    assert [(each.verdict, each.reason) for each in said] == [(Verdict.UNGRADED, "lost"), (Verdict.RIGHT, "")]
 
 
 async def test_one_reference_is_run_once(answers):

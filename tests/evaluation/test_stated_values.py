@@ -34,6 +34,13 @@ def test_answers_of_real_models_are_read_as_by_a_person():
     assert [row for row, found in zip(rows, read, strict=True) if row["reads"] is None and found is not None] == []
 
 
+@pytest.mark.parametrize("stated", ["[1] + " * 330 + "[1]", "-" * 990 + "1", "not " * 490 + "1", "0x" + "f" * 3_700])
+@pytest.mark.parametrize("sentence", ["The input is `{}`.", "So `f({})` returns `[3, 1]`.", "```input\n{}\n```"])
+def test_what_python_can_read_but_not_write_is_not_read_as_data(stated, sentence):
+    for gold in (OUTPUT, INPUT):
+        assert stated_value(sentence.format(stated), gold) in (None, stated, OUTPUT.output)
+
+
 @pytest.mark.parametrize(
     "response",
     [

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
 import signal
+import socket
 import struct
 import sys
 from dataclasses import replace
+from unittest.mock import AsyncMock, Mock
 
 import psutil
 import pytest
@@ -17,6 +20,7 @@ from azr.config import ExecutorConfig
 from azr.errors import UserError
 from azr.execution import CallStatus, ExecutionRequest
 from azr.executor import protocol, scheduler
+from azr.executor.backends.sandbox import LaunchError
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import Kind, Limits, Part
 from tests.executor.conftest import alive, call, descendants, execute_many, parents, sandboxes, zygotes
@@ -220,6 +224,49 @@ async def test_a_sandbox_that_talks_nonsense_is_replaced(monkeypatch):
         monkeypatch.setattr(protocol, "letter_of", strict)
         assert (await call(pool, "def f(): return 1")).value == "1"
         assert len(parts) > 2
+
+
+async def test_a_sandbox_is_replaced_though_too_many_files_are_open_when_it_ends(monkeypatch):
+    before = sandboxes({os.getpid()})
+    async with SandboxPool(replace(SMALL, workers=1, backend="namespace"), repeats=1) as pool:
+        assert (await call(pool, "def f(): return 1")).value == "1"
+        refused, zygotes_now = OSError(errno.EMFILE, "Too many open files"), sandboxes({os.getpid()}) - before
+        with monkeypatch.context() as patch:
+            patch.setattr("pathlib.Path.read_text", Mock(side_effect=refused))
+            patch.setattr("socket.socketpair", Mock(side_effect=[refused, socket.socketpair()]))
+            for zygote in zygotes_now:
+                os.kill(zygote, signal.SIGKILL)
+            assert (await asyncio.wait_for(call(pool, "def f(): return 2"), 30)).value == "2"
+
+
+async def test_a_lost_program_is_given_up_with_the_only_slot_that_it_may_take(monkeypatch):
+    class Zygote:
+        def __init__(self, sandbox, on_part, on_lost):
+            self.on_lost = on_lost
+
+        async def open(self, limits): ...
+        async def close(self): ...
+        def send(self, frames): ...
+
+    monkeypatch.setattr(scheduler, "Connection", Zygote)
+    monkeypatch.setattr(scheduler, "RESTART_WAITS_S", (0.0, 0.0))
+    launcher, taken = AsyncMock(), set()
+    slots = scheduler.Scheduler(launcher, 2, 2, FORTY_BYTES)
+    await slots.start()
+    jobs = [scheduler.Job(request=b"", order=0, count=1, is_apart=False, taken=taken) for _ in range(2)]
+    for job in jobs:
+        slots.submit(job)
+    launcher.launch.side_effect = LaunchError("no process")
+    slots.slots[1].connection.on_lost()
+    assert await asyncio.wait_for(jobs[1].reply, 30) is None
+    await slots.close()
+
+
+async def test_repeats_of_a_value_longer_than_other_pools_take_are_compared():
+    program = "import random\ndef f(): return [random.random() for _ in range(20_000)]"
+    async with SandboxPool(SMALL, answers=True) as pool:
+        said = await pool.execute(ExecutionRequest(program=program, inputs=("",), repeats=2, static_check=False))
+    assert said.deterministic is False
 
 
 async def test_a_machine_whose_walls_do_not_hold_is_refused(monkeypatch):

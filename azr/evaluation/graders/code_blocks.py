@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from azr.evaluation.graders import extraction
 from azr.tasks.blocks import PYTHON, Block, blocks, parse, parses
+from azr.tasks.normalize import written
 
 _THOUGHT, _MASKED_THOUGHT = "</think>", "\0/think>"
 _TAGGED = re.compile(
@@ -112,25 +113,22 @@ def defines(source: str, entry: str) -> bool:
     return False
 
 
-def bound_names(statement: ast.stmt) -> set[str]:
+def bound_names(statement: ast.AST) -> set[str]:
     """Return the names that a statement binds in its module, also in branches; ``*`` for a star import."""
-    match statement:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            return {name}
-        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-            return {alias.asname or alias.name.partition(".")[0] for alias in aliases}
-        case ast.AnnAssign(value=None):
-            return set()
-    bound = set[str]()
-    for inner in ast.iter_child_nodes(statement):
-        if isinstance(inner, ast.stmt):
-            bound |= bound_names(inner)
-        elif isinstance(inner, ast.ExceptHandler):
-            bound |= set[str]().union(*map(bound_names, inner.body))
-        else:
-            bound |= {
-                each.id for each in ast.walk(inner) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-            }
+    bound, nodes = set[str](), [statement]
+    while nodes:  # without recursion: each `elif` of a chain is one level deeper
+        match node := nodes.pop():
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                bound |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
+            case ast.AnnAssign(value=None):
+                pass
+            case ast.stmt() | ast.ExceptHandler():
+                nodes += ast.iter_child_nodes(node)
+            case _:
+                names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+                bound |= {each.id for each in names if isinstance(each.ctx, ast.Store)}
     return bound
 
 
@@ -155,7 +153,7 @@ def with_borrowed(source: str, others: Sequence[str]) -> str:
         fresh = known.union(stars if wanted - names.keys() else ()) - taken
         taken |= fresh
         wanted = set[str]().union(*(_lacking(ast.Module([each], [])) for each in fresh))
-    borrowed = [ast.unparse(each) for each in offered if each in taken]
+    borrowed = [text for each in offered if each in taken and (text := written(each)) is not None]
     return "\n".join([*borrowed, source])
 
 

@@ -22,6 +22,9 @@ class Opaque:
     def __init__(self, name):
         self.name = name
 
+    def __repr__(self):
+        return f"<{self.name}>"
+
 
 def encode(value, depth=0):
     """What `json.dumps` can write."""

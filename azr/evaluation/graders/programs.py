@@ -99,6 +99,8 @@ class Tests:
 class _Solved:
     cases: Mapping[str, tuple[str, ...]]
     expected: Mapping[str, tuple[Any, ...]] | None
+    lost: bool = False
+    """The executor lost a call, so the next answer asks again."""
 
 
 @dataclass(slots=True)
@@ -125,11 +127,14 @@ class ProgramGrader:
         key = question.suite, question.id
         if key not in self._solved:
             self._solved[key] = asyncio.create_task(self._solve(gold))
-        solved = await asyncio.shield(self._solved[key])
+        solving = self._solved[key]
+        solved = await asyncio.shield(solving)
+        if solved.lost and self._solved.get(key) is solving:
+            del self._solved[key]
         prelude, source = assembled(gold, answer)
         ran = await self._run(gold, call_program(source, gold.entry, gold.recursion, prelude), solved)
         if ran is None:
-            reason = "no_gold" if solved.expected is None else "lost"
+            reason = "no_gold" if solved.expected is None and not solved.lost else "lost"
             return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),), reason=reason)
         parts, failure = ran
         verdict = Verdict.WRONG if failure else Verdict.RIGHT
@@ -168,7 +173,7 @@ class ProgramGrader:
         if gold.recorder:
             ran = await calls(self.execute, call_program(gold.recorder, "record"), ("[]",))
             if ran.failure is not None:
-                return _Solved(cases, None)
+                return _Solved(cases, None, ran.lost)
             cases = {"base": tuple(ran.values[0])}
         if gold.expected is not None:
             return _Solved(cases, gold.expected)
@@ -183,7 +188,7 @@ class ProgramGrader:
                 kept[part] += rest[:count]
                 expected[part] += ran.values
                 if ran.failure not in (None, *_TOO_MUCH):
-                    return _Solved(cases, None)
+                    return _Solved(cases, None, ran.lost)
                 rest = rest[count + 1 :]
             if len(kept[part]) < _FEWEST_KEPT * len(inputs):
                 return _Solved(cases, None)
@@ -229,7 +234,8 @@ def _failure(gold: Calls, cases: Sequence[str], expected: Sequence[Any], ran: Ra
             # As in EvalPlus: once a float was expected, its tolerance stays for the calls that follow.
             if atol == 0 and not gold.outer_list and gold.judge != "root" and _is_float(wanted):
                 atol = _FLOAT_ATOL
-            good = good or (atol != 0 and gold.judge != "root" and _is_close(value, wanted, atol))
+            is_close = _is_close_json if gold.json else _is_close
+            good = good or (atol != 0 and gold.judge != "root" and is_close(value, wanted, atol))
         except (TypeError, ValueError, ArithmeticError, RecursionError, AttributeError):
             good = False
         if not good:
@@ -271,6 +277,17 @@ def _is_close(returned: Any, wanted: Any, atol: float) -> bool:
     if np.shape(returned) != np.shape(wanted):
         return False
     return bool(np.allclose(returned, wanted, rtol=_RTOL, atol=atol))
+
+
+def _is_close_json(returned: Any, wanted: Any, atol: float) -> bool:
+    """Whether values are equal but for numbers within the tolerance, wherever they stand."""
+    if isinstance(wanted, list) and isinstance(returned, list) and len(returned) == len(wanted):
+        return all(_is_close_json(*pair, atol) for pair in zip(returned, wanted, strict=True))
+    if isinstance(wanted, dict) and isinstance(returned, dict) and returned.keys() == wanted.keys():
+        return all(_is_close_json(returned[key], item, atol) for key, item in wanted.items())
+    if type(wanted) in (int, float) and type(returned) in (int, float) and returned != wanted:
+        return bool(abs(returned - wanted) <= atol + (_RTOL * abs(wanted) if type(wanted) is float else 0.0))
+    return bool(returned == wanted)
 
 
 def _surface(base_edge: float, height: float) -> int:

@@ -25,8 +25,8 @@ MEMORY_MB = 1024
 """Address space of an answer, MiB."""
 MAX_OUTPUT = 2**21
 """Longest output of one test, and of the results of calls that share a process, bytes."""
-_MAX_INPUT = 2**24
-"""Longest input of one test, bytes."""
+MAX_INPUT = 2**24
+"""Longest input of one test, bytes of its `values.canonical` text."""
 _MAX_CASES = 2**20
 """Most bytes of arguments of calls that share a process."""
 MAX_SHOWN = 100
@@ -265,7 +265,10 @@ class Ran:
 def shown(value: object) -> str:
     """Return the beginning of a value as text, to say how an answer failed."""
     try:
-        text = repr(value)
+        try:
+            text = values.canonical(value)  # which writes sets in a fixed order
+        except values.PlainDataError:
+            text = repr(value)
     except (ValueError, RecursionError):  # such as a number of more digits than Python writes
         return "a value too large to write"
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
@@ -303,10 +306,12 @@ async def calls(execute: Run, program: str, cases: Sequence[str]) -> Ran:
 
 
 async def standard_output(execute: Run, program: str, text: str) -> tuple[str | None, CallResult]:
-    """Return the output of a `stdin_program` for this input; None if it failed."""
-    request = ExecutionRequest(
-        program=program, inputs=(values.canonical(text, max_bytes=_MAX_INPUT),), static_check=False, admitted=True
-    )
+    """Return the output of a `stdin_program` for this input; None if it failed. It is lost if the input is too long."""
+    try:
+        stated = values.canonical(text, max_bytes=MAX_INPUT)
+    except values.TooLargeError as error:
+        return None, CallResult(status=CallStatus.LOST, error=str(error))
+    request = ExecutionRequest(program=program, inputs=(stated,), static_check=False, admitted=True)
     call = (await execute(request)).outputs[0]
     if call.status is not CallStatus.OK:
         return None, call

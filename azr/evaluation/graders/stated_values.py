@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from azr import values
 from azr.evaluation.graders import extraction
 from azr.evaluation.graders.code_blocks import MOST_BLOCKS, Block, blocks, parse
+from azr.tasks.normalize import written
 
 _MAX_CHARS, _MAX_LITERAL = 2**13, 2**10
 """Longest value, and longest one in a sentence."""
@@ -301,7 +302,8 @@ def _read(sentence: str, claim: re.Match[str], codes: Sequence[str], gold: Progr
     call = next((tree for tree in trees if isinstance(tree, ast.Call) and _called(tree) == gold.entry), None)
     if gold.asked == "input" and call is not None and sentence[: claim.start()].rstrip().endswith("\0"):
         returned = value_in(_stated_after(rest, codes), replace(gold, asked="output"))
-        return value_in(ast.unparse(call), gold) if returned is not None and _same(returned, gold.output) else None
+        is_right = returned is not None and _same(returned, gold.output)
+        return value_in(stated, gold) if is_right and (stated := written(call)) is not None else None
     if gold.asked == "output" and call is not None and not _is_asked_call(call, gold):
         return None
     if claim[0].startswith("with"):
@@ -348,8 +350,8 @@ def _is_asked_call(call: ast.Call, gold: ProgramValue) -> bool:
     if not isinstance(asked, ast.Call):
         return True
     given, meant = (
-        {name: ast.dump(value) for name, value in zip(_parameters(gold)[0], each.args, strict=False)}
-        | {str(word.arg): ast.dump(word.value) for word in each.keywords}
+        {name: written(value) for name, value in zip(_parameters(gold)[0], each.args, strict=False)}
+        | {str(word.arg): written(word.value) for word in each.keywords}
         for each in (call, asked)
     )
     return given == meant
@@ -420,7 +422,7 @@ def _plain(text: str, gold: ProgramValue) -> str | None:
     if not isinstance(call, ast.Call):
         return value if is_data(value) else None
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return value if all(is_data(ast.unparse(each)) for each in given) else None
+    return value if all(is_data(written(each) or "") for each in given) else None
 
 
 def _expression(text: str) -> ast.expr | None:

@@ -18,6 +18,8 @@ from azr.tasks.registry import KINDS
 
 _REASONS: dict[Verdict, Reason] = {Verdict.MALFORMED: "unreadable", Verdict.UNGRADED: "lost"}
 """Reasons of verdicts on what was read as an answer."""
+_UNBOUNDED = 2**30
+"""Longest text of a value: what programs take and return is bounded by their pool, in which it may be longer."""
 _TAKE = """
 nan, inf = float("nan"), float("inf")
 def _take(*given, **named):
@@ -63,10 +65,10 @@ class ValueGrader:
                 return Verdict.UNGRADED
             if stated.status is CallStatus.REJECTED and lambdas:
                 return self._judge(gold, await self._call(_with_entry(gold, f"{gold.entry}({text}\n)"), "(), {}"))
-            value = values.parse(stated.value) if stated.value is not None else None
+            value = values.parse(stated.value, max_bytes=_UNBOUNDED) if stated.value is not None else None
             if type(value) is not tuple or len(value) != 2 or type(value[0]) is not tuple or type(value[1]) is not dict:
                 return Verdict.WRONG
-            arguments = values.canonical_arguments(value)
+            arguments = values.canonical_arguments(value, max_bytes=_UNBOUNDED)
         return self._judge(gold, await self._call(_with_entry(gold, f"{gold.entry}(*given, **named)"), arguments))
 
     async def _call(self, program: str, arguments: str) -> CallResult:
@@ -102,7 +104,7 @@ class TaskGrader:
 def _compare(gold: ProgramValue, text: str) -> Verdict:
     """Compare the text of a value with the output."""
     try:
-        value = values.parse(text)
+        value = values.parse(text, max_bytes=_UNBOUNDED)
     except values.PlainDataError:
         return Verdict.MALFORMED
     try:

@@ -22,6 +22,7 @@ from azr.evaluation.graders.code_blocks import defines
 from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.own import is_own
 from azr.evaluation.graders.programs import Tests, starter_calls
+from azr.evaluation.graders.sandboxed import MAX_INPUT
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import GRADERS, GraderName, Question, Suite
 from azr.evaluation.suites.files import Row, questions, text
@@ -97,6 +98,8 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
     if grader == "stdin":
         if not all(isinstance(each, str | int | float) for each in (*inputs, *outputs)):
             raise TypeError("an input or output is neither text nor a number")
+        if any(len(repr(each).encode()) > MAX_INPUT for each in inputs):
+            raise ValueError(f"an input is longer than {MAX_INPUT >> 20} MiB, the most that a program may read")
         return Tests(tuple(map(str, inputs)), tuple(map(str, outputs)), tolerance)
     if not isinstance(given["entry"], str) or not given["entry"].isidentifier():
         raise ValueError(f"its entry {given['entry']!r} is no name of a function")

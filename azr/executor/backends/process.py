@@ -47,7 +47,7 @@ class ProcessSandbox:
         # The command in front ends once it has seen the zygote end, so that its own end says nothing is left.
         children, behind = Path(f"/proc/{self.pid}/task/{self.pid}/children"), ""
         if self._fronted:
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with contextlib.suppress(OSError):  # it has ended, or this process has too many files open to look
                 behind = children.read_text(encoding="ascii")
         for process in [int(number) for number in behind.split()] or [self.pid]:
             # It may have ended without the event loop having heard of it yet.
@@ -69,9 +69,10 @@ class ProcessLauncher:
         self._name = prefix[0] if prefix else interpreter
 
     async def launch(self, hash_seed: int) -> ProcessSandbox:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
+        ours: socket.socket | None = None
         try:
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
             with theirs:
                 process = await asyncio.create_subprocess_exec(
                     *self._command,
@@ -83,7 +84,8 @@ class ProcessLauncher:
                     start_new_session=True,
                 )
         except OSError as error:
-            ours.close()
+            if ours is not None:
+                ours.close()
             raise LaunchError(f"no process could be started ({error.strerror})") from error
         return ProcessSandbox(process, ours, fronted=bool(self.prefix))
 
