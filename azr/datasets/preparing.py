@@ -98,8 +98,6 @@ def _runs(text: str) -> Iterator[int]:
 
 def load_overlap(folder: Path) -> Overlap:
     """All suites that the folder has files of, and the project's exam. Raises UserError when it has none."""
-    if not folder.is_dir():
-        raise UserError(f"There is no folder {folder}: give the one that holds the files of the suites.")
     names = [name for name, suite in suites_of(folder).items() if suite.located(folder)]
     if not [name for name in names if name != exam.NAME]:
         raise UserError(f"{folder} holds no file of a suite: `azr eval --list` names those that are read.")

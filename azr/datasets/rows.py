@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Iterable, Sequence
@@ -13,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from azr.config import DataConfig
 from azr.errors import UserError
+from azr.evaluation.graders.own import is_own
 from azr.evaluation.question import GraderName, Question
 from azr.evaluation.suites.files import ROW_ERRORS, Row
 from azr.evaluation.suites.files import read_rows as read_lines
-from azr.evaluation.suites.own import FIELDS, check_grader, gold
+from azr.evaluation.suites.own import FIELDS, check_grader, check_text, gold
 from azr.records import NO_ROWS_TAKEN, RowsLeft
 from azr.tasks.registry import KINDS
 
@@ -96,16 +96,16 @@ def read_rows(path: Path) -> list[DataRow]:
 
 
 def read_row(fields: Row, number: int) -> DataRow:
-    """The row of a file that has these fields; one that is null, as parquet says it, is not there. Raises ValueError
-    that says what is wrong with it."""
+    """The row of a file that has these fields; one that is null, as parquet says it, is not there but for a user's
+    grader. Raises ValueError that says what is wrong with it."""
     try:
-        return _row({name: value for name, value in fields.items() if value is not None}, number)
+        return _row({name: value for name, value in fields.items() if value is not None}, number, fields)
     except ROW_ERRORS as error:
         what = f"it has no field {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(what[:300]) from error
 
 
-def _row(fields: Row, number: int) -> DataRow:
+def _row(fields: Row, number: int, stored: Row) -> DataRow:
     weights = _weights(fields["grader"])
     for grader in weights:
         missing = [name for name in FIELDS.get(grader, ()) if name not in fields]
@@ -113,10 +113,7 @@ def _row(fields: Row, number: int) -> DataRow:
             raise ValueError(f"it has no field {missing[0]!r}, which the grader {grader} needs")
     if "math" in weights and fields["answer"] in ("", []):
         raise ValueError("its answer is empty")
-    try:
-        json.dumps(fields, ensure_ascii=False, default=str).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("its text holds half a character: correct or remove it") from error
+    check_text(fields)
     source = fields.get("source", SOURCE)
     if not isinstance(source, str) or not _SOURCE.fullmatch(source) or source in KINDS:
         raise ValueError(
@@ -130,7 +127,11 @@ def _row(fields: Row, number: int) -> DataRow:
         raise TypeError(f"its id {id!r} is neither text nor a whole number")
     question = Question(id=str(id), suite=source, group=source, message=turns[-1]["content"], gold=None)
     graders = [
-        RowGrader(name=name, question=replace(question, gold=gold(name, fields, asked=asked)), weight=weight)
+        RowGrader(
+            name=name,
+            question=replace(question, gold=gold(name, stored if is_own(name) else fields, asked=asked)),
+            weight=weight,
+        )
         for name, weight in weights.items()
     ]
     return DataRow(turns=turns, graders=tuple(graders), traces=_traces(fields.get("traces", [])))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import os
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from azr.evaluation.suites.exam import sealed_questions
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
 from azr.records import PromptIds, Sample
-from azr.tasks.normalize import ENTRY, Renamed, held_out_keys, is_program, parse
+from azr.tasks.normalize import ENTRY, Renamed, held_out_keys, is_program, parse, written
 
 if TYPE_CHECKING:
     from azr.cluster.executor_actor import RemoteExecutor
@@ -71,7 +70,7 @@ class PeriodicEval:
         self.notes: list[str] = []
         """Suites that are not evaluated, and why; one line each."""
         folder = Path(config.eval.data) if config.eval.data is not None else None
-        check_names(names, suites_of(folder if folder is not None and folder.is_dir() else None))
+        check_names(names, suites_of(folder))
         if folder is None and others:
             if config.eval.every:
                 self.notes.append(f"not evaluated: {', '.join(others)}, for eval.data names no folder of their files")
@@ -172,7 +171,7 @@ def _held_out(questions: list[Question]) -> Iterator[tuple[str, str]]:
         for program in question.programs:
             if (tree := parse(program)) is None:
                 continue
-            proposed = ast.unparse(Renamed(entry, ENTRY).visit(tree))
-            if is_program(proposed):
+            proposed = written(Renamed(entry, ENTRY).visit(tree))
+            if proposed is not None and is_program(proposed):
                 for key in held_out_keys(proposed):
                     yield key, f"question {question.id} of {question.suite}"

@@ -85,6 +85,7 @@ def test_a_row_says_what_is_asked_how_it_is_graded_and_what_others_answered(tmp_
         ({**MATH, "answer": []}, "row 2: its answer is empty"),
         ({**MATH, "grader": "choice", "answer": -1, "options": ["a", "b"]}, "row 2: the answer '-1' is none of A, B"),
         ({**CALLS, "grader": "stdin", "inputs": "12"}, "row 2: inputs and outputs are not both lists"),
+        ({**CALLS, "grader": "stdin", "inputs": ["1" * 2**24]}, "row 2: an input is longer than 16 MiB"),
         ({**CALLS, "inputs": [1]}, "row 2: its inputs are not lists, of the arguments of one call each"),
         ({**CALLS, "entry": "f(x)"}, r"row 2: its entry 'f\(x\)' is no name of a function"),
         ({**CALLS, "grader": "stdin", "inputs": [{}]}, "row 2: an input or output is neither text nor a number"),

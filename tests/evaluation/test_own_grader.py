@@ -154,7 +154,7 @@ async def test_a_module_that_works_in_no_process_of_its_own_is_one_sentence(modu
 
 
 async def test_rows_name_it_and_it_gets_all_their_fields(module, config, codec, tmp_path):
-    row = {"prompt": "2 + 2?", "grader": f"{module}:grade", "answer": "4", "more": {"of": [1]}}
+    row = {"prompt": "2 + 2?", "grader": f"{module}:grade", "answer": "4", "more": {"of": [1]}, "hint": None}
     config = replace(config, data=DataConfig(path=str(write(tmp_path / "rows.jsonl", row))))
     rows, _ = load_rows(config, codec)
     assert rows[0].question.gold == row

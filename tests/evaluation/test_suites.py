@@ -236,6 +236,22 @@ def test_a_bad_declaration_is_one_sentence(tmp_path, changed, message):
         suites_of(tmp_path)["mine"].read(tmp_path)
 
 
+def test_null_is_absent_from_a_row_and_other_tomls_declare_nothing(tmp_path):
+    stated = {"name": '"mine"', "file": '"rows.jsonl"', "grader": '"math"', "prompt": '"{q}"'}
+    (tmp_path / "mine.toml").write_text("".join(f"{key} = {value}\n" for key, value in stated.items()))
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n')
+    row = {"q": "1", "answer": "1", "id": None, "group": None}
+    write_lines(tmp_path / "rows.jsonl", row, row)
+    suite = suites_of(tmp_path)["mine"]
+    assert [(each.id, each.group) for each in suite.read(tmp_path)] == [("1", "all"), ("2", "all")]
+    for changed, message in (({"q": None}, "row 1: .*no field 'q'"), ({"q": "\ud800"}, "row 1: .*half a character")):
+        write_lines(tmp_path / "rows.jsonl", row | changed)
+        with pytest.raises(UserError, match=message):
+            suite.read(tmp_path)
+    with pytest.raises(UserError, match="There is no folder"):
+        suites_of(tmp_path / "none")
+
+
 ROW = {"code": "def f(a):\n    return a", "input": "1", "output": "1"}
 
 

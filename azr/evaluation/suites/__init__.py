@@ -40,7 +40,10 @@ SUITES: dict[str, Suite] = {suite.name: suite for suite in (*_shipped(), exam.SU
 
 
 def suites_of(folder: Path | None) -> dict[str, Suite]:
-    """Return `SUITES` and the suites that TOML files in the folder declare. Raises UserError for an invalid TOML."""
+    """Return `SUITES` and the suites that TOML files in the folder declare. Raises UserError for an invalid TOML, or
+    if there is no such folder."""
+    if folder is not None and not folder.is_dir():
+        raise UserError(f"There is no folder {folder}: give the one that holds the files of the suites.")
     return SUITES | own.declared(folder, SUITES) if folder is not None else SUITES
 
 
@@ -83,8 +86,6 @@ def load_suites(
     Raises UserError for a suite that does not exist, that the folder has no files for, or whose file is another one or
     damaged.
     """
-    if folder is not None and not folder.is_dir():
-        raise UserError(f"There is no folder {folder}: give the one that holds the files of the suites.")
     known = suites_of(folder)
     check_names(names, known)
     needing = [name for name in names if name != exam.NAME]

@@ -51,6 +51,14 @@ def check_grader(name: object) -> None:
         )
 
 
+def check_text(row: Mapping[str, Any]) -> None:
+    """Raise ValueError if a row holds half a character, which no tokenizer takes."""
+    try:
+        json.dumps(row, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("its text holds half a character: correct or remove it") from error
+
+
 def labels(options: Sequence[Any]) -> tuple[str, ...]:
     """Return the letters of the options of a choice."""
     return tuple(string.ascii_uppercase[: len(options)])
@@ -167,10 +175,14 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sha256: str = ""
 
 
-def read_declaration(path: Path) -> Suite:
-    """Return the suite that a TOML declares. Raises UserError when it declares none."""
+def read_declaration(path: Path) -> Suite | None:
+    """Return the suite that a TOML declares; None for one with neither name nor file, which is about something else.
+    Raises UserError when it declares none."""
     try:
-        stated = msgspec.convert(tomllib.loads(path.read_text("utf-8-sig")), Declaration)
+        fields = tomllib.loads(path.read_text("utf-8-sig"))
+        if fields.keys().isdisjoint(("name", "file")):
+            return None
+        stated = msgspec.convert(fields, Declaration)
         check_grader(stated.grader)
     except ValueError as error:  # also of tomllib, msgspec and the decoder of UTF-8
         raise UserError(f"{path} declares no suite: {error}.") from error
@@ -185,10 +197,12 @@ def read_declaration(path: Path) -> Suite:
     if not _NAME.fullmatch(name):
         raise UserError(f"{path}: the name {name!r} is not of letters, digits, '+', '-', '_' and '.' alone.")
 
-    def read_row(row: Row, number: int) -> Question:
+    def read_row(stored: Row, number: int) -> Question:
+        check_text(stored)
+        row = {name: value for name, value in stored.items() if value is not None}  # as in rows to train on
         renamed = {name: row[field] for name, field in stated.fields.items() if field in row or name in needed}
         fields = {name: value for name, value in row.items() if name not in stated.fields} | renamed
-        given = row if is_own(stated.grader) else fields
+        given = stored if is_own(stated.grader) else fields
         return Question(
             id=str(fields.get("id", number)),
             suite=name,
@@ -208,7 +222,8 @@ def declared(folder: Path, taken: Mapping[str, Suite]) -> dict[str, Suite]:
     """Return all suites that the folder's TOML files declare, by name. Raises UserError for a name that is taken."""
     found: dict[str, Suite] = {}
     for path in sorted(folder.glob("*.toml")):
-        suite = read_declaration(path)
+        if (suite := read_declaration(path)) is None:
+            continue
         if suite.name in taken or suite.name in found:
             raise UserError(f"{path}: there is a suite {suite.name} already; give this one another name.")
         found[suite.name] = suite
