@@ -10,7 +10,6 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from azr.config import Config, TrackingConfig
@@ -76,9 +75,12 @@ Piece = tuple[int, Metrics | None, Mapping[str, Table]]
 class Trackers:
     """All trackers of a run."""
 
-    def __init__(self, run: Path, config: Config, history: Sequence[tuple[int, Metrics]], say: Say) -> None:
-        """``history``: the steps that the run has behind it; each tracker gets those it lacks. Does not wait."""
-        self._feeds = [Feed(name, run, config, history, say) for name in config.tracking.names]
+    def __init__(
+        self, run: Path, config: Config, history: Sequence[tuple[int, Metrics]], say: Say, names: Sequence[str] = ()
+    ) -> None:
+        """``history``: the steps that the run has behind it; each tracker gets those it lacks. ``names``: by default
+        all of the config. Does not wait."""
+        self._feeds = [Feed(name, run, config, history, say) for name in names or config.tracking.names]
 
     def write(self, step: int, metrics: Metrics) -> None:
         for feed in self._feeds:
@@ -100,12 +102,10 @@ class Trackers:
 def hand_over(run: Path, config: Config, step: int, say: Say) -> None:
     """Give the trackers that keep runs of their own what they lack of a run that is at its end after ``step``; blocks
     as `Trackers.close`."""
-    words = [word for each in config.tracking.to for word in each.split(",")]
-    own = tuple(word for word in words if word.partition(":")[0] not in ("tensorboard", "prometheus"))
-    config = replace(config, tracking=replace(config.tracking, to=own))
-    metrics = RunDirectory(run).metrics
-    history = [each for each in read_metrics(metrics) if each[0] <= step] if own else []
-    Trackers(run, config, history, say).close(complete=True)
+    own = [name for name in config.tracking.names if name not in ("tensorboard", "prometheus")]
+    if own:
+        history = [each for each in read_metrics(RunDirectory(run).metrics) if each[0] <= step]
+        Trackers(run, config, history, say, own).close(complete=True)
 
 
 class Feed:
