@@ -54,6 +54,8 @@ async def start_vllm(
     if not on_gpu and (problem := cpu_engine_problem()) is not None:
         raise UserError(f"{problem}.")
     if on_gpu:
+        # Outside of Ray vLLM would fork, and CUDA cannot start in the child of a process that has looked for a GPU.
+        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         await wait_until_free(rollout.gpu_memory_utilization, rollout.tensor_parallel)
     ours = {
         "model": model_path,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
+import pytest
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 
-from azr.rollout.measured_worker import SchedulingCounts
+from azr.rollout.measured_worker import MeasuredWorker, SchedulingCounts
 
 
 def new(name: str, tokens: int, computed: int, all_tokens: int | None = None) -> NewRequestData:
@@ -60,3 +62,15 @@ def test_a_request_that_ends_while_it_waits_is_forgotten() -> None:
     counts.add(output([], preempted_req_ids={"a"}, finished_req_ids={"a"}))
     counts.add(output([new("a", 10, 8)], total_num_scheduled_tokens=2))
     assert counts.take() == {"tokens": 12, "prompt_tokens": 20, "cached_prompt_tokens": 8, "preemptions": 1}
+
+
+def test_a_neighbour_that_takes_more_than_sleep_frees_ends_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = MeasuredWorker.__new__(MeasuredWorker)
+    for message, is_harmless in (("Memory usage increased after sleeping.", True), ("no allocator", False)):
+
+        def sleep(self: Any, level: int, said: str = message) -> None:
+            raise AssertionError(said)
+
+        monkeypatch.setattr(MeasuredWorker.__mro__[1], "sleep", sleep)
+        with nullcontext() if is_harmless else pytest.raises(AssertionError, match=message):
+            worker.sleep(2)
