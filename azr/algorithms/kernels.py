@@ -58,9 +58,10 @@ def check_flash_attn(device: str, dtype: str = "bfloat16") -> None:
 
 
 def has_flash_attn() -> bool:
-    """Whether FlashAttention 4 is installed; flash-attn 2 has a package of the same name without it."""
+    """Whether FlashAttention 4 is installed, with what it is written in; flash-attn 2 has a package of the same name
+    without it."""
     try:
-        return find_spec("flash_attn.cute") is not None
+        return all(find_spec(name) is not None for name in ("flash_attn.cute", "cutlass", "quack"))
     except ImportError:  # there is no flash_attn, or one that was built for another torch
         return False
 

@@ -137,7 +137,11 @@ def kept_export(source: Source) -> Path:
     assert source.run is not None and source.step is not None, "other models need no export"
     out = source.run.exported(source.step)
     if not out.is_dir():
-        export(source, out)
+        try:
+            export(source, out)
+        except UserError:
+            if not out.is_dir():  # or another process has made it meanwhile
+                raise
     elif max(path.stat().st_mtime for path in source.folder.iterdir()) > out.stat().st_mtime:
         raise UserError(f"{out} is older than {source.folder}: remove the former, and it is made anew.")
     return out

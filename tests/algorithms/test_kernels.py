@@ -65,12 +65,14 @@ def test_flash_attn_is_taken_where_it_can_be_had(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_flash_attn_that_cannot_be_imported_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "flash_attn").mkdir()
-    (tmp_path / "flash_attn" / "__init__.py").write_text("raise ImportError('flash_attn_2_cuda.so: undefined symbol')")
     monkeypatch.syspath_prepend(tmp_path)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
-        monkeypatch.delitem(sys.modules, name)
-    assert not kernels.has_flash_attn()
+    monkeypatch.setitem(sys.modules, "cutlass", None)
+    for broken, text in (("flash_attn/cute", ""), ("flash_attn", "raise ImportError('undefined symbol')")):
+        (tmp_path / broken).mkdir(parents=True, exist_ok=True)
+        (tmp_path / broken / "__init__.py").write_text(text)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
+            monkeypatch.delitem(sys.modules, name)
+        assert not kernels.has_flash_attn(), "the first lacks CuTe, the second was built for another torch"
 
 
 def test_every_architecture_that_is_covered_was_checked() -> None:

@@ -25,6 +25,7 @@ from azr.cli.conversation import AnswerOptions, AnswerPrinter, Conversation, tal
 from azr.cli.main import dispatch
 from azr.records import Completion, Stops
 from azr.rollout.server import VARIABLE
+from azr.runs import model_export
 from azr.runs.asked_model import open_model
 from azr.runs.run_dir import PromptForm, RunDirectory
 from tests import chat_tokenizers
@@ -228,6 +229,16 @@ def test_a_runs_policy_is_exported_once_and_served(run: RunDirectory, monkeypatc
     os.utime(run.checkpoints / "step_000002" / "policy" / "config.json", (time.time() + 60,) * 2)
     assert dispatch(["serve", str(run.path)]) == 2
     assert f"{out} is older than " in capsys.readouterr().err
+
+
+def test_two_processes_may_export_a_runs_policy_at_once(run: RunDirectory, monkeypatch):
+    def late(source: model_export.Source, out: Path) -> None:
+        for _ in ("the other's", "its own"):
+            export(source, out)
+
+    export = model_export.export
+    monkeypatch.setattr(model_export, "export", late)
+    assert model_export.kept_export(model_export.find_source(run.path, None)) == run.exported(2)
 
 
 def test_a_model_is_served_as_it_is_with_the_template_that_is_asked_for(run: RunDirectory, monkeypatch, capsys):
