@@ -129,7 +129,8 @@ def test_strings_in_blocks_may_lack_their_quotes(response, wanted):
         ("So the arguments are:\n- `x = 3`\n- `x = 4`", None), ("The loop begins with `index = 1`.", None),
         ("```python\nprint(g(3))\n```", None), ("`f(4)` returns `[4, 1]`, which is not it.", None),
         ("The arguments are:\n```python\ninput()\n```", None), ("Given the input `3`, it returns something.", None),
-        ("[ANSWER]\nassert f(3) == [3, 1]\n", "3"), ("[ANSWER]\nassert f(3) == [4, 1]\n", None),
+        ("[ANSWER]\nassert f(3) == [3, 1]\n", "3"), ("[ANSWER]\nassert f(3) == [4, 1]\n", "3"),
+        ("[ANSWER]\nassert g(3) == [3, 1]\n", None),
     ],
 )  # fmt: skip
 def test_inputs_are_read_where_they_stand(response, wanted):
@@ -189,7 +190,7 @@ def test_a_completion_ends_within_the_answer_and_shows_nothing_of_the_gold(side,
         ("output", COMPLETION, "\n", None), ("output", COMPLETION, " 'ab", None), ("output", COMPLETION, " 4 # x", "4"),
         ("input", COMPLETION, "('ab') == 'abab'\n", "'ab'"),
         ("input", COMPLETION, "('a', b=4) == 'abab'\n", "'a', b=4"),
-        ("input", COMPLETION, "(??) == 'abab'\n", None), ("input", COMPLETION, "('ab') == 'ab'\n", None),
+        ("input", COMPLETION, "(??) == 'abab'\n", None), ("input", COMPLETION, "('ab') == 'ab'\n", "'ab'"),
         ("output", COMPLETION_COT, " It is doubled.\n[/THOUGHT]\n[ANSWER]\nassert g('ab') == 'abab'\n[/ANSWER]",
          "'abab'"),
         ("output", COMPLETION_COT, " `g('ab')` is 'abab'.\n[/THOUGHT]\n[ANSWER]\n'ab'\n[/ANSWER]", "'ab'"),

@@ -110,7 +110,7 @@ def stated_value(response: str, gold: ProgramValue) -> str | None:
     _, tagged, answer = text.rpartition("[ANSWER]")
     if tagged:
         answer = answer.partition("[/ANSWER]")[0]
-        return value_in(next((block.content for block in blocks(answer)), answer), gold)
+        return value_in(next((block.content for block in blocks(answer)), answer), gold, in_its_place=True)
     text = _ON_ONE_LINE.sub(lambda found: f"\n```{found[1] or ''}\n{found[2].strip(' =:')}\n```\n", text)
     found = _finished(blocks(text)[-MOST_BLOCKS:], text)
     if labelled := [block for block in found if block.language == gold.asked]:
@@ -132,9 +132,10 @@ def _finished(found: Sequence[Block], text: str) -> Sequence[Block]:
     return found[:-1] if any(block.content.strip().startswith(last) for block in found[:-1]) else found
 
 
-def value_in(text: str, gold: ProgramValue) -> str | None:
+def value_in(text: str, gold: ProgramValue, *, in_its_place: bool = False) -> str | None:
     """Return the value that a text consists of; None if it is anything else. A call such as ``f(1)`` gives its
-    arguments, an assertion ``f(1) == 2`` the side that is asked for, and an assignment its right side."""
+    arguments, an assertion ``f(1) == 2`` the side that is asked for, and an assignment its right side.
+    ``in_its_place``: the text stands where the prompt has the answer, so the other side may be wrong."""
     text = text.strip().strip("`").strip()
     first, _, rest = text.partition("\n")
     text = re.sub(r"\Aassert\s+", "", (rest if first.strip() == gold.asked else text).strip())
@@ -155,8 +156,8 @@ def value_in(text: str, gold: ProgramValue) -> str | None:
         call, returned = tree.left, ast.get_source_segment(text, tree.comparators[0]) or ""
         if not isinstance(call, ast.Call) or _called(call) != gold.entry:
             return None
-        # The asked side counts if the other one is the question's.
-        if not (_is_asked_call(call, gold) if gold.asked == "output" else _same(returned, gold.output)):
+        is_other_right = _is_asked_call(call, gold) if gold.asked == "output" else _same(returned, gold.output)
+        if not (in_its_place or is_other_right):
             return None
         text, tree = returned if gold.asked == "output" else ast.get_source_segment(text, call) or "", call
     if gold.asked == "output":
