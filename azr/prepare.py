@@ -78,13 +78,6 @@ def check(config: Config) -> None:
         choose_kernels(train.kernels, "cpu", None)
     if train.attention == "flash_attn":
         check_flash_attn("cpu" if train.device == "cpu" else "cuda", train.dtype)
-    if train.lora.four_bit:
-        check_four_bit()
-    if train.lora.rank and find_spec("peft") is None:
-        raise UserError(
-            "train.lora.rank asks for adapters, but the package peft is not installed: run pip install -e '.[lora]' "
-            "in the clone, or set the rank to 0."
-        )
     trackers.check_names(config.tracking)
 
 
@@ -105,6 +98,7 @@ def prepare(
         UserError: something is missing or cannot be used.
         ModelUnreachable: without `fetch`, the hub does not answer; everything else was checked.
     """
+    _check_packages(config)
     if into_run:
         _check_run_directory(config, resumed=resume is not None, restart=restart)
         trackers.check_ready(config)
@@ -203,6 +197,17 @@ def _prompt_notes(config: Config, codec: PromptCodec) -> list[str]:
             "trained to close it: expect malformed responses, or take model.thinking none"
         )
     return notes
+
+
+def _check_packages(config: Config) -> None:
+    lora = config.train.lora
+    if lora.four_bit:
+        check_four_bit()
+    if lora.rank and find_spec("peft") is None:
+        raise UserError(
+            "train.lora.rank asks for adapters, but the package peft is not installed: run pip install -e '.[lora]' "
+            "in the clone, or set the rank to 0."
+        )
 
 
 def _check_run_directory(config: Config, *, resumed: bool, restart: bool) -> None:

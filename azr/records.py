@@ -1,16 +1,23 @@
 """The records that travel between rooms: frozen, documented, free of heavy imports.
 
-Every record here can be pickled by Ray, and none holds a tensor.
+Every record here can be pickled by Ray, and none holds a tensor. Who reads records from files needs no numpy.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Ids = npt.NDArray[np.int32]
+    Logprobs = npt.NDArray[np.float32]
+else:
+    Ids = Logprobs = array  # as `NO_TOKENS` has them
 
 Role = Literal["proposer", "solver"]
 """Which half of self-play wrote a response."""
@@ -69,7 +76,7 @@ class Stops:
     """End tokens; the one that was sampled is the response's last."""
 
 
-PromptIds = Sequence[int] | npt.NDArray[np.int32]
+PromptIds = Sequence[int] | Ids
 """Token ids of a prompt; arrays cost least."""
 
 
@@ -80,19 +87,21 @@ class Completion:
     P prompt tokens, R response tokens. What is given for the arrays is converted, and cannot be written to any more.
     """
 
-    prompt_ids: npt.NDArray[np.int32]
+    prompt_ids: Ids
     """(P). Completions of one prompt share the array where it is given as one that cannot be written to."""
-    response_ids: npt.NDArray[np.int32]
+    response_ids: Ids
     """(R). Includes what ended it when ``finish_reason`` is ``stop``: an end token, or the end of a stop string."""
-    logprobs: npt.NDArray[np.float32]
+    logprobs: Logprobs
     """(R). Log-probabilities of the rollout at the sampling temperature, natural log."""
     finish_reason: FinishReason
-    weight_versions: npt.NDArray[np.int32]
+    weight_versions: Ids
     """(R). Version of the policy weights that the engine held while it sampled each token; never falls."""
     text: str | None = None
     """Text of the response, control tokens included, if the engine's process has decoded it."""
 
     def __post_init__(self) -> None:
+        import numpy as np
+
         count = len(self.response_ids)
         for name, dtype in _ARRAYS.items():
             array = getattr(self, name)
@@ -106,12 +115,14 @@ class Completion:
             assert name == "prompt_ids" or len(array) == count, f"{len(array)} {name} of {count} tokens"
             object.__setattr__(self, name, array)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> str | tuple[Any, ...]:
         """As plain bytes: arrays by themselves cost Ray many times what they hold, and versions hardly ever change."""
         arrays = self.response_ids.tobytes(), self.logprobs.tobytes(), version_runs(self.weight_versions)
         return _unpickle, (self.prompt_ids, *arrays, self.finish_reason, self.text)
 
     def __eq__(self, other: object) -> bool:
+        import numpy as np
+
         return (
             isinstance(other, Completion)
             and self.finish_reason == other.finish_reason
@@ -130,28 +141,32 @@ class Completion:
         return (*self.prompt_ids.tolist(), *self.response_ids.tolist())
 
 
-_ARRAYS = {"prompt_ids": np.int32, "response_ids": np.int32, "logprobs": np.float32, "weight_versions": np.int32}
+_ARRAYS = {"prompt_ids": "int32", "response_ids": "int32", "logprobs": "float32", "weight_versions": "int32"}
 
 
-def version_runs(weight_versions: npt.NDArray[np.int32]) -> list[tuple[int, int]]:
+def version_runs(weight_versions: Ids) -> list[tuple[int, int]]:
     """Pairs of a version and of how many tokens in a row it sampled; versions never fall."""
     if not len(weight_versions):
         return []
     first, last = int(weight_versions[0]), int(weight_versions[-1])
     if first == last:
         return [(first, len(weight_versions))]
+    import numpy as np
+
     versions, counts = np.unique(weight_versions, return_counts=True)
     return list(zip(versions.tolist(), counts.tolist(), strict=True))
 
 
 def _unpickle(
-    prompt_ids: npt.NDArray[np.int32],
+    prompt_ids: Ids,
     ids: bytes,
     logprobs: bytes,
     runs: Sequence[tuple[int, int]],
     reason: FinishReason,
     text: str | None,
 ) -> Completion:
+    import numpy as np
+
     prompt_ids.flags.writeable = False  # so that completions that came together share it
     versions, counts = zip(*runs, strict=True) if runs else ((0,), (0,))
     return Completion(
@@ -164,12 +179,19 @@ def _unpickle(
     )
 
 
-NO_TOKENS = Completion(
-    prompt_ids=np.zeros(0, np.int32),
-    response_ids=np.zeros(0, np.int32),
-    logprobs=np.zeros(0, np.float32),
-    finish_reason="stop",
-    weight_versions=np.zeros(0, np.int32),
+class _NoTokens(Completion):
+    """Its arrays are the standard library's."""
+
+    def __post_init__(self) -> None:
+        pass
+
+    def __reduce__(self) -> str:
+        return "NO_TOKENS"
+
+
+_no: Any = array("i")
+NO_TOKENS: Completion = _NoTokens(
+    prompt_ids=_no, response_ids=_no, logprobs=_no, finish_reason="stop", weight_versions=_no
 )
 """Completion of a sample that was read from a file."""
 
@@ -339,6 +361,6 @@ class Sample:
         return own if self.origin == "sampled" else f"{own}/{self.origin}"
 
     @property
-    def sampled_versions(self) -> npt.NDArray[np.int32]:
+    def sampled_versions(self) -> Ids:
         """Version of the weights of each token that an engine sampled; empty for a whole trace."""
         return self.completion.weight_versions[self.trace_tokens :]

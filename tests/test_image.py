@@ -1,6 +1,9 @@
 """The training image and its compose file, as far as they can be judged without building; .ci/image.sh builds them."""
 
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,9 +12,13 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.requirements import installed, needed_by
+
 ROOT = Path(__file__).parents[1]
 COMPOSE = ROOT / "docker" / "compose.yaml"
 BUILD_TOOLS = {"pip", "setuptools", "ninja", "packaging", "psutil", "py-cpuinfo"}
+NOT_FOR_A_CPU = {"torchaudio", "torchcodec", "torchvision", "triton"}
+"""As the CPU lock says at its top."""
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -55,9 +62,30 @@ def test_a_lock_holds_what_the_project_pins(flavour):
     extras = project["optional-dependencies"]
     found = lock(flavour)
     assert found.keys() >= BUILD_TOOLS
-    for line in [*project["dependencies"], *extras[flavour], *extras["dev"]]:
+    for line in [*project["dependencies"], *extras["train"], *extras[flavour], *extras["dev"]]:
         wanted = Requirement(line)
-        assert found[canonicalize_name(wanted.name)] in wanted.specifier
+        if wanted.name != "azr":
+            assert found[canonicalize_name(wanted.name)] in wanted.specifier
+
+
+@pytest.mark.parametrize("flavour", ["cpu", pytest.param("gpu", marks=pytest.mark.long)])
+def test_every_line_of_a_lock_has_a_reader(flavour, tmp_path):
+    """What it is there for: the project, a package of the lock, or the installation."""
+    requires = {name: installed(name) for name in lock("cpu")}
+    others = [f"{name}=={version}" for name, version in lock(flavour).items() if name not in requires]
+    if others:  # an index says what they require
+        report = tmp_path / "report.json"
+        options = ["--dry-run", "--ignore-installed", "--no-deps", "--report", str(report), *others]
+        subprocess.run([sys.executable, "-m", "pip", "install", "-q", *options], check=True)
+        told = [each["metadata"] for each in json.loads(report.read_text())["install"]]
+        requires |= {canonicalize_name(each["name"]): each.get("requires_dist", []) for each in told}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    other = {"cpu": "gpu", "gpu": "cpu"}[flavour]
+    needed = needed_by({*extras} - {other}, lambda name: requires.get(name, []))
+    # The CUDA libraries are those of a CUDA build of torch, and this one may be for CPUs.
+    cuda = {name for name in lock(flavour) if flavour == "gpu" and name.startswith(("cuda-toolkit", "nvidia-"))}
+    assert lock(flavour).keys() - needed - cuda - BUILD_TOOLS == set()
+    assert needed - lock(flavour).keys() <= NOT_FOR_A_CPU
 
 
 def test_both_flavours_have_the_same_versions_but_for_what_differs_by_nature():

@@ -16,7 +16,8 @@ TESTS = ("tests/test_config.py", "tests/explorer/test_charts.py", "tests/runs/te
 @pytest.mark.long
 def test_the_lowest_versions_pass(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lowest = [line.partition(",")[0].replace(">=", "==") for line in project["dependencies"] if ">=" in line]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["train"]]
+    lowest = [line.partition(",")[0].replace(">=", "==") for line in lines if ">=" in line]
     assert {line.partition("==")[0] for line in lowest} == {"Jinja2", "MarkupSafe", "pydantic", "PyYAML", "rich"}
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path), *lowest], check=True)
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}

@@ -10,10 +10,14 @@ import sys
 import tomllib
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.explorer.made_runs import MadeRun, answer, proposal, task
+from tests.requirements import needed_by
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,16 +49,33 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outside(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Commands of an environment that has the wheel; what the wheel needs is lent from this environment."""
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=False, symlinks=True)
-    (packages,) = folder.glob("lib/python3*/site-packages")
     # A line of such a file adds a folder, but not what .pth files in that folder add, such as this clone.
-    (packages / "lent.pth").write_text(os.path.dirname(pytest.__path__[0]) + "\n")
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "-q"]
-    subprocess.run([*pip, "--no-deps", "--no-index", "--ignore-installed", str(wheel)], check=True)
+    (environment(folder, wheel) / "lent.pth").write_text(os.path.dirname(pytest.__path__[0]) + "\n")
     return folder / "bin"
 
 
-def call(outside: Path, here: Path, *command: str, given: str | None = None) -> str:
+@pytest.fixture(scope="module")
+def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Commands of an environment that has the wheel and what it takes without any extra, by links."""
+    folder = tmp_path_factory.mktemp("light")
+    packages = environment(folder, wheel)
+    for package in map(metadata.distribution, needed_by()):
+        for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
+            (packages / top).symlink_to(package.locate_file(top))
+    return folder / "bin"
+
+
+def environment(folder: Path, wheel: Path) -> Path:
+    """Make an environment that has the wheel alone, and return where its packages are."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "-q"]
+    subprocess.run([*pip, "--no-deps", "--no-index", "--ignore-installed", str(wheel)], check=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    return packages
+
+
+def call(outside: Path, here: Path, *command: str, given: str | None = None, fails: str = "") -> str:
+    """Return what a command prints. `fails`: what is to be said of a mistake."""
     plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
         [str(outside / command[0]), *command[1:]],
@@ -65,7 +86,8 @@ def call(outside: Path, here: Path, *command: str, given: str | None = None) -> 
         text=True,
         timeout=500,
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert done.returncode == (2 if fails else 0), done.stdout[-2000:] + done.stderr[-2000:]
+    assert not fails or done.stderr == f"error: {fails}\n"
     return done.stdout
 
 
@@ -98,6 +120,45 @@ def test_light_commands_work_outside_of_the_clone(outside: Path, tmp_path: Path)
     assert Path(config["model"]["path"]).is_relative_to(outside.parent) and "# plan: 24 steps" in shown
     call(outside, tmp_path, "python", "-m", "playground.azr_14m_mini", "--dry-run")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_an_extra_it_is_small(light: Path, tmp_path: Path) -> None:
+    paths = [path for name in needed_by() for file in metadata.files(name) or () if (path := file.locate()).exists()]
+    assert sum(path.stat().st_blocks * 512 for path in paths) < 40e6
+    request = json.dumps({"id": 1, "program": "def f(x): return 6 / x", "inputs": ["2"]})
+    answer = json.loads(call(light, tmp_path, "azr", "execute", "-", "--backend", "namespace", given=request))
+    assert answer["outputs"][0]["value"] == "3.0"
+
+
+READING = (
+    "--help", "--version", "recipes", "completion bash", "eval --list", "new --help", "plan azr_coder7b_ppo",
+    "plan azr_coder1b5_lora", "cluster slurm azr_7b_ppo", "show run -n 1", "view run --out report.html",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READING)
+def test_without_an_extra_runs_are_planned_and_read(light: Path, tmp_path: Path, words: str) -> None:
+    if "run" in words.split():
+        MadeRun(tmp_path / "run").step(1, [proposal("a"), answer("a")], [task("a")])
+    assert call(light, tmp_path, "azr", *words.split())
+
+
+TRAINING = "run pip install -e '.[cpu]' in the clone, or '.[gpu]' on a machine with NVIDIA GPUs"
+
+
+@pytest.mark.parametrize(
+    "words, package, remedy",
+    [
+        ("run azr_14m_mini --dry-run", "ray", TRAINING),
+        ("export run out", "huggingface_hub", TRAINING),
+        ("prompts azr_14m_mini", "numpy", f"{TRAINING}; where no model is asked, '.[eval]' will do"),
+    ],
+)
+def test_without_its_extra_a_command_says_which_it_takes(
+    light: Path, tmp_path: Path, words: str, package: str, remedy: str
+) -> None:
+    said = f"This takes the package {package}, which is not installed: {remedy}."
+    assert call(light, tmp_path, "azr", *words.split(), fails=said) == ""
 
 
 @pytest.mark.long

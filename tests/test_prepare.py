@@ -249,7 +249,7 @@ def test_packages_that_adapters_need_are_named(sound, package, knobs, monkeypatc
     monkeypatch.setattr(preparing, "find_spec", missing)
     monkeypatch.setattr(adapter_files, "find_spec", missing)
     with pytest.raises(UserError, match=rf"package {package}.* is not installed: run pip install -e '\.\[lora\]'"):
-        check(override(sound, {"train.lora.rank": 8} | knobs))
+        prepare(override(sound, {"train.lora.rank": 8} | knobs))
 
 
 @pytest.mark.parametrize("resume", [None, RESUMED])

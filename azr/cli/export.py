@@ -7,13 +7,15 @@ from pathlib import Path
 
 from azr.cli.options import Parser, whole
 from azr.errors import UserError
-from azr.runs.model_export import check_hub, export, find_source, push
 
 
 def main(argv: Sequence[str]) -> int:
     options = parser().parse(argv)
     if not (parent := options.out.absolute().parent).exists():
         raise UserError(f"There is no folder {parent}: make it, or write to another place.")
+    # Only now, because this loads the hub's library.
+    from azr.runs.model_export import check_hub, export, find_source, push
+
     source = find_source(options.run, options.step)
     if options.push_to_hub is not None:
         check_hub(options.push_to_hub)

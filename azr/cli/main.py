@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import re
 import select
 import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from types import ModuleType
 
 from azr.errors import UserError, did_you_mean, printable
@@ -37,6 +40,8 @@ raises UserError for a user's mistake."""
 
 _SYNONYMS = {"list": "recipes", "ls": "recipes", "train": "run", "version": "--version", "v": "--version"}
 """Words of other programs, and what they are here."""
+_OF_AN_EXTRA = re.compile(r"""([\w.-]+).*\bextra == ["'](\w+)["']""")
+"""Requirement in a package's metadata."""
 _USER_ERROR = 2
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
@@ -60,8 +65,8 @@ def dispatch(argv: Sequence[str]) -> int:
 
 
 def exit_code(command: Callable[[], int]) -> int:
-    """What the command returns; 2 after a user's mistake, which is told in one sentence; 130 after Ctrl-C; 141 when
-    who read its output, such as ``head``, wanted no more of it.
+    """What the command returns; 2 after a user's mistake or without a package of an extra, which is told in one
+    sentence; 130 after Ctrl-C; 141 when who read its output, such as ``head``, wanted no more of it.
 
     Any other exception passes: Python prints its traceback and exits with code 1.
     """
@@ -76,9 +81,33 @@ def exit_code(command: Callable[[], int]) -> int:
     except UserError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return _USER_ERROR
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if (remedy := _remedy(package)) is None:
+            raise
+        print(f"error: This takes the package {package}, which is not installed: {remedy}.", file=sys.stderr)
+        return _USER_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
+
+
+def _remedy(package: str) -> str | None:
+    """What installs a missing package; None for one that is there or that no extra has."""
+    if not package or importlib.util.find_spec(package) is not None:
+        return None
+    try:
+        lines = metadata.requires("azr") or ()
+    except metadata.PackageNotFoundError:
+        return None
+    name = package.lower().replace("_", "-")
+    required = [match.groups() for line in lines if (match := _OF_AN_EXTRA.match(line))]
+    extras = {extra for each, extra in required if each.lower().replace("_", "-") in (name, f"{name}-cpu")} - {"dev"}
+    small = " or ".join(f"'.[{extra}]'" for extra in sorted(extras - {"train", "cpu", "gpu"}))
+    if extras & {"train", "cpu", "gpu"}:
+        both = "run pip install -e '.[cpu]' in the clone, or '.[gpu]' on a machine with NVIDIA GPUs"
+        return both + (small and f"; where no model is asked, {small} will do")
+    return f"run pip install -e {small} in the clone" if small else None
 
 
 def _nobody_reads() -> bool:

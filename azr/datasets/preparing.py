@@ -17,8 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from huggingface_hub import HfApi, constants
-
 from azr.concurrency import gather
 from azr.datasets.rows import FORMATS, read_row
 from azr.datasets.sources import Example, Options, Source
@@ -243,6 +241,8 @@ def rows_file(named: str) -> Path:
         return Path(named)
     if find_spec("datasets") is None:
         raise UserError(f"{named} takes the package datasets: run pip install -e '.[hub]' in the clone.")
+    from huggingface_hub import HfApi, constants
+
     with hub_errors(f"{named} is no file, and no data set that can be read (HF_HUB_OFFLINE=1 uses the cache alone)"):
         if is_on_hub(named) and not constants.HF_HUB_OFFLINE:
             HfApi().dataset_info(source[0], timeout=HUB_S)  # `datasets` would try for half a minute

@@ -7,14 +7,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import NormalDist
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from azr.evaluation.question import Question
 from azr.evaluation.suites import top
 from azr.records import Judgement, Sample
 from azr.tasks.base import Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 GREEDY = "greedy"
 """Measure: the share of questions whose greedy answer is right."""
@@ -50,6 +52,8 @@ def estimate(groups: Sequence[Sequence[float]], seed: int = 0, *, signed: bool =
     shares. Shares of questions (all values 0 or 1) get `_wilson`, other values a percentile bootstrap over the
     questions of each group. The same values give the same interval every time.
     """
+    import numpy as np  # only now, since commands that score nothing come here
+
     values = [np.asarray(group, dtype=np.float64) for group in groups]
     value = float(np.mean([values_T.mean() for values_T in values]))
     if not signed and all(np.isin(values_T, (0.0, 1.0)).all() for values_T in values):
@@ -77,6 +81,8 @@ def _wilson(groups: Sequence[npt.NDArray[np.float64]], value: float) -> Estimate
 
 def _bootstrap(groups: Sequence[npt.NDArray[np.float64]], seed: int) -> tuple[float, float]:
     """Return a percentile bootstrap interval. Shapes: R = resamples, T = questions of one group."""
+    import numpy as np
+
     rng = np.random.default_rng(seed)
     resampled = []
     for values_T in groups:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from statistics import fmean, stdev
 
-import numpy as np
 from markupsafe import Markup
 
 from azr.evaluation.answer_file import ANSWERS, without_texts
@@ -244,8 +244,8 @@ def _mean(values: Sequence[float], *, points: bool = False) -> str:
     if not values:
         return "-"
     sign, unit = ("+", " points") if points else ("", "%")
-    half = f" ± {196 * np.std(values, ddof=1) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
-    return f"{100 * np.mean(values):{sign}.1f}{half}{unit}"
+    half = f" ± {196 * stdev(values) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
+    return f"{100 * fmean(values):{sign}.1f}{half}{unit}"
 
 
 def _is(change: str, left: float | None, right: float | None) -> bool:

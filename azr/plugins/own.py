@@ -16,7 +16,6 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from azr.config import RewardConfig
 from azr.errors import UserError
@@ -247,6 +246,7 @@ class OwnBonus(_Own):
 class OwnEstimator(_Own):
     async def __call__(self, batch: Batch) -> Tensor | None:
         """Advantages, float32 (R); None if it fails."""
+        import numpy as np
         import torch
 
         given = list(batch.rewards), list(batch.response_lengths), list(batch.kind_roles), list(batch.groups)

@@ -14,8 +14,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
-
 from azr.records import COPIED, VALID, Role, Sample
 from azr.selfplay.rewards import OVERLONG
 from azr.tasks.base import RejectReason, Verdict
@@ -219,6 +217,8 @@ def staleness_metrics(samples: Sequence[Sample], version: int) -> dict[str, floa
     metrics = {"dropped": float(sum(sample.used == "stale" for sample in samples))}
     fresh = [sample.sampled_versions for sample in samples if sample.used in ("trained", "cut off")]
     if versions := [of_one for of_one in fresh if len(of_one)]:
+        import numpy as np
+
         age = version - np.concatenate(versions)
         mixed = [bool(of_one[0] != of_one[-1]) for of_one in versions]
         metrics |= {"mean": float(age.mean()), "max": float(age.max()), "mixed": float(np.mean(mixed))}

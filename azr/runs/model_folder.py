@@ -6,13 +6,15 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
-from tokenizers import Tokenizer
 
 from azr.errors import UserError
 from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 HUB_S = 5.0
 """A dry run waits this long for an answer of the hub."""
@@ -205,6 +207,8 @@ def write_object(path: Path, tree: dict[str, Any]) -> None:
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
+    from tokenizers import Tokenizer
+
     path = folder / "tokenizer.json"
     try:
         return Tokenizer.from_file(str(path))

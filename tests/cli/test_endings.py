@@ -23,6 +23,7 @@ from tests.e2e.three_kinds import config as mini
         (UserError("There is no such thing: take another."), 2, "error: There is no such thing: take another.\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         *((error("x"), None, "") for error in (ValueError, TimeoutError, OSError, RuntimeError, KeyError)),
+        *((ModuleNotFoundError("x", name=name), None, "") for name in ("no_package_of_ours", "numpy.nothing", None)),
     ],
     ids=repr,
 )
