@@ -175,7 +175,7 @@ async def _answer(
         opened = open_graders(names.values(), answers=answers, tasks=tasks)
         async with opened as graders, serve(evaluation) as generate:
             out.mkdir(parents=True, exist_ok=True)
-            progress.say(f"{model.label} answers {len(questions)} questions")
+            progress.begin(f"{model.label} answers {len(questions)} questions")
             with AnswerFile(out / report.ANSWERS, protocol) as file:
                 # Another evaluation may have written here while the engine started.
                 answered_before = file.questions
@@ -211,6 +211,11 @@ class EvalProgress:
         self.bar.update(self._task, description=text)
         if self.bar.disable:
             print(text, file=sys.stderr, flush=True)
+
+    def begin(self, text: str) -> None:
+        """Show that questions are asked from now on: rates and the time left count from here."""
+        self._began = self._said = time.monotonic()
+        self.say(text)
 
     def answered(self, answers: Sequence[Sample]) -> None:
         """Count a question whose answers are all graded."""
