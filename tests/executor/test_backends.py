@@ -16,7 +16,7 @@ from azr.executor import backends
 from azr.executor.backends import bubblewrap, process
 from azr.executor.backends.sandbox import BackendUnavailable
 from azr.executor.backends.zygote_files import sources
-from azr.executor.pool import SandboxPool
+from azr.executor.pool import ANSWER_MODULES, SandboxPool
 from tests.executor.conftest import CONFIG, alive, call, copy_package, look_at_a_child, require, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -179,6 +179,12 @@ async def test_bubblewrap_shows_an_interpreter_and_nothing_else():
         "user": NOBODY, "links": ["lo"], "kill": True, "write": True, "tmp": True, "mount": True, "host": "sandbox",
         "packages": [],
     }  # fmt: skip
+
+
+async def test_answers_have_their_modules_behind_every_wall(backend):
+    async with SandboxPool(replace(CONFIG, backend=backend, workers=1), answers=True) as pool:
+        done = await call(pool, f"import {', '.join(ANSWER_MODULES)}\ndef f(): return 1", static_check=False)
+    assert done.value == "1", done.error
 
 
 async def test_where_namespaces_are_refused_the_zygotes_own_walls_stand(monkeypatch):

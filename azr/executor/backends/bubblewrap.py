@@ -20,7 +20,7 @@ _WALLS = (
     "--uid", _NOBODY, "--gid", _NOBODY, "--hostname", "sandbox", "--cap-drop", "ALL", "--die-with-parent",
     "--new-session", "--as-pid-1", "--dev-bind", "/dev/null", "/dev/null",
 )  # fmt: skip
-_UNUSED = ("_tkinter", "_curses", "readline", "_sqlite3", "_ssl", "nis", "_dbm", "_gdbm")
+_UNUSED = ("_tkinter", "_curses", "readline", "_ssl", "nis", "_dbm", "_gdbm")
 """Extension modules that no program may load; what they are linked with stays outside."""
 _LOADER_CACHE = "/etc/ld.so.cache"
 _TRACED = re.compile(r"(/\S+) \(0x")
