@@ -104,16 +104,16 @@ class Completion:
 
         count = len(self.response_ids)
         for name, dtype in _ARRAYS.items():
-            array = getattr(self, name)
-            if not isinstance(array, np.ndarray) or array.dtype != dtype:
-                array = np.asarray(array, dtype)
-            if array.ndim == 0:  # one number stands for all tokens
-                array = np.ndarray((count,), dtype, array.tobytes(), strides=(0,))
-            elif array.flags.writeable:
-                array = array.view()
-                array.flags.writeable = False
-            assert name == "prompt_ids" or len(array) == count, f"{len(array)} {name} of {count} tokens"
-            object.__setattr__(self, name, array)
+            given = getattr(self, name)
+            if not isinstance(given, np.ndarray) or given.dtype != dtype:
+                given = np.asarray(given, dtype)
+            if given.ndim == 0:  # one number stands for all tokens
+                given = np.ndarray((count,), dtype, given.tobytes(), strides=(0,))
+            elif given.flags.writeable:
+                given = given.view()
+                given.flags.writeable = False
+            assert name == "prompt_ids" or len(given) == count, f"{len(given)} {name} of {count} tokens"
+            object.__setattr__(self, name, given)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """As plain bytes: arrays by themselves cost Ray many times what they hold, and versions hardly ever change."""
@@ -183,10 +183,11 @@ class _NoTokens(Completion):
     """Its arrays are the standard library's."""
 
     def __post_init__(self) -> None:
-        pass
+        if self.response_ids is not _no:
+            super().__post_init__()
 
-    def __reduce__(self) -> str:
-        return "NO_TOKENS"
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return "NO_TOKENS" if self.response_ids is _no else super().__reduce__()
 
 
 _no: Any = array("i")

@@ -143,22 +143,29 @@ def test_without_an_extra_runs_are_planned_and_read(light: Path, tmp_path: Path,
     assert call(light, tmp_path, "azr", *words.split())
 
 
-TRAINING = "run pip install -e '.[cpu]' in the clone, or '.[gpu]' on a machine with NVIDIA GPUs"
-
-
 @pytest.mark.parametrize(
-    "words, package, remedy",
-    [
-        ("run azr_14m_mini --dry-run", "ray", TRAINING),
-        ("export run out", "huggingface_hub", TRAINING),
-        ("prompts azr_14m_mini", "numpy", f"{TRAINING}; where no model is asked, '.[eval]' will do"),
-    ],
+    "words, package",
+    [("run azr_14m_mini --dry-run", "ray"), ("export run out", "huggingface_hub"), ("prompts azr_14m_mini", "numpy")],
 )
-def test_without_its_extra_a_command_says_which_it_takes(
-    light: Path, tmp_path: Path, words: str, package: str, remedy: str
+def test_without_its_extra_a_command_says_which_package_it_takes(
+    light: Path, tmp_path: Path, words: str, package: str
 ) -> None:
-    said = f"This takes the package {package}, which is not installed: {remedy}."
+    said = f"This takes the package {package}, which is not installed: run make install in the clone."
     assert call(light, tmp_path, "azr", *words.split(), fails=said) == ""
+
+
+def test_without_an_extra_doctor_says_what_is_missing_and_a_users_file_keeps_its_traceback(
+    light: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text("import ray")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([light / "azr", *words], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+
+    done = run("doctor", "--recipe", "azr_14m_mini", "--json")
+    assert done.returncode == 1 and not json.loads(done.stdout)["checks"]["recipe"]["ok"], done.stderr
+    done = run("run", "own.py")
+    assert done.returncode == 1 and "own.py" in done.stderr and "No module named 'ray'" in done.stderr
 
 
 @pytest.mark.long

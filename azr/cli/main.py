@@ -8,8 +8,10 @@ import os
 import re
 import select
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 
 from azr.errors import UserError, did_you_mean, printable
@@ -83,7 +85,7 @@ def exit_code(command: Callable[[], int]) -> int:
         return _USER_ERROR
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if (remedy := _remedy(package)) is None:
+        if (remedy := _remedy(package)) is None or not _is_ours(error):
             raise
         print(f"error: This takes the package {package}, which is not installed: {remedy}.", file=sys.stderr)
         return _USER_ERROR
@@ -103,11 +105,16 @@ def _remedy(package: str) -> str | None:
     name = package.lower().replace("_", "-")
     required = [match.groups() for line in lines if (match := _OF_AN_EXTRA.match(line))]
     extras = {extra for each, extra in required if each.lower().replace("_", "-") in (name, f"{name}-cpu")} - {"dev"}
-    small = " or ".join(f"'.[{extra}]'" for extra in sorted(extras - {"train", "cpu", "gpu"}))
     if extras & {"train", "cpu", "gpu"}:
-        both = "run pip install -e '.[cpu]' in the clone, or '.[gpu]' on a machine with NVIDIA GPUs"
-        return both + (small and f"; where no model is asked, {small} will do")
-    return f"run pip install -e {small} in the clone" if small else None
+        return "run make install in the clone"
+    return f"run pip install -e '.[{min(extras)}]' in the clone" if extras else None
+
+
+def _is_ours(error: ImportError) -> bool:
+    """Whether a module of this package asked for what is missing, not a user's or another package's."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    asked = [file for file in files if not file.startswith("<frozen importlib")][-1]
+    return Path(asked).is_relative_to(Path(__file__).parents[1])
 
 
 def _nobody_reads() -> bool:

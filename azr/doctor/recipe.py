@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from azr.config import Config
@@ -25,6 +26,9 @@ def recipe_section(
 ) -> FindingGroup:
     """`gpus` and `memory`, in bytes: of the machine where the run's actors will live. None for a cluster, which has a
     section of its own. `options`: words that set what differs from the recipe."""
+    if find_spec("torch") is None:
+        unknown = missing("packages", "without those above it is not known what the recipe finds here: make install")
+        return FindingGroup(title=f"Recipe {name}", findings=[unknown])
     findings = []
     if gpus is not None:
         device = config.train.device

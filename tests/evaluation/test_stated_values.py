@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from azr import values
@@ -130,7 +130,8 @@ def test_strings_in_blocks_may_lack_their_quotes(response, wanted):
         ("```python\nprint(g(3))\n```", None), ("`f(4)` returns `[4, 1]`, which is not it.", None),
         ("The arguments are:\n```python\ninput()\n```", None), ("Given the input `3`, it returns something.", None),
         ("[ANSWER]\nassert f(3) == [3, 1]\n", "3"), ("[ANSWER]\nassert f(3) == [4, 1]\n", "3"),
-        ("[ANSWER]\nassert g(3) == [3, 1]\n", None),
+        ("[ANSWER]\nassert g(3) == [3, 1]\n", None), ("[ANSWER]\nassert f(3) == [4,", "3"),
+        ("[ANSWER]\nassert f('==') == [4, 1]\n", "'=='"),
     ],
 )  # fmt: skip
 def test_inputs_are_read_where_they_stand(response, wanted):
@@ -150,6 +151,7 @@ _SENTENCES = (
 
 @settings(deadline=None)
 @given(value=_VALUES, sentence=st.sampled_from(_SENTENCES), before=st.sampled_from(["", "First, `x` is `3`.\n\n"]))
+@example(value=["```", "```"], sentence=_SENTENCES[0], before="")
 def test_any_value_in_code_is_read_whole_or_not_at_all(value, sentence, before):
     stated = stated_value(before + sentence.format(f"`{value!r}`"), OUTPUT)
     assert stated == repr(value) if "`" not in repr(value) else stated in (None, repr(value))
@@ -164,10 +166,10 @@ def asked(side: str, prompt_format: str):
 
 
 def test_the_worked_examples_are_true():
-    for example in PROMPTS["examples"]:
+    for worked in PROMPTS["examples"]:
         space: dict = {}
-        exec(example["program"], space)
-        assert space["f"](*values.parse_arguments(example["input"])) == values.parse(example["output"])
+        exec(worked["program"], space)
+        assert space["f"](*values.parse_arguments(worked["input"])) == values.parse(worked["output"])
 
 
 @pytest.mark.parametrize("side", ["output", "input"])

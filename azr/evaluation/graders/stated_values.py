@@ -19,7 +19,7 @@ _MAX_CHARS, _MAX_LITERAL = 2**13, 2**10
 _MAX_PASSAGE, _MAX_SENTENCE, _MAX_CALLS = 20_000, 2_000, 50
 """Of a passage only the end is searched, and in it no longer sentence; calls that are searched in a line."""
 _ON_ONE_LINE = re.compile(
-    r"```(?:(output|input|python)\b[ \t]*|(?!output\b|input\b|python\b))((?=[^`\n]*[\w'\"\[({])[^`\n]+)```"
+    r"(?<!['\"`])```(?:(output|input|python)\b[ \t]*|(?!output\b|input\b|python\b))((?=[^`\n]*[\w'\"\[({])[^`\n]+)```"
 )
 _WRAPPED = re.compile(r"\\(?:text|texttt|mathtt|mathrm|textbf|mathbf)\s*\{(.*)\}", re.DOTALL)
 _ESCAPED = re.compile(r"\\([{}_#$%&])")
@@ -144,6 +144,8 @@ def value_in(text: str, gold: ProgramValue, *, in_its_place: bool = False) -> st
         return None
     if "\n" in text and "==" in text.partition("\n")[0] and _expression(text) is None:
         text = text.partition("\n")[0]  # a continued assertion, and what the model wrote after it
+    if in_its_place and gold.asked == "input" and isinstance(_expression(text.partition("==")[0]), ast.Call):
+        text = text.partition("==")[0].strip()
     if gold.asked == "input" and (named := _keywords(text, gold)) is not None:
         return named
     assigned = re.fullmatch(r"(\w+)\s*=(?!=)\s*(.+)", text, re.DOTALL)
