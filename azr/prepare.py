@@ -6,7 +6,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ from azr.selfplay.rewards import check_names
 from azr.selfplay.seeds import SeedLine, read_seeds
 from azr.tasks.prompts import THINK
 from azr.tasks.registry import KINDS
-from azr.train.adapter_files import check_four_bit
+from azr.train.adapter_files import check_adapters, check_four_bit
 
 if TYPE_CHECKING:
     from azr.evaluation.periodic import PeriodicEval
@@ -98,7 +97,10 @@ def prepare(
         UserError: something is missing or cannot be used.
         ModelUnreachable: without `fetch`, the hub does not answer; everything else was checked.
     """
-    _check_packages(config)
+    if config.train.lora.four_bit:
+        check_four_bit()
+    if config.train.lora.rank:
+        check_adapters()
     if into_run:
         _check_run_directory(config, resumed=resume is not None, restart=restart)
         trackers.check_ready(config)
@@ -197,17 +199,6 @@ def _prompt_notes(config: Config, codec: PromptCodec) -> list[str]:
             "trained to close it: expect malformed responses, or take model.thinking none"
         )
     return notes
-
-
-def _check_packages(config: Config) -> None:
-    lora = config.train.lora
-    if lora.four_bit:
-        check_four_bit()
-    if lora.rank and find_spec("peft") is None:
-        raise UserError(
-            "train.lora.rank asks for adapters, but the package peft is not installed: run pip install -e '.[lora]' "
-            "in the clone, or set the rank to 0."
-        )
 
 
 def _check_run_directory(config: Config, *, resumed: bool, restart: bool) -> None:

@@ -106,14 +106,18 @@ def test_the_wheel_holds_our_packages_and_what_their_commands_need(wheel: Path) 
     assert {name for name in tracked.stdout.split() if (ROOT / name).is_file()} <= set(names)
 
 
+def assert_executes(outside: Path, here: Path) -> None:
+    request = json.dumps({"id": 1, "program": "def f(x): return 6 / x", "inputs": ["2"]})
+    answer = json.loads(call(outside, here, "azr", "execute", "-", "--backend", "namespace", given=request))
+    assert answer["outputs"][0]["value"] == "3.0"
+
+
 def test_light_commands_work_outside_of_the_clone(outside: Path, tmp_path: Path) -> None:
     where = call(outside, tmp_path, "python", "-c", "import azr; print(azr.__file__)")
     assert str(outside.parent) in where
     assert "azr_coder7b_ppo" in call(outside, tmp_path, "azr", "recipes")
     assert "fits on 1 node(s)" in call(outside, tmp_path, "azr", "plan", "azr_coder7b_ppo")
-    request = json.dumps({"id": 1, "program": "def f(x): return 6 / x", "inputs": ["2"]})
-    answer = json.loads(call(outside, tmp_path, "azr", "execute", "-", "--backend", "namespace", given=request))
-    assert answer["outputs"][0]["value"] == "3.0"
+    assert_executes(outside, tmp_path)
     assert call(outside, tmp_path, "azr", "--version").startswith("azr 0.1.0")
     shown = call(outside, tmp_path, "azr", "run", "azr_14m_mini", "--dry-run")
     config = yaml.safe_load(shown)
@@ -125,9 +129,7 @@ def test_light_commands_work_outside_of_the_clone(outside: Path, tmp_path: Path)
 def test_without_an_extra_it_is_small(light: Path, tmp_path: Path) -> None:
     paths = [path for name in needed_by() for file in metadata.files(name) or () if (path := file.locate()).exists()]
     assert sum(path.stat().st_blocks * 512 for path in paths) < 40e6
-    request = json.dumps({"id": 1, "program": "def f(x): return 6 / x", "inputs": ["2"]})
-    answer = json.loads(call(light, tmp_path, "azr", "execute", "-", "--backend", "namespace", given=request))
-    assert answer["outputs"][0]["value"] == "3.0"
+    assert_executes(light, tmp_path)
 
 
 READING = (

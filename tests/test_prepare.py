@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from azr import prepare as preparing
 from azr.cli.options import Parser
 from azr.config import Config
 from azr.config_tree import override
@@ -246,7 +245,6 @@ def test_packages_that_adapters_need_are_named(sound, package, knobs, monkeypatc
     def missing(name: str) -> object:
         return None if name == package else find_spec(name)
 
-    monkeypatch.setattr(preparing, "find_spec", missing)
     monkeypatch.setattr(adapter_files, "find_spec", missing)
     with pytest.raises(UserError, match=rf"package {package}.* is not installed: run pip install -e '\.\[lora\]'"):
         prepare(override(sound, {"train.lora.rank": 8} | knobs))

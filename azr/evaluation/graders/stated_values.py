@@ -144,8 +144,8 @@ def value_in(text: str, gold: ProgramValue, *, in_its_place: bool = False) -> st
         return None
     if "\n" in text and "==" in text.partition("\n")[0] and _expression(text) is None:
         text = text.partition("\n")[0]  # a continued assertion, and what the model wrote after it
-    if in_its_place and gold.asked == "input" and isinstance(_expression(text.partition("==")[0]), ast.Call):
-        text = text.partition("==")[0].strip()
+    if in_its_place and gold.asked == "input" and isinstance(_expression(stated := text.partition("==")[0]), ast.Call):
+        text = stated.strip()
     if gold.asked == "input" and (named := _keywords(text, gold)) is not None:
         return named
     assigned = re.fullmatch(r"(\w+)\s*=(?!=)\s*(.+)", text, re.DOTALL)
