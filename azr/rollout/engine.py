@@ -140,7 +140,7 @@ class RolloutEngine(TakesSharedCalls):
     async def load_code(self) -> None:
         """Do the part of `start` that needs no GPU: importing vLLM is a third of a warm start."""
         self._set_environment()
-        import_vllm(self._model_path)
+        import_vllm(self._model_path, self._dtype, self._rollout)
 
     def _set_environment(self) -> None:
         if ray.is_initialized():

@@ -1,15 +1,21 @@
-"""`rollout.engine_options` against the argument names of the installed vLLM."""
+"""`rollout.engine_options` against the argument names of the installed vLLM, and what an engine computes with."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
+import torch
 from vllm import AsyncEngineArgs, EngineArgs
 
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
 from azr.prepare import check
+from azr.own_data import own_data
 from azr.rollout.engine_options import TAKEN, argument_names, engine_options
+from azr.rollout.vllm_adapter import compute_threads
 
 
 def test_names_read_from_the_source_are_those_of_vllm() -> None:
@@ -48,3 +54,15 @@ def test_what_cannot_be_passed_on_is_refused_before_a_start(entries: list[str], 
     config = override(Config(), {"rollout.engine_options": entries})
     with pytest.raises(UserError, match=sentence):
         check(config)
+
+
+def test_an_engine_takes_all_cores_where_they_make_it_faster(tiny_model_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8))
+    worked = own_data("azr_14m_worked")
+    assert compute_threads(worked, "float32", 1) == 8
+    assert compute_threads(worked, "float32", 3) == 2
+    assert compute_threads(worked, "float32", 16) == 1
+    assert compute_threads(worked, "bfloat16", 1) == compute_threads(str(tiny_model_path), "float32", 1) == 1
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert compute_threads(worked, "float32", 1) == 1
