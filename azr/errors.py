@@ -30,12 +30,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str], least: float = 0.6) -> str | None:
-    """Return the known name most similar to a word, preferably one that begins with it.
+    """Return the known name most similar to a word, preferably one that begins with it, or that it begins with.
 
     None if no similarity, from 0 to 1, reaches ``least``.
     """
     names = list(known)
-    whole = [name for name in names if word and name.startswith(word)]
+    whole = [name for name in names if name and word and (name.startswith(word) or word.startswith(name))]
     return next(iter(difflib.get_close_matches(word, whole or names, n=1, cutoff=least)), None)
 
 

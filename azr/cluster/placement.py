@@ -222,7 +222,7 @@ async def start_ray(cluster: ClusterConfig, places: int = 1, timeout_s: float = 
     except Exception as error:  # Ray raises this class when a daemon is not up in time
         raise UserError(
             f"Ray does not start ({str(error).strip().splitlines()[0]}): read its logs in "
-            "/tmp/ray/session_latest/logs, and start the run again when the machine is less busy."
+            "/tmp/ray/session_latest/logs, mend what they name, or start the run again when the machine is less busy."
         ) from error
 
 

@@ -218,6 +218,7 @@ SENTENCES = [
     ("plan azr_7b_ppo --model.path {here}/llama", "lacks 'num_attention_heads'"),
     ("export {bare} {out}", "checkpoints holds no policy yet"),
     ("run azr_14m_mini --eval.suites exam nosuch --dry-run", "There is no suite 'nosuch'. azr eval --list names all."),
+    ("run azr_14m_mini --eval.suites cruxeval-i:cot --dry-run", "'cruxeval-i:cot'; did you mean cruxeval-i?"),
 ]
 
 
