@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from azr.cli.options import Parser, above, whole
-from azr.hardware import Device
+from azr.hardware import Device, compute_type
 from azr.runs.model_folder import check_tokenizer_files, model_folder
 
 
@@ -19,7 +19,9 @@ def main(argv: Sequence[str]) -> int:
     folder = model_folder(options.path, fetch=True, named="PATH")
     assert folder is not None, "it is there, or was fetched"
     check_tokenizer_files(options.path, folder, named="PATH")
+    from transformers.utils.logging import disable_progress_bar  # only now: it takes seconds to load
 
+    disable_progress_bar()
     agree = options.only == "forms" or _logprobs_agree(options, str(folder))
     teaches = options.only == "logprobs" or _form_teaches(options, str(folder))
     return 0 if agree and teaches else 1
@@ -37,6 +39,7 @@ def _logprobs_agree(options: Namespace, folder: str) -> bool:
     print(f"Gradients of {trained} parameters, trainer against eager: {len(faults) or 'none'} otherwise.")
     for fault in faults:
         print(f"  {fault}")
+    print("Log-probabilities of all three, before and after a push: some minutes on a CPU.", flush=True)
     found = asyncio.run(check_model(folder, dtype=options.dtype, device=device, tokens=options.tokens))
     print(f"Differences of log-probabilities in nats, {options.path} in {options.dtype}:")
     print(found.table())
@@ -55,8 +58,10 @@ def _logprobs_agree(options: Namespace, folder: str) -> bool:
 def _form_teaches(options: Namespace, folder: str) -> bool:
     from azr.evaluation.form_check import MAX_TOKENS, SAMPLES, check_forms
 
-    found = asyncio.run(check_forms(folder, dtype="bfloat16"))
-    print(f"Shares of {SAMPLES} responses of at most {MAX_TOKENS} tokens, {options.path} in bfloat16:")
+    dtype = compute_type("auto")
+    print("Proposals and answers in every form: some minutes on a CPU.", flush=True)
+    found = asyncio.run(check_forms(folder, dtype=dtype))
+    print(f"Shares of {SAMPLES} responses of at most {MAX_TOKENS} tokens, {options.path} in {dtype}:")
     print(found.table())
     print(f"A proposal in {found.best[0]}:\n{textwrap.indent(found.example(), '    ')}")
     print(found.advice())

@@ -17,6 +17,7 @@ from azr.hardware import ComputeType
 from azr.prompts.codec import PromptCodec, load_tokenizer
 from azr.records import COPIED, ROLES, VALID, Completion, Judgement, Role, Sample, Stops, Task
 from azr.rollout.engine import RolloutEngine
+from azr.rollout.quiet_start import quiet_start
 from azr.runs.model_folder import context_length
 from azr.selfplay.proposer import validate
 from azr.tasks.base import RejectReason, Run, Verdict
@@ -140,7 +141,8 @@ async def check_forms(path: str, *, dtype: ComputeType) -> FormCheck:
     stops = Stops(tuple(dict.fromkeys(text for codec in codecs.values() for text in codec.stops.strings)))
     rollout = next(iter(configs.values())).rollout
     engine = RolloutEngine(path, rollout, stops=stops, generate_timeout_s=TIMEOUT_S, dtype=dtype)
-    await engine.start()
+    with quiet_start(path):
+        await engine.start()
     try:
         async with SandboxPool(ExecutorConfig(workers=2)) as pool:
             asking = (_ask(form, configs[form], codec, engine.generate, pool.execute) for form, codec in codecs.items())

@@ -26,6 +26,7 @@ from azr.errors import UserError
 from azr.hardware import ComputeType, Device
 from azr.records import Completion
 from azr.rollout.engine import RolloutEngine
+from azr.rollout.quiet_start import quiet_start
 
 BOUNDS: dict[ComputeType, float] = {"float32": 1e-4, "bfloat16": 0.9}
 """Largest difference of one token's log-probability, in nats, that passes by default: twice the largest that was
@@ -133,10 +134,8 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
     engine = RolloutEngine(path, rollout, generate_timeout_s=TIMEOUT_S, dtype=dtype)
     outbox = HostOutbox().open(max(WEIGHT_BUCKET_BYTES, *(weight.nbytes for _, weight in policy.named_weights())))
     try:
-        try:
+        with quiet_start(path):
             await engine.start()
-        except (ValueError, RuntimeError, NotImplementedError) as error:
-            raise UserError(f"vLLM does not start with this model ({_first_line(error)}).") from error
         rows = [await _row("as loaded", engine, eager, policy, device, prompts, fixed)]
         _perturb(policy, eager)
         moved = Gap.of(texts_R, _eager_logprobs(eager, device, fixed)).mean

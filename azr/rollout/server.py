@@ -53,7 +53,7 @@ class Server:
     """Most tokens of prompt and response, if known."""
 
     def environment(self) -> dict[str, str]:
-        environment = {**os.environ, **vllm_environment(str(self.folder), self.dtype)}
+        environment = os.environ | vllm_environment(str(self.folder), self.dtype)
         environment[VARIABLE] = stops_to_text(self.stops)
         keep_kernels(environment)
         return environment

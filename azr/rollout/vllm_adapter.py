@@ -184,11 +184,9 @@ def compute_threads(model_path: str, dtype: ComputeType, processes: int) -> int:
     """Threads that each of a node's engine processes computes with: 1 on a GPU, or where more would gain nothing."""
     import torch  # only now: the other uses of this module are light
 
-    if torch.cuda.is_available():
-        return 1
     config = AutoConfig.from_pretrained(model_path).get_text_config()
-    elements = getattr(config, "hidden_size", 0) * getattr(config, "intermediate_size", 0)
-    return max(1, len(os.sched_getaffinity(0)) // processes) if elements >= LEAST_FOR_THREADS[dtype] else 1
+    is_large = config.hidden_size * getattr(config, "intermediate_size", 0) >= LEAST_FOR_THREADS[dtype]
+    return max(1, len(os.sched_getaffinity(0)) // processes) if is_large and not torch.cuda.is_available() else 1
 
 
 def vllm_environment(model_path: str, dtype: ComputeType, processes: int = 1) -> dict[str, str]:

@@ -12,8 +12,8 @@ from vllm import AsyncEngineArgs, EngineArgs
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
-from azr.prepare import check
 from azr.own_data import own_data
+from azr.prepare import check
 from azr.rollout.engine_options import TAKEN, argument_names, engine_options
 from azr.rollout.vllm_adapter import compute_threads
 
