@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LEAST_FOR_THREADS: dict[ComputeType, int] = {"float32": 2**18, "bfloat16": 2**21}
 """Elements of an MLP's matrix from which threads of a CPU gain more than they wait for each other. With the 14M
-model (0.44 million) two threads are 1.6 times as fast as one in float32; in bfloat16, on a CPU with AMX, slower."""
+model (0.44 million) two threads are 1.6 times as fast as one in float32; where the CPU multiplies bfloat16, slower."""
 POLL_S = 1.0
 """Seconds between two checks of the core process during a call."""
 GIB = 2**30
