@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
+
+from rich.console import Console
+from rich.progress import Progress
 
 from azr.answering import Generate, Problem, answer, task_problem
 from azr.concurrency import gather, stable_seed
@@ -37,6 +41,8 @@ MAX_TOKENS = 160
 """Longest response. The answers of the tasks have a few dozen tokens."""
 SAMPLES = 6
 """Responses of each form, kind, role and temperature."""
+RESPONSES = 2 * len(SelfPlayConfig().kinds) * len(TEMPERATURES) * SAMPLES
+"""Responses of each form."""
 REFERENCES = 4
 """Past tasks in a proposal prompt."""
 INDUCTION_INPUTS = 4
@@ -145,8 +151,10 @@ async def check_forms(path: str, *, dtype: ComputeType) -> FormCheck:
         await engine.start()
     try:
         async with SandboxPool(ExecutorConfig(workers=2)) as pool:
-            asking = (_ask(form, configs[form], codec, engine.generate, pool.execute) for form, codec in codecs.items())
-            cells = [cell for of_form in await gather(*asking) for cell in of_form]
+            with Progress(console=(console := Console(stderr=True)), disable=not console.is_terminal) as bar:
+                step = partial(bar.advance, bar.add_task("responses", total=len(codecs) * RESPONSES))
+                asking = (_ask(f, configs[f], codecs[f], engine.generate, pool.execute, step) for f in codecs)
+                cells = [cell for of_form in await gather(*asking) for cell in of_form]
     finally:
         await engine.shutdown()
     return FormCheck(tuple(cells), left_out, next(iter(codecs.values())).response_text)
@@ -174,7 +182,9 @@ def _codecs(path: str) -> tuple[dict[str, Config], dict[str, PromptCodec], dict[
     return configs, codecs, left_out
 
 
-async def _ask(form: str, config: Config, codec: PromptCodec, generate: Generate, execute: Run) -> list[Cell]:
+async def _ask(
+    form: str, config: Config, codec: PromptCodec, generate: Generate, execute: Run, step: Callable[[float], None]
+) -> list[Cell]:
     tasks = {kind: _held_out(kind, config.selfplay.induction_inputs) for kind in config.selfplay.kinds}
     problems: dict[tuple[Role, str], list[Problem]] = {
         ("proposer", kind): [_proposal(kind, tasks, number, config, codec, execute) for number in range(SAMPLES)]
@@ -187,7 +197,9 @@ async def _ask(form: str, config: Config, codec: PromptCodec, generate: Generate
             answer(each, 1, generate=generate, max_tokens=MAX_TOKENS, seed=seed + number, temperature=temperature)
             for number, each in enumerate(problems[role, kind])
         ]
-        return Cell(form, role, kind, temperature, [sample for samples in await gather(*asked) for sample in samples])
+        samples = [sample for samples in await gather(*asked) for sample in samples]
+        step(len(samples))
+        return Cell(form, role, kind, temperature, samples)
 
     return await gather(*(cell(role, kind, t) for role, kind in problems for t in TEMPERATURES))
 
