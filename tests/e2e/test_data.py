@@ -87,6 +87,7 @@ def teach_the_form(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.timeout(900)
 def test_rewards_teach_what_happens_and_traces_what_does_not(tmp_path: Path) -> None:
     """LUFFY's recipe with its RL and SFT loss: rewards alone suffice where a right answer happens now and then; where
     none ever does, rows with traces learn, and rows without do not."""
