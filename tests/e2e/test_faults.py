@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.runs import Strike, assert_same_rollouts, assert_same_states, content, run_struck, succeed
 
 # A start takes half a minute, and there are four of them.
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(1800)
 STEPS = 3
 OPTIONS = [
     *("--run.deterministic", "--run.steps", str(STEPS), "--eval.every", "0", "--checkpoint.every", "1"),
