@@ -39,8 +39,8 @@ chown 1000:1000 "$AZR_RUNS" "$HF_CACHE" "$AZR_CACHE"
 export DOCKER_GID=$(stat -c %g /var/run/docker.sock)
 run=(docker run --rm --network host --ipc host --group-add "$DOCKER_GID" -v "$AZR_RUNS:/azr/orz_ckpt" -v /var/run/docker.sock:/var/run/docker.sock azr)
 "${run[@]}" azr doctor
-"${run[@]}" python -m playground.azr_14m_mini --executor.backend docker --run.steps 2 --eval.limit 48 \
-    --run.name alone
+"${run[@]}" python -m playground.azr_14m_mini --executor.backend docker --run.steps 2 \
+    --eval.limit 48 --run.name alone
 test "$(grep -c seconds/step "$AZR_RUNS/alone/metrics.jsonl")" = 2
 
 # The file as it is, but for GPUs and for limits that only a machine's own engine may raise. On one machine the two nodes
@@ -61,7 +61,7 @@ within cluster exec -T head ray status
 HEAD_ADDRESS=127.0.0.1 cluster up -d worker >"$work/up" 2>&1 || { cat "$work/up" >&2; exit 1; }
 nodes() { cluster exec -T head ray status | tee /dev/stderr | grep -c '^ 1 node_' | grep -qx 2; }
 within nodes
-cluster exec -T head python -m playground.azr_14m_mini --cluster.address auto --executor.backend docker --run.steps 2 --eval.limit 48 \
-    --run.name joined
+cluster exec -T head python -m playground.azr_14m_mini --cluster.address auto --executor.backend docker --run.steps 2 \
+    --eval.limit 48 --run.name joined
 test "$(grep -c seconds/step "$AZR_RUNS/joined/metrics.jsonl")" = 2
 step done

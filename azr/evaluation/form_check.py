@@ -41,7 +41,7 @@ MAX_TOKENS = 160
 """Longest response. The answers of the tasks have a few dozen tokens."""
 SAMPLES = 6
 """Responses of each form, kind, role and temperature."""
-RESPONSES = 2 * len(SelfPlayConfig().kinds) * len(TEMPERATURES) * SAMPLES
+RESPONSES = len(ROLES) * len(SelfPlayConfig().kinds) * len(TEMPERATURES) * SAMPLES
 """Responses of each form."""
 REFERENCES = 4
 """Past tasks in a proposal prompt."""

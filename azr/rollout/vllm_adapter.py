@@ -182,7 +182,7 @@ def import_vllm(model_path: str, dtype: ComputeType, rollout: RolloutConfig) -> 
 
 def compute_threads(model_path: str, dtype: ComputeType, processes: int) -> int:
     """Threads that each of a node's engine processes computes with: 1 on a GPU, or where more would gain nothing."""
-    import torch  # only now: the other uses of this module are light
+    import torch  # only now: it takes seconds to load
 
     config = AutoConfig.from_pretrained(model_path).get_text_config()
     is_large = config.hidden_size * getattr(config, "intermediate_size", 0) >= LEAST_FOR_THREADS[dtype]

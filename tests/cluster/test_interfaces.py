@@ -56,7 +56,8 @@ def rank_of_two(rank: int, folder: Path) -> None:
         time.sleep(0.05)
     host, port = file.read_text().split()
     worker.init_process_group((host, int(port)))
-    print(f"rank {rank} met its peer{worker.computes_with()}")
+    # In one write: both ranks share the output, and `print` may write the end of the line apart.
+    sys.stdout.write(f"rank {rank} met its peer{worker.computes_with()}\n")
 
 
 @pytest.mark.skipif(shutil.which("ip") is None or shutil.which("nsenter") is None, reason="needs iproute2, util-linux")
@@ -73,7 +74,7 @@ def test_ranks_of_two_machines_whose_names_mean_127_0_1_1_find_each_other(tmp_pa
     )  # fmt: skip
     assert (
         said.returncode == 0
-        and len(re.findall(r"rank [01] met its peer; 2 nodes exchange \d+\.\d\d GB/s", said.stdout)) == 2
+        and len(re.findall(r"rank [01] met its peer; 2 nodes exchange \d+\.\d\d GB/s\n", said.stdout)) == 2
     ), said.stdout[-3000:]
 
 

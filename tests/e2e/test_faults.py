@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.runs import Strike, assert_same_rollouts, assert_same_states, content, run_struck, succeed
 
-# A start takes half a minute, and there are four of them.
+# Starts take half a minute each, and two minutes on a loaded machine without AVX-512.
 pytestmark = pytest.mark.timeout(1800)
 STEPS = 3
 OPTIONS = [
