@@ -32,12 +32,13 @@ lint: install
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-# Files of tests go to two processes, in order: the long ones stand in the middle.
+# Tests that take Ray go to one of two processes, with one cluster for all of them; the others go to the second, file by file.
 test: lint
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
+# What the short form leaves out, in parts that are not run again on the same commit; ARGS="--part 3" takes one of them.
 test-long: lint
-	@$(BIN)/pytest -m 'long or not long' $(ARGS)
+	@$(BIN)/python -m tests.long_form $(ARGS)
 
 # The site has an environment of its own, so that it shares no version with a run.
 docs: .cache/docs/.installed

@@ -1,29 +1,102 @@
-"""What the tests share: a tiny random model on disk, one Ray cluster per session, and a disk that is soon full."""
+"""What the tests share: a folder to be in, a tiny random model on disk, one Ray cluster, a disk that is soon full."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import ray
-from transformers import PreTrainedTokenizerFast
 
-from azr.tasks.prompts import CompactFormat
-from tests import chat_tokenizers
-from tests.tiny_models import save_tiny
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 KINDS = ("deduction", "abduction", "induction", "error")
+ROOT = Path(__file__).resolve().parents[1]
+CACHES = {
+    ".cache",
+    ".hypothesis",
+    ".import_linter_cache",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".venv",
+    ".git",
+}
+RUNS = "orz_ckpt"
 
+# Two processes with two threads each on two cores wait for each other: tests of small models take 20 times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts what runs in its background deaf to Ctrl-C, and the programs that tests interrupt would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests that take the shared Ray cluster to one process of xdist, first, and other files whole to either."""
+    for item in items:
+        with_ray = "ray_cluster" in getattr(item, "fixturenames", ()) or item.get_closest_marker("ray") is not None
+        item.add_marker(pytest.mark.xdist_group("ray" if with_ray else item.path.as_posix()))
+    items.sort(key=lambda item: next(item.iter_markers("xdist_group")).args != ("ray",))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The current folder of all tests: links to the clone's files beside an empty folder of runs.
+
+    To touch the clone's runs, or to write anything into the clone, is an error, here and in processes that tests start.
+    """
+    folder = tmp_path_factory.mktemp("clone")
+    for path in ROOT.iterdir():
+        if path.name not in {*CACHES, RUNS, "build", "__pycache__"}:
+            (folder / path.name).symlink_to(path)
+    (folder / RUNS).mkdir()
+    before, there = _listing(), Path.cwd()
+    sys.addaudithook(_refuse_the_clone)  # which nothing can take away again
+    os.chdir(folder)
+    _refused.append(f"{ROOT}{os.sep}")
+    yield folder
+    _refused.clear()
+    os.chdir(there)
+    assert _listing() == before, "a test, or a process that it started, wrote into the clone"
+
+
+_refused: list[str] = []
+"""Beginnings of paths that `_refuse_the_clone` looks at, while tests run."""
+
+
+def _refuse_the_clone(event: str, arguments: tuple[Any, ...]) -> None:
+    """Refuse what would read the clone's runs or write into the clone: a hook of `sys.addaudithook`."""
+    if event not in ("open", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.rename") or not isinstance(
+        arguments[0], str
+    ):
+        return
+    path = os.path.abspath(arguments[0])
+    if not any(map(path.startswith, _refused)):
+        return
+    top = Path(path).relative_to(ROOT).parts[0]
+    flags = arguments[2] if event == "open" else 0
+    writes = event in ("os.mkdir", "os.remove", "os.rename") or bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+    if top == RUNS or (writes and top not in CACHES and "__pycache__" not in path):
+        raise PermissionError(f"a test may not touch {path}: give it a folder of its own")
+
+
+def _listing() -> list[list[str]]:
+    """Return the names of what lies in the clone and among its runs, caches left out."""
+    return [sorted({*os.listdir(folder)} - CACHES) for folder in (ROOT, ROOT / RUNS)]
+
+
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """Every byte is a token, and every tag of the compact style is one: no text is out of vocabulary."""
+    from transformers import PreTrainedTokenizerFast
+
+    from azr.tasks.prompts import CompactFormat
+    from tests import chat_tokenizers
+
     tokenizer = chat_tokenizers.of_bytes(CompactFormat.special_tokens(KINDS))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>")
 
@@ -31,6 +104,8 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 @pytest.fixture(scope="session")
 def tiny_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a random Qwen2 model (float32, tied embeddings, 4 heads of 32) and its tokenizer."""
+    from tests.tiny_models import save_tiny
+
     folder = tmp_path_factory.mktemp("tiny_model")
     return save_tiny(folder, "qwen2", byte_tokenizer(), intermediate_size=128)
 
@@ -38,6 +113,8 @@ def tiny_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """A Ray cluster with eight CPU slots (logical: the tests never use that many at once)."""
+    import ray
+
     ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, configure_logging=False)
     yield
     ray.shutdown()

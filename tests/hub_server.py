@@ -115,4 +115,4 @@ def azr(hub: Hub, home: Path, *command: object, token: str = "secret") -> subpro
     environment = os.environ | {"HF_ENDPOINT": hub.address, "HF_HOME": str(home), "XDG_CACHE_HOME": str(home)}
     environment |= {"HF_TOKEN": token, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
     command = (sys.executable, "-m", "azr", *map(str, command))
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

@@ -109,6 +109,7 @@ def test_one_sample_at_a_time_and_dummy_batches(whole: Result) -> None:
     same(accumulate([[], *([i] for i in range(COUNT)), []]), whole)
 
 
+@pytest.mark.long
 def test_two_ranks_in_two_processes(whole: Result, tmp_path: Path) -> None:
     plan = plan_micro_batches(LENGTHS, 2, 40)
     assert len(plan[0]) > 1

@@ -189,7 +189,7 @@ def dry_run_at(endpoint: str, cache: Path) -> subprocess.CompletedProcess[str]:
     argv = ["--dry-run", "--model.path", "someone/some-model", "--run.root", str(cache / "runs")]
     return subprocess.run(
         [sys.executable, "-m", "playground.azr_14m_mini", *argv],
-        capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=120,
+        capture_output=True, text=True, env=environment, check=False, timeout=120,
     )  # fmt: skip
 
 

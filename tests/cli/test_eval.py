@@ -29,7 +29,7 @@ TIMEOUT_S = 400
 
 def azr_eval(*argv: object, check: bool = True) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "azr", "eval", *map(str, argv)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -86,7 +86,7 @@ def test_a_second_evaluation_agrees_exactly_and_one_with_another_batch_within_th
 @pytest.mark.long
 def test_ctrl_c_keeps_what_was_answered(tmp_path: Path):
     command = [sys.executable, "-m", "azr", "eval", str(BASE), "--samples", "8", "--out", str(tmp_path / "out")]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while not (tmp_path / "out" / "answers.jsonl.gz").exists() or (tmp_path / "out").stat().st_size == 0:
         time.sleep(0.5)
     time.sleep(8)

@@ -32,7 +32,7 @@ def request(name: object, program: str, *inputs: str) -> str:
 
 def run(text: str, *options: str) -> list[dict]:
     """The answers to lines on standard input."""
-    done = subprocess.run([*AZR, "-", *CALM, *options], input=text, capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([*AZR, "-", *CALM, *options], input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -78,7 +78,7 @@ def test_options_reach_the_sandbox():
 def test_a_file_is_read_too(tmp_path):
     path = tmp_path / "requests.jsonl"
     path.write_text(request(1, "def f(): return 1", "") + "\n")
-    done = subprocess.run([*AZR, str(path), *CALM], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([*AZR, str(path), *CALM], capture_output=True, text=True)
     assert done.returncode == 0
     assert json.loads(done.stdout)["outputs"][0]["value"] == "1"
     assert done.stderr.startswith("programs run behind namespace") and done.stderr.count("\n") == 1
@@ -89,7 +89,7 @@ def test_the_example_of_the_docs_gives_the_printed_result():
     (command,) = re.findall(r"^echo .*azr execute -$", text, re.MULTILINE)
     (printed,) = re.findall(r"```json\n(.*)\n```", text)
     command = command.replace(".venv/bin/azr", f"{sys.executable} -m azr")
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     answer, promised = json.loads(done.stdout), json.loads(printed)
     for output in answer["outputs"] + promised["outputs"]:
@@ -99,7 +99,7 @@ def test_the_example_of_the_docs_gives_the_printed_result():
 
 def start(*options: str) -> subprocess.Popen[bytes]:
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen([*AZR, "-", *CALM, *options], cwd=ROOT, bufsize=0, **pipes)
+    return subprocess.Popen([*AZR, "-", *CALM, *options], bufsize=0, **pipes)
 
 
 def gone(processes: set[int]) -> bool:
@@ -147,9 +147,7 @@ def test_a_closed_pipe_ends_it_quietly():
 
 def test_a_full_disk_is_one_sentence():
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [*AZR, "-", *CALM], input=b"x\n", stdout=full, stderr=subprocess.PIPE, cwd=ROOT, check=False
-        )
+        done = subprocess.run([*AZR, "-", *CALM], input=b"x\n", stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
     said = done.stderr.splitlines()[-1]
     assert said.startswith(b"error: reading or writing failed:") and b"No space left" in said

@@ -10,7 +10,6 @@ import pytest
 import ray
 import torch
 from huggingface_hub import ModelCard, save_torch_state_dict
-from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -342,6 +341,7 @@ async def test_trainer_transformers_and_vllm_agree(trained: WorkerGroup, tmp_pat
     assert (untrained - plain).abs().max() > 1e-2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trained", [4], indirect=True)
 async def test_adapters_go_alone_or_into_their_own_base(trained, tmp_path, tiny_model_path, capsys):
     """Merged weights are to the bit what engines are sent; a base with one other weight is refused."""
@@ -349,6 +349,8 @@ async def test_adapters_go_alone_or_into_their_own_base(trained, tmp_path, tiny_
     await trained.call("save_hf", str(policy(run.path, 1)), timeout_s=STEP_S)
     assert export(run.path, tmp_path / "alone", "--adapter") == 0
     model = AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32)
+    from peft import PeftModel
+
     adapted = PeftModel.from_pretrained(model, tmp_path / "alone").eval()
     assert not (tmp_path / "alone" / "config.json").exists()
     assert export(run.path, tmp_path / "both", "--adapter", "--base", tiny_model_path) == 2

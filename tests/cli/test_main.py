@@ -40,12 +40,12 @@ assert dispatch([{command!r}, "/nope"]) == 2
 loaded = set({HEAVY!r}) & sys.modules.keys()
 assert not loaded, loaded
 """
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback():
     process = subprocess.Popen(
-        [sys.executable, "-m", "azr", "eval", "--list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        [sys.executable, "-m", "azr", "eval", "--list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     process.stdout.close()
     assert process.stderr.read() == b"" and process.wait() == 141
@@ -62,6 +62,6 @@ def test_light_commands_load_nothing_heavy(words):
 def assert_light(argv, *others):
     script = f"import sys\nfrom azr.cli.main import dispatch\nassert dispatch({argv}) in (0, 1)\n"
     script += f"print([name for name in {(*HEAVY, *others)} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"

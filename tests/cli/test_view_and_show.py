@@ -12,7 +12,7 @@ import pytest
 
 from azr.cli.main import dispatch
 from azr.records import Judgement
-from tests.cli.test_main import HEAVY, ROOT, assert_light
+from tests.cli.test_main import HEAVY, assert_light
 from tests.explorer.conftest import serving
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
 from tests.explorer.test_server import Page
@@ -66,7 +66,7 @@ def test_nothing_heavy_is_loaded(run):
         "import sys, azr.cli.view, azr.explorer.server, azr.explorer.single_file, uvicorn\n"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
 
 

@@ -47,6 +47,7 @@ def answer_to(added: int) -> ExecutionRequest:
     return ExecutionRequest(program=f"def f(x): return x + {added}", inputs=("1", "2"))
 
 
+@pytest.mark.long
 async def test_a_killed_pool_costs_no_answer(executor: RemoteExecutor) -> None:
     assert (await executor.execute(answer_to(0))).ok
     assert (await executor.stats_delta())["inputs"] == 2
@@ -68,6 +69,7 @@ async def test_a_killed_pool_costs_no_answer(executor: RemoteExecutor) -> None:
     assert 0 < counts["inputs"] <= 2 * REQUESTS and min(counts.values()) >= 0
 
 
+@pytest.mark.long
 async def test_a_request_that_loses_every_pool_is_lost_and_the_next_is_not(executor: RemoteExecutor) -> None:
     before = executor.restarts
     endless = ExecutionRequest(program="def f():\n while True: pass", inputs=("", ""))

@@ -19,6 +19,8 @@ from azr.hardware import network_environment
 from azr.rollout.engine import RolloutEngine
 from azr.train.policy import PolicyWorker
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 CONFIG = Config(
     cluster=ClusterConfig(address="auto"),
@@ -69,7 +71,7 @@ def test_ranks_of_two_machines_whose_names_mean_127_0_1_1_find_each_other(tmp_pa
     variables = {"FOLDER": str(tmp_path), "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     said = subprocess.run(
         [*entered, "bash", "-c", NODES],
-        env=os.environ | variables, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+        env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
         check=False,
     )  # fmt: skip
     assert (
@@ -109,7 +111,7 @@ def gpus_of_three() -> None:
 def test_ranks_and_engines_take_their_own_gpu_where_ray_sets_no_variable() -> None:
     environment = os.environ | {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
     command = [sys.executable, "-m", "tests.cluster.test_interfaces"]
-    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     found = said.stdout.split()
     assert said.returncode == 0, said.stderr[-3000:]
     assert len(set(found)) == 3 and {*found} <= {str(index) for index in range(8)}

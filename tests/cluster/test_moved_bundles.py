@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 PROGRAM = """
 import asyncio, json, sys
 import ray
@@ -65,7 +67,6 @@ finally:
             [1, 1],
             0,
             "Ray has moved the 2 GPUs of a rollout engine to different nodes: resume the run once ",
-            marks=pytest.mark.long,
         ),
     ],
 )

@@ -20,6 +20,8 @@ import ray
 from azr.cluster.placement import start_ray
 from azr.config import ClusterConfig
 
+pytestmark = pytest.mark.long
+
 JOIN = """
 import asyncio, sys
 from azr.cluster.placement import start_ray
@@ -64,7 +66,6 @@ def test_what_answers_but_is_no_cluster_is_one_sentence_in_time() -> None:
     assert "(it was given 5 s, timeout.start_s)" in said and "gcs" not in said, said
 
 
-@pytest.mark.long
 def test_a_cluster_that_asks_for_another_token_is_one_sentence() -> None:
     def token(letter: str) -> dict[str, str]:
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": 32 * letter}

@@ -12,6 +12,8 @@ import pytest
 from azr.config import Config
 from tests.recipes import recipes
 
+pytestmark = pytest.mark.long
+
 INHABITED = {1: "azr_coder14b_ppo", 2: "azr_coder7b_ppo"}
 """By the number of nodes, the recipe whose every role gets an actor in its bundle; of the others the bundles are
 enough."""
@@ -66,7 +68,6 @@ finally:
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 4), (4, 8)])
 def test_every_recipe_finds_its_place(nodes: int, gpus: int) -> None:
     """Each on the smallest of these clusters that has its GPUs; those of up to eight also on two nodes."""

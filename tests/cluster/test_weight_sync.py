@@ -73,7 +73,9 @@ async def parts(request: pytest.FixtureRequest, ray_cluster: None) -> AsyncItera
         ray.kill(engine.actor)
 
 
-@pytest.mark.parametrize("parts", ["host", "ipc", "nccl"], indirect=True)
+@pytest.mark.parametrize(
+    "parts", ["host", *(pytest.param(name, marks=pytest.mark.long) for name in ("ipc", "nccl"))], indirect=True
+)
 async def test_every_engine_serves_what_was_pushed_and_so_does_one_that_replaces_it(parts: Parts) -> None:
     for version in (1, 2):
         parts.policy.value = float(version)
@@ -97,7 +99,9 @@ async def test_an_engine_replaced_while_the_policy_moves_waits_for_the_next_push
     assert [await parts.served(engine) for engine in parts.engines] == [(6, 6.0)] * 2
 
 
-@pytest.mark.parametrize("parts", ["host", "ipc", "nccl"], indirect=True)
+@pytest.mark.parametrize(
+    "parts", ["host", *(pytest.param(name, marks=pytest.mark.long) for name in ("ipc", "nccl"))], indirect=True
+)
 async def test_an_engine_that_dies_over_its_weights_is_replaced_and_sent_them_again(parts: Parts) -> None:
     parts.policy.value = 3.0
     await parts.engines[1].call("misbehave", "die", timeout_s=LIMIT_S, to="misbehave")

@@ -144,5 +144,5 @@ assert not section.ok and "no Ray cluster answers at '127.0.0.1:1'" in section.f
 
 def test_a_real_cluster_is_described_as_it_is():
     """In a process of its own, because this one may have joined another cluster."""
-    done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

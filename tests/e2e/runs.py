@@ -23,7 +23,6 @@ def run(*command: object, said: str = "") -> subprocess.CompletedProcess[str]:
     """Run a module with its options to the end. ``said``: on its standard input."""
     return subprocess.run(
         [sys.executable, "-m", *map(str, command)],
-        cwd=ROOT,
         env=os.environ | {"HF_HUB_OFFLINE": "1"},
         input=said,
         capture_output=True,
@@ -44,7 +43,6 @@ def run_struck(*command: object, when: Mapping[str, Strike]) -> tuple[int, str]:
     strikes = dict(when)
     process = subprocess.Popen(
         [sys.executable, "-m", *map(str, command)],
-        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -17,6 +17,8 @@ from azr.cli.main import dispatch
 from azr.own_data import own_data
 from tests.e2e.runs import LIMIT_S, ROOT, metrics
 
+pytestmark = pytest.mark.long
+
 BROKEN = """
 from examples.expressions import Expressions
 class Broken(Expressions):
@@ -114,7 +116,6 @@ def test_another_rank_cannot_take_over(run: Path) -> None:
     assert done.returncode == 2 and "train.lora.rank was 8 when the run was saved" in done.stderr
 
 
-@pytest.mark.long
 def test_it_goes_on_at_another_rate(run: Path) -> None:
     done = play(run.parent, "--resume", "--run.steps", "3", "--train.policy-lr", "1e-4")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -23,6 +23,8 @@ from tests.conftest import byte_tokenizer
 from tests.e2e.runs import assert_same_rollouts, assert_same_states, content, metrics, rollouts, run_struck, succeed
 from tests.tiny_models import tiny_of
 
+pytestmark = pytest.mark.long
+
 BASE = "data/azr_14m_base"
 STEPS = 4
 # 20 rows, 6 a step: the first epoch ends amid step 4, which the second process plays.
@@ -111,7 +113,6 @@ def test_rewards_teach_what_happens_and_traces_what_does_not(tmp_path: Path) -> 
     assert max(right["untraced"]) < 0.02, right
 
 
-@pytest.mark.long
 def test_fine_tuning_on_traces_learns_their_form_within_sixteen_steps(tmp_path: Path) -> None:
     write_questions(tmp_path / "rows.jsonl", "larger", 16 * 64)
     succeed(*recipe_on(tmp_path, "sft", "sft", BASE, *SFT, "--run.steps", "16"))
@@ -121,7 +122,6 @@ def test_fine_tuning_on_traces_learns_their_form_within_sixteen_steps(tmp_path: 
     assert all(line["data/traces"] == 64 and not line["policy/sampled_tokens"] for line in lines)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_run_killed_amid_an_epoch_goes_on_bit_for_bit_with_prefixes_on_a_real_engine(tmp_path: Path) -> None:
     write_questions(tmp_path / "rows.jsonl", "larger", 20)

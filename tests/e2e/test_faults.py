@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.runs import Strike, assert_same_rollouts, assert_same_states, content, run_struck, succeed
 
 # Starts take half a minute each, and two minutes on a loaded machine without AVX-512.
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 STEPS = 3
 OPTIONS = [
     *("--run.deterministic", "--run.steps", str(STEPS), "--eval.every", "0", "--checkpoint.every", "1"),
@@ -119,7 +119,6 @@ def test_the_last_checkpoints_stay_and_nothing_half_written(suffered: Path) -> N
     assert not [path for path in suffered.rglob(".*")]
 
 
-@pytest.mark.long
 def test_a_run_that_is_asked_to_end_leaves_no_process(tmp_path: Path) -> None:
     stopped: set[int] = set()
     code, output = run_struck(*mini(tmp_path), when={"step 1/3 · valid": noting(stopped, with_signal(signal.SIGTERM))})

@@ -11,6 +11,8 @@ from azr.hardware import compute_type
 from tests.e2e import runs
 from tests.e2e.runs import ROOT, rollouts
 
+pytestmark = pytest.mark.long
+
 STEPS = 2
 SMALL = [
     *("--run.steps", str(STEPS), "--selfplay.proposer-prompts", "6", "--selfplay.solver-prompts", "6"),

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
-from tests.e2e.runs import ROOT, metrics, rollouts
+from tests.e2e.runs import metrics, rollouts
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
 OPTIONS = [
@@ -27,7 +27,7 @@ DEADLINE_S = 500
 
 def begin(root: Path, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.e2e.three_kinds", *OPTIONS, "--run.root", str(root), *options]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def finish(run: subprocess.Popen[str]) -> str:

@@ -13,6 +13,8 @@ import pytest
 
 from tests.e2e.runs import LIMIT_S, ROOT
 
+pytestmark = pytest.mark.long
+
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
 
 

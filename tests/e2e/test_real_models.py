@@ -23,6 +23,8 @@ from tests.e2e.runs import metrics, run, succeed
 from tests.executor import public_data
 from tests.real_models import QWEN, REAL, SMOLLM2, needs_smollm2
 
+pytestmark = pytest.mark.long
+
 KINDS = ("deduction", "abduction")
 SIZES = {
     "selfplay.kinds": "deduction",  # half of the trainer's time on a slow CPU went into the two others
@@ -85,7 +87,6 @@ def test_its_export_keeps_the_rope_theta_of_the_model(exported: Path):
     assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 100_000
 
 
-@pytest.mark.long
 @needs_smollm2
 def test_its_export_chats(exported: Path):
     argv = ("--template", "tokenizer", "--temperature", 0, "--max-response-tokens", 40, "--context", 512)
@@ -103,14 +104,12 @@ def test_a_step_in_each_form_is_played_and_learned():
         assert sum(each.endswith(end) for each in step["ends"]) >= 2, step
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("model", REAL)
 def test_hugging_face_trainer_and_vllm_agree(model: Path):
     said = succeed("azr", "check-model", model, "--tokens", 64, "--only", "logprobs")
     assert said.splitlines()[-1].startswith("No difference is above its bound (0.0001 nats, 0.01 ")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("model", REAL)
 def test_check_model_says_which_form_a_model_follows_or_that_it_will_learn_nothing(model: Path):
     done = run("azr", "check-model", model, "--only", "forms")
@@ -121,7 +120,6 @@ def test_check_model_says_which_form_a_model_follows_or_that_it_will_learn_nothi
         assert done.returncode == 1 and "will learn nothing by self-play" in advice, done.stdout + done.stderr
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("model", REAL)
 def test_the_recipe_for_a_small_coder_takes_a_step(model: Path, tmp_path: Path):
     """In the completion format, from its own seeds. All proposals of SmolLM2 are malformed, which teaches nothing."""
@@ -136,7 +134,6 @@ def test_the_recipe_for_a_small_coder_takes_a_step(model: Path, tmp_path: Path):
         assert valid >= 4 and step["deduction/solver/accuracy"] > 0 and step["policy/grad_norm"] > 0
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("model", REAL)
 def test_a_benchmark_asked_few_shot_is_answered_in_form(model: Path, tmp_path: Path):
     data, suite = public_data.file("cruxeval.jsonl").parent, "cruxeval-o:completion"

@@ -15,12 +15,13 @@ from azr.evaluation.model_check import BOUNDS, PERTURBED, Gap, ModelCheck, Row, 
 from tests.conftest import byte_tokenizer
 from tests.tiny_models import VARIANTS, save_tiny
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 MODELS = {family: (family, {}) for family in CHECKED} | VARIANTS
 BY_COMMAND = ("qwen2", "gemma3_text")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "options", "code", "end"),
     [
@@ -31,9 +32,7 @@ BY_COMMAND = ("qwen2", "gemma3_text")
 def test_a_model_passes_on_the_command_line_unless_it_is_beyond_the_bound(tmp_path, family, options, code, end):
     """Gemma 3 has two rotary bases."""
     command = [sys.executable, "-m", "azr", "check-model", str(save_tiny(tmp_path, family, byte_tokenizer())), *options]
-    done = subprocess.run(
-        [*command, "--only", "logprobs"], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
-    )
+    done = subprocess.run([*command, "--only", "logprobs"], capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     lines = [line.split()[-7:] for line in done.stdout.splitlines() if line.startswith(("as loaded", "perturbed,"))]
     # Tokens, then mean and largest difference of each pair.
@@ -61,7 +60,6 @@ def test_a_push_that_forgets_one_tensor_fails(tmp_path: Path, monkeypatch: pytes
     assert max(loaded, again) < BOUNDS["float32"] and perturbed > 5 * found.perturbed_bound(BOUNDS["float32"])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in BY_COMMAND])
 def test_every_checked_family_is_exact(name: str, tmp_path: Path):
     family, differences = MODELS[name]

@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,15 +29,22 @@ T = TypeVar("T")
 HASTY = ExecutorConfig(workers=2, wall_s=0.5, memory_mb=128)
 
 
+WALL = os.environ.get("AZR_TEST_BACKEND", "namespace")
+"""The backend that the short form tries; the long form tries all."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the short form one backend of each test that is marked ``in_turns``: another one each day and attack."""
+    """Leave the short form one backend of each test, and of the attacks every fifth with the first of each family."""
+    families: set[str] = set()
     for item in items:
-        if item.get_closest_marker("in_turns") is not None:
-            indices = item.callspec.indices
-            turn = (indices.get("attack", 0) + date.today().toordinal()) % len(backends.BACKENDS)
-            if indices["backend"] != turn:
-                item.add_marker(pytest.mark.long)
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        attack = parameters.get("attack")
+        skips = attack is not None and attack.family in families and item.callspec.indices["attack"] % 5 != 0
+        if skips or parameters.get("backend", WALL) != WALL:
+            item.add_marker(pytest.mark.long)
+        elif attack is not None:
+            families.add(attack.family)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

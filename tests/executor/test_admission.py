@@ -136,7 +136,6 @@ async def test_a_proposal_that_runs_out_of_time_once_is_run_again_alone(timed: S
     assert result.ok and result.deterministic and len(alone) == 1, result
 
 
-@pytest.mark.in_turns
 @pytest.mark.parametrize("repeats", [1, 4])
 async def test_honest_programs_beside_endless_loops_are_in_time(walled_timed: SandboxPool, repeats: int):
     """Each takes 0.2 s of CPU time at a limit of 1 s, however little of the machine it is given."""

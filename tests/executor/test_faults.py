@@ -57,7 +57,6 @@ def is_retrying(pool: SandboxPool) -> bool:
     return bool(pool._scheduler._quarantined) or any(job.losses for slot in slots for job in slot.running)
 
 
-@pytest.mark.in_turns
 async def test_killed_zygotes(backend):
     rng = random.Random(1)
     before = sandboxes({os.getpid()})

@@ -32,7 +32,7 @@ pytestmark = [
 BATCH = 50
 
 
-@pytest.mark.in_turns
+@pytest.mark.long
 async def test_all_of_cruxeval_gives_the_recorded_outputs(walled: SandboxPool):
     rows = public_data.rows("cruxeval.jsonl")
     assert len(rows) == 800
@@ -61,7 +61,7 @@ async def test_an_input_that_is_an_expression_is_refused_where_arguments_are_sta
     assert all(result.outputs[0].error.startswith("argument text: ") for result in results)
 
 
-@pytest.mark.in_turns
+@pytest.mark.long
 async def test_mbpp_solutions_pass_their_own_assertions(walled: SandboxPool):
     rows = [row for row in public_data.rows("MbppPlus.jsonl") if row["task_id"] not in public_data.IMPURE_SOLUTIONS]
     assert len(rows) == 377
@@ -107,7 +107,7 @@ async def run_solutions(pool: SandboxPool, inputs_of: Callable[[dict[str, Any]],
     return len(outcomes)
 
 
-@pytest.mark.in_turns
+@pytest.mark.long
 async def test_mbpp_solutions_run_on_their_inputs_within_seconds(walled: SandboxPool):
     def quick_inputs(row: dict[str, Any]) -> list[str]:
         inputs = public_data.mbpp_inputs(row)
@@ -160,7 +160,6 @@ async def test_each_refusal_is_the_same_behind_every_wall(backend: str):
     await _check_proposals(backend)
 
 
-@pytest.mark.in_turns
 async def test_seed_tasks_that_are_sampled_come_out_alike_behind_every_wall(backend: str):
     stated = seed_tasks.rows(public_data.file(seed_tasks.FILE))[SAMPLED]
     async with SandboxPool(replace(seed_tasks.EXECUTOR, backend=backend), seed=0) as pool:

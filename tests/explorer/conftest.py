@@ -15,7 +15,7 @@ def serving(*argv: str) -> Iterator[str]:
     """The printed address, without its last slash, while the command runs."""
     command = [sys.executable, "-m", "azr", "view", *argv, "--port", "0"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment) as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         try:
             assert server.stdout is not None
             yield server.stdout.readline().split()[0].rstrip("/")

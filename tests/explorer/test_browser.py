@@ -13,6 +13,8 @@ from azr.cli.main import dispatch
 from tests.explorer.conftest import serving
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
 
+pytestmark = pytest.mark.long
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WAIT_MS = 20_000
 

@@ -17,6 +17,8 @@ from torch import Tensor
 from azr.cluster.weight_transfers import HostOutbox
 from tests.cluster.test_weight_buckets import Operations
 
+pytestmark = pytest.mark.long
+
 
 class NoCpu:
     """The platform, for layers that are not to pack their weights."""
@@ -149,7 +151,7 @@ def _goes_through_the_loader(worker: Worker, first: Any, third: Any) -> None:
         delattr(changed, attribute) if before is None else setattr(changed, attribute, before)
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_updates_after_the_first_are_copied_as_the_loader_would_load_them(ranks: int, tiny_model_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("", 0))

@@ -35,7 +35,7 @@ from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from tests.train.conftest import one_step, rollout_logprobs, update_policy
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
 MODEL = Path(__file__).parents[2] / "data" / "azr_14m_base"
 TOKENS = 96
 CONFIG = Config(
@@ -130,7 +130,6 @@ def deaths(caplog: pytest.LogCaptureFixture) -> list[str]:
     return messages
 
 
-@pytest.mark.long
 async def test_an_actor_killed_during_generation(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
     await parts.learn()
     await parts.push()
@@ -151,7 +150,6 @@ async def test_an_actor_killed_during_generation(parts: Parts, caplog: pytest.Lo
     await parts.check()
 
 
-@pytest.mark.long
 async def test_engines_apart_play_through_the_trainers_turn(parts: Parts) -> None:
     config = replace(CONFIG, cluster=ClusterConfig(colocate=False))
     turns = GpuTurns(
@@ -172,7 +170,6 @@ async def test_engines_apart_play_through_the_trainers_turn(parts: Parts) -> Non
     await parts.check()
 
 
-@pytest.mark.long
 async def test_a_killed_and_a_silent_core_during_generation(
     parts: Parts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +188,6 @@ async def test_a_killed_and_a_silent_core_during_generation(
     await parts.check()
 
 
-@pytest.mark.long
 async def test_an_actor_killed_in_sleep_and_a_core_during_the_push(
     parts: Parts, caplog: pytest.LogCaptureFixture
 ) -> None:

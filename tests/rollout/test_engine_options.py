@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from vllm import AsyncEngineArgs, EngineArgs
 
 from azr.config import Config
 from azr.config_tree import override
@@ -19,6 +18,8 @@ from azr.rollout.vllm_adapter import compute_threads
 
 
 def test_names_read_from_the_source_are_those_of_vllm() -> None:
+    from vllm import AsyncEngineArgs, EngineArgs
+
     names = set(EngineArgs.__dataclass_fields__)
     assert argument_names() == names
     assert set(AsyncEngineArgs.__dataclass_fields__) >= TAKEN

@@ -15,6 +15,8 @@ from azr.records import Completion
 from azr.rollout.engine import RolloutEngine
 from azr.rollout.quiet_start import quiet_start
 
+pytestmark = pytest.mark.long
+
 PROMPT = list(b"def f(x):")
 
 

@@ -20,6 +20,8 @@ from azr.config import RolloutConfig
 from azr.rollout.engine import RolloutEngine
 from tests.rollout.conftest import Served
 
+pytestmark = pytest.mark.long
+
 PROMPT = list(range(40, 140))
 
 
@@ -46,7 +48,6 @@ async def one_worker_fails(served: Served) -> None:
     await served.push(served.perturbed(3))
 
 
-@pytest.mark.long
 async def test_two_workers_serve_take_weights_and_count_what_they_do(ray_cluster: None, tiny_model_path: Path) -> None:
     group = placement_group([{"CPU": 1.0}])
     await group.ready()

@@ -221,7 +221,7 @@ for row in queries.find_samples(index, SampleFilter())[0]:
 
 def test_a_field_that_is_added_is_in_the_file_and_in_the_index_without_another_edit(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MORE_FIELDS, str(tmp_path / "run")]
-    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     first, second, _, *rows = done.stdout.splitlines()
     assert '"colour": "blue", "is_new": true, "marks": {"a": 1}' in first and '"confidence": 0.5' in first

@@ -12,6 +12,6 @@ ROOT = Path(__file__).parent.parent.parent
 
 def test_a_run_that_is_killed_again_and_again_ends_whole() -> None:
     command = [sys.executable, "-m", "tools.soak.chaos", "--kills", "2", "--steps", "6", "--seed", "4"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=570)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=570)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("every invariant held") >= 1 and "all of its 6 steps" in done.stdout

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 def smoke(*options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.gpu_smoke", *map(str, options)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1000)
+    return subprocess.run(command, capture_output=True, text=True, timeout=1000)
 
 
 def test_a_dry_run_prints_every_command_and_what_the_plan_predicts(tmp_path: Path) -> None:

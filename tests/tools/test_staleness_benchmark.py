@@ -16,6 +16,8 @@ from benchmarks.staleness import CutCodec, draw_lengths, forced_lengths, learned
 from tests.conftest import byte_tokenizer
 from tests.runs import factory
 
+pytestmark = pytest.mark.long
+
 CODEC = CutCodec(byte_tokenizer(), CompactFormat())
 
 

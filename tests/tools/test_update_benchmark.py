@@ -2,7 +2,11 @@
 
 import json
 
+import pytest
+
 from benchmarks import update
+
+pytestmark = pytest.mark.long
 
 
 def test_a_way_is_measured_and_one_that_cannot_be_had_leaves_it_alone(tmp_path, capsys):

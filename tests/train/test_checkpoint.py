@@ -40,6 +40,8 @@ from tests.train.conftest import (
     update_policy,
 )
 
+pytestmark = pytest.mark.long
+
 KINDS = (Tensor, torch.nn.Parameter)
 TOKENS = 24
 """Of each sample. A micro-batch holds just one, so that they are the same ones on one rank and on two."""
@@ -48,8 +50,8 @@ EACH_ROLE_IN_ONE_TYPE = pytest.mark.parametrize(
     [
         ("policy", "bfloat16"),
         ("critic", "float32"),
-        pytest.param("policy", "float32", marks=pytest.mark.long),
-        pytest.param("critic", "bfloat16", marks=pytest.mark.long),
+        ("policy", "float32"),
+        ("critic", "bfloat16"),
     ],
 )
 

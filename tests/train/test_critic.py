@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from azr.train.learner import score, update_critic
 from azr.train.policy import CriticWorker
 from tests.train.conftest import STEP_S, make_config, one_step
+
+pytestmark = pytest.mark.long
 
 
 async def test_loss_falls(lend_group, tiny_model_path, completions) -> None:

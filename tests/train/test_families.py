@@ -16,6 +16,8 @@ from tests.tiny_models import save_tiny
 from tests.train.conftest import STEP_S, make_config, one_step, update_policy
 from tests.train.test_policy import plain_scores, plain_steps
 
+pytestmark = pytest.mark.long
+
 CHECKPOINTING = ("none", "selective", "full")
 """Every way to checkpoint under DeepSpeed's two ranks, in turns."""
 

@@ -15,6 +15,8 @@ from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import engine_config
 from tests.train.conftest import STEP_S, make_config, on_ranks, one_step, update_policy
 
+pytestmark = pytest.mark.long
+
 
 class OfTwoRanksANode(PolicyWorker):
     def build(self) -> None:
@@ -32,7 +34,7 @@ def test_a_copy_needs_several_nodes_of_equally_many_ranks_side_by_side() -> None
     assert config["zero_optimization"]["zero_hpz_partition_size"] == 4
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [2, 4])
 async def test_updates_are_the_same_bit_for_bit(
     ranks, lend_group, tiny_model_path, completions, columns, tmp_path
 ) -> None:

@@ -183,6 +183,7 @@ async def test_the_papers_algorithm_needs_the_policy_alone(paper: Models, trajec
     assert set(seen) == {"train policy"} and set(learned) == {"policy"}
 
 
+@pytest.mark.long
 async def test_one_update_is_profiled(paper, trajectories, tmp_path, caplog) -> None:
     config, [policy] = paper
     config = replace(

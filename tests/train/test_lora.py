@@ -8,11 +8,10 @@ import shutil
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel, get_peft_model
-from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -66,9 +65,11 @@ async def start_values(group: WorkerGroup) -> dict[str, Tensor]:
     return {name.removeprefix("hf."): value for name, (trained, value) in held.items() if trained}
 
 
-def plain_model(path: Path, values: dict[str, Tensor]) -> PeftModel:
+def plain_model(path: Path, values: dict[str, Tensor]) -> Any:
     """The base in peft's hands with the given adapters."""
     base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    from peft import get_peft_model
+
     model = get_peft_model(base, peft_config(LORA))
     with torch.no_grad():
         for name, parameter in model.base_model.model.named_parameters():
@@ -77,11 +78,11 @@ def plain_model(path: Path, values: dict[str, Tensor]) -> PeftModel:
     return model
 
 
-def merged_weights(model: PeftModel) -> dict[str, Tensor]:
+def merged_weights(model: Any) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in model.merge_and_unload().named_parameters()}
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
 async def test_updates_and_pushes_equal_peft_and_torch(
     groups, tmp_path_factory, completions, columns, config, engine, ranks
 ) -> None:
@@ -109,6 +110,7 @@ async def test_updates_and_pushes_equal_peft_and_torch(
         torch.testing.assert_close(received[name], value, atol=LR / 20, rtol=0)
 
 
+@pytest.mark.long
 async def test_the_engine_gets_what_the_trainer_computes_with(groups, completions, columns, config, engine) -> None:
     """A plain model scores with the pushed weights as the trainer, and with the base's as the trainer's reference."""
     group = groups[2]
@@ -128,6 +130,7 @@ async def test_the_engine_gets_what_the_trainer_computes_with(groups, completion
     assert again["grad_norm"] > 0, "adapters are trained on after the reference was asked"
 
 
+@pytest.mark.long
 async def test_a_resumed_run_goes_on_with_the_same_bits(
     groups, lend_group, completions, columns, config, tmp_path
 ) -> None:
@@ -165,6 +168,8 @@ async def test_a_checkpoint_is_not_put_onto_another_base(groups, lend_group, con
 async def test_saved_adapters_are_peft_s(groups: dict[int, WorkerGroup], config: Config, tmp_path: Path) -> None:
     await groups[2].call("save_hf", str(tmp_path), timeout_s=STEP_S)
     base = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
+    from peft import PeftModel
+
     loaded = PeftModel.from_pretrained(base, str(tmp_path))
     (low, high) = await on_ranks(groups[2], parts)
     for name, parameter in loaded.base_model.model.named_parameters():
@@ -175,6 +180,7 @@ async def test_saved_adapters_are_peft_s(groups: dict[int, WorkerGroup], config:
     assert not list(tmp_path.glob("model*.safetensors"))
 
 
+@pytest.mark.long
 async def test_a_critic_trains_adapters_and_its_head(lend_group, completions, config) -> None:
     group = await lend_group("critic", CriticWorker, config, 1)
     batch = one_step(completions, group, config)
@@ -197,6 +203,7 @@ def packed_bytes(worker: PolicyWorker) -> tuple[int, int]:
     return sum(p.ds_tensor.nbytes for p in packed), sum(prod(whole_shape(p)) for p in packed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2])
 async def test_frozen_weights_may_be_held_in_four_bits(
     ranks, lend_group, completions, columns, config, engine, tmp_path
@@ -251,5 +258,7 @@ def test_layers_without_a_linear_layer_of_the_name_are_refused(tiny_model_path: 
     with pytest.raises(UserError, match="has 'lm_head'"):
         load("q_proj", "lm_head")
     model = load("q_proj", "down_proj")
+    from peft.tuners.lora import LoraLayer
+
     names = {name.rpartition(".")[2] for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
     assert names == {"q_proj", "down_proj"}

@@ -184,6 +184,7 @@ async def test_push_reaches_the_engine_in_buckets_each_tensor_once(two: WorkerGr
     assert "lm_head.weight" not in received, "the tied head is the embedding"
 
 
+@pytest.mark.long
 async def test_push_carries_the_bytes_to_engines_of_other_nodes(two: WorkerGroup) -> None:
     engines = [await start_receiver(index) for index in range(3)]
     for far in engines[1:]:
@@ -238,6 +239,7 @@ async def test_every_so_many_pushes_are_compared_byte_by_byte(lend_group, engine
     assert full == [0, 0, 1, 0, 0, 1]
 
 
+@pytest.mark.long
 async def test_policy_survives_an_engine_that_fails_or_hangs(two, engine, completions, config) -> None:
     batch = one_step(completions, two, config)
     before = await score(two, "logprobs", batch, STEP_S)
@@ -268,6 +270,7 @@ def parameter_bytes(worker: PolicyWorker) -> int:
     return sum(part.untyped_storage().nbytes() for part in parameter_parts(worker.engine))
 
 
+@pytest.mark.long
 async def test_bfloat16_keeps_optimizer_state_in_float32(lend_group, completions, columns, tiny_model_path) -> None:
     """Steps far below bfloat16's resolution add up only if the master weights are float32."""
     config = make_config(tiny_model_path, dtype="bfloat16", policy_lr=1e-5, warmup_steps=0)

@@ -23,6 +23,8 @@ from azr.train.model_worker import LossFn, StepReport
 from azr.train.policy import CriticWorker, PolicyWorker
 from tests.train.conftest import STEP_S, make_config, on_ranks, one_step, update_policy
 
+pytestmark = pytest.mark.long
+
 NAN, INF = math.nan, math.inf
 
 

@@ -160,6 +160,7 @@ async def test_imitation_ignores_what_the_trace_earned(estimator, base, groups, 
     assert any(advantages[t.problem_id] for t in of_sampled)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 async def test_steps_of_nothing_but_traces_make_them_more_probable(dtype, base, groups, completions) -> None:
     config = replace(base, algorithm=sft(policy_mini_batches=2), train=replace(base.train, dtype=dtype))

@@ -19,6 +19,8 @@ from tests.tiny_models import save_tiny
 from tests.train.conftest import LR, STEP_S, make_config, on_ranks, one_step, update_policy
 from tests.train.test_checkpoint import whole
 
+pytestmark = pytest.mark.long
+
 
 def sharded(config: Config, shard: str) -> Config:
     return replace(config, train=replace(config.train, shard=shard))

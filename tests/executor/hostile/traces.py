@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import time
 from pathlib import Path
 
@@ -18,20 +17,20 @@ _PATIENCE_S = 15.0
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue")
 
 
-def take() -> set[str]:
-    """Every process, container, mount, file and piece of shared memory that could be ours."""
-    containers, others = _containers()
+def take(backend: str) -> set[str]:
+    """Every process, container, mount, file and piece of shared memory that could be of sandboxes of a backend."""
+    containers, others = _containers() if backend.startswith("docker") else (set[str](), set[str]())
     return {*_processes(), *containers, *_mounts(), *_files(), *_shared()} - others
 
 
-async def left_since(before: set[str]) -> set[str]:
+async def left_since(before: set[str], backend: str) -> set[str]:
     """What is there now and was not ``before``. An end that was asked for may take a moment to be over."""
-    left = take() - before
+    left = take(backend) - before
     deadline = time.monotonic() + _PATIENCE_S
     while left and time.monotonic() < deadline:
         await asyncio.sleep(0.2)
         # Others who use the machine come and go; what is ours would be there all the time.
-        left &= take()
+        left &= take(backend)
     return left
 
 
@@ -41,8 +40,6 @@ def _processes() -> set[str]:
 
 def _containers() -> tuple[set[str], set[str]]:
     """All of them, whatever their labels, dead ones too; and those of other living processes, with their mounts."""
-    if shutil.which("docker") is None:
-        return set(), set()
     found, others = set(), set()
     client = docker.APIClient()
     for container in client.containers(all=True):

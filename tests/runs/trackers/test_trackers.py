@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from azr.errors import UserError
@@ -66,6 +66,8 @@ async def test_a_run_that_goes_back_to_an_earlier_step_has_each_step_once_everyw
     assert {row["step"]: row["policy/loss"] for row in rows} == losses | {4: 40.0, 5: 50.0}
     places = [row["_step"] for file in files(run.path) for row in history(file)]
     assert places == sorted(set(places)), "W&B drops a row that is not behind those before it"
+    from mlflow import MlflowClient
+
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     (found,) = client.search_runs(["1"])
     points = client.get_metric_history(found.info.run_id, "policy/loss")
@@ -113,8 +115,10 @@ def test_tensorboard_shows_the_same_numbers(tmp_path: Path) -> None:
     assert text("config/text_summary").startswith(f"    # azr {code_version()}\n    run:\n      name: run")
 
 
-def told(root: Path) -> tuple[MlflowClient, str]:
+def told(root: Path) -> tuple[Any, str]:
     """A client of the local database, and the id of the only run in it."""
+    from mlflow import MlflowClient
+
     client = MlflowClient(f"sqlite:///{root}/mlflow.db")
     experiment = client.get_experiment_by_name("azr")
     assert experiment is not None
