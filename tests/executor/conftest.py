@@ -80,9 +80,12 @@ def require(backend: str) -> None:
 
 
 def usable_backends() -> list[str]:
-    """Backends that this machine allows. In continuous integration all of them: what is missing there is a failure."""
+    """Backends that this machine allows. In continuous integration all of them: what is missing there is a failure.
+
+    Docker is one of them only where it is the backend to be tried, for an engine takes a machine's owner.
+    """
     if os.environ.get("CI") == "true":
-        return list(backends.BACKENDS)
+        return [name for name in backends.BACKENDS if name != "docker" or WALL == "docker"]
     return [name for name, works, _ in _report() if works]
 
 
