@@ -24,11 +24,6 @@ from azr.registry import find_entry
 ESTIMATOR = "algorithm.estimator"
 """The union whose choices a plug-in may add to."""
 _PLUGINS = "run.plugins"
-_COUNTS = (
-    ("data.prefix_steps", "data.prefix", "linear", 500),
-    ("reward.overlong_buffer", "reward.overlong", "soft", 1024),
-)
-"""Former knobs that counted something if another was set to a word: now that one is set to the number."""
 _CONFIG = TypeAdapter(Config)
 _TYPES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
 _TYPES |= {"array": "a list of names", "null": "none"}
@@ -168,32 +163,7 @@ def _refuse_twice(names: Iterable[str]) -> None:
 def from_tree(tree: Mapping[str, Any], base: Config) -> Config:
     """``base`` with the knobs that a tree of plain data holds. Raises UserError as `override` does."""
     _refuse_twice(path for path, _ in _flat(tree))
-    return override(base, _of_today(dict(_flat(tree)), leaves(base)))
-
-
-def _of_today(stated: dict[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options by path, those of former versions as today's: configs of runs and checkpoints may state them.
-
-    `base`: values of what is not stated.
-    """
-    for former, knob, word, default in _COUNTS:
-        count = stated.pop(former, None)
-        if stated.get(knob) == word or (count is not None and knob not in stated and isinstance(base[knob], int)):
-            stated[knob] = count or (base[knob] if isinstance(base[knob], int) else default)
-    offload = stated.pop("train.offload_optimizer", None)
-    if offload is True:
-        stated["train.shard"] = "offload"
-    elif offload is False and base["train.shard"] == "offload":
-        stated.setdefault("train.shard", "auto")
-    elif offload not in (None, False):
-        raise UserError(f"train.offload_optimizer is {offload!r}, but it must be true or false.")
-    project, address = stated.pop("tracking.project", "azr"), stated.pop("tracking.address", "127.0.0.1:9464")
-    settings = {"wandb": project, "mlflow": project, "prometheus": address}
-    to = stated.get("tracking.to", base["tracking.to"])
-    if (project, address) != ("azr", "127.0.0.1:9464") and isinstance(to, list | tuple):
-        names = [name for word in to for name in str(word).split(",")]
-        stated["tracking.to"] = [f"{name}:{settings[name]}" if name in settings else name for name in names]
-    return stated
+    return override(base, dict(_flat(tree)))
 
 
 def override(config: Config, values: Mapping[str, Any]) -> Config:

@@ -198,7 +198,7 @@ NO_TOKENS: Completion = _NoTokens(
 
 
 Reason = Literal[
-    "",  # it is well-formed and graded, or in a record of a former version
+    "",  # it is well-formed and graded
     "cut_off",  # it reached the longest length
     "unclosed_thinking",  # the thinking was not closed, or not just once
     "no_answer",  # no answer part, or nothing in it that could be an answer
@@ -323,7 +323,7 @@ class Sample:
     flags: list[tuple[str, int, int]] = field(default_factory=list)
     """Rules of the safety screen, and where in the response their patterns begin and end."""
     schema: int = 4
-    """Version of this record; lines of older runs are read by `azr.runs.sample_file`."""
+    """Version of this record; lines of another are refused."""
     completion: Completion = field(default=NO_TOKENS, repr=False, metadata={"in_files": False})
     """Token ids and log-probabilities; not written to files, and empty in what was read from one."""
 

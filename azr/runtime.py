@@ -18,7 +18,7 @@ from azr.cluster.supervisor import root_cause
 from azr.concurrency import Phase
 from azr.datasets.choice import keep_identity
 from azr.datasets.play import DataPlay
-from azr.datasets.rows import RowOrder, grader_names, rows_taken
+from azr.datasets.rows import RowOrder, grader_names
 from azr.errors import RunEnded, UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import AnswerExecutor
@@ -172,7 +172,7 @@ class Driver:
             return
         digest = keep_identity(self._run.data, config.data.path)
         ids = [row.question.id for row in rows]
-        order = RowOrder(ids, digest, config.run.seed, state.rows, rows_taken(config.data, state.step))
+        order = RowOrder(ids, digest, config.run.seed, state.rows)
         async with open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders:
             yield DataPlay(config=config, codec=self._prepared.codec, rows=rows, graders=graders, order=order)
 

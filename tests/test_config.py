@@ -10,7 +10,7 @@ import azr
 import playground
 from azr.cli.run import describe
 from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config, KLConfig, NoImportance
-from azr.config_tree import ESTIMATOR, from_tree, from_yaml, knobs, leaves, override, to_tree
+from azr.config_tree import ESTIMATOR, from_yaml, knobs, leaves, override, to_tree
 from azr.errors import UserError
 from azr.prepare import check
 from tests.recipes import recipes
@@ -70,39 +70,6 @@ def test_other_texts_are_refused_in_one_line(text, said):
     with pytest.raises(UserError, match=re.escape(said)) as raised:
         from_yaml(text)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "former, today",
-    [
-        ("data: {prefix: linear, prefix_steps: 300}", "data: {prefix: 300}"),
-        ("data: {prefix: random, prefix_steps: 300}", "data: {prefix: random}"),
-        ("reward: {overlong: soft}", "reward: {overlong: 1024}"),
-        ("reward: {overlong: soft, overlong_buffer: 64}", "reward: {overlong: 64}"),
-        ("reward: {overlong: mask, overlong_buffer: 64}", "reward: {overlong: mask}"),
-        ("train: {shard: auto, offload_optimizer: true}", "train: {shard: offload}"),
-        ("train: {shard: none, offload_optimizer: false}", "train: {shard: none}"),
-        (
-            "tracking: {to: ['wandb,tensorboard', prometheus], project: mine, address: '0.0.0.0:1'}",
-            "tracking: {to: ['wandb:mine', tensorboard, 'prometheus:0.0.0.0:1']}",
-        ),
-        ("tracking: {to: [mlflow], project: azr, address: '127.0.0.1:9464'}", "tracking: {to: [mlflow]}"),
-    ],
-)
-def test_configs_of_former_versions_are_read(former, today):
-    assert from_yaml(former) == from_yaml(today)
-
-
-def test_a_former_option_changes_what_its_yaml_builds_on():
-    base = override(Config(), {"reward.overlong": 1024})
-    assert from_tree({"reward": {"overlong_buffer": 64}}, base).reward.overlong == 64
-    assert from_tree({"reward": {"overlong": "mask", "overlong_buffer": 64}}, base).reward.overlong == "mask"
-    assert from_tree({"data": {"prefix": "linear"}}, override(base, {"data.prefix": 300})).data.prefix == 300
-    offloaded = override(base, {"train.shard": "offload"})
-    assert from_tree({"train": {"offload_optimizer": False}}, offloaded).train.shard == "auto"
-    assert from_tree({"train": {"offload_optimizer": False}}, base).train.shard == base.train.shard
-    with pytest.raises(UserError, match="it must be true or false"):
-        from_tree({"train": {"offload_optimizer": "false"}}, base)
 
 
 def test_what_is_not_given_has_its_default_and_none_is_a_value():

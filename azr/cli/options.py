@@ -115,20 +115,7 @@ def _at_home(word: str) -> str:
     return f"{flag}={at_home(value)}" if equals and flag.startswith("--") else str(at_home(word))
 
 
-_FORMER = {
-    "--data.prefix-steps": "--data.prefix STEPS",
-    "--reward.overlong-buffer": "--reward.overlong TOKENS",
-    "--train.offload-optimizer": "--train.shard offload",
-    "--train.no-offload-optimizer": "--train.shard auto",
-    "--tracking.project": "--tracking.to wandb:PROJECT or mlflow:EXPERIMENT",
-    "--tracking.address": "--tracking.to prometheus:HOST:PORT",
-}
-"""Options of former versions, and what says the same today. YAML files may still have them."""
-
-
 def _no_option(flag: str, known: Collection[str]) -> UserError:
-    if (today := _FORMER.get(flag.replace("_", "-"))) is not None:
-        return UserError(f"There is no option {flag} any more: take {today}.")
     section, _, name = flag.removeprefix("--no-").partition(".")
     off = f"--{section}.no-{name}"
     return UserError(f"There is no option {flag}{did_you_mean(off if off in known else flag, known)}")

@@ -10,7 +10,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from azr.config import DataConfig
 from azr.errors import UserError
 from azr.evaluation.graders.own import is_own
 from azr.evaluation.question import GraderName, Question
@@ -184,20 +183,14 @@ class RowOrder:
     ``(0, 2)``, epoch and index of a row, and ``order.left_after(1)`` names the third row.
     """
 
-    def __init__(
-        self, ids: Sequence[str], file: str, seed: int, left: RowsLeft | None = NO_ROWS_TAKEN, taken: int = 0
-    ) -> None:
+    def __init__(self, ids: Sequence[str], file: str, seed: int, left: RowsLeft = NO_ROWS_TAKEN) -> None:
         """Begin with the rows that a checkpoint has left, by default those of a new run.
 
-        ``ids``: ids of the rows, all different. ``file``: digest of their file. ``left`` None: the checkpoint does not
-        say, and ``taken`` rows were taken before, as `rows_taken` counts them.
+        ``ids``: ids of the rows, all different. ``file``: digest of their file.
         """
         assert ids, "there is no row to take"
         self._ids, self._file, self._seed = ids, file, seed
-        if left is None:
-            self._epoch, self._next = divmod(taken, len(ids))
-            self._rows = epoch_order(self._epoch, len(ids), seed)
-        elif left.file == file:
+        if left.file == file:
             index_of = {id: index for index, id in enumerate(ids)}
             self._epoch, self._next = left.epoch, 0
             self._rows = [index_of[id] for id in left.ids if id in index_of]
@@ -227,12 +220,6 @@ class RowOrder:
         """Rows of the epoch that a run has left after this step, whatever later steps have taken meanwhile."""
         _, epoch, rows, start = next(after for after in reversed(self._after) if after[0] <= step)
         return RowsLeft(epoch=epoch, ids=tuple(self._ids[row] for row in rows[start:]), file=self._file)
-
-
-def rows_taken(data: DataConfig, step: int) -> int:
-    """Rows that the steps up to this one took, if they all had these options."""
-    steps = step // 2 if data.play == "alternate" else step
-    return steps * data.prompts
 
 
 @lru_cache(maxsize=2)

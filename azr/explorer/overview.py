@@ -20,8 +20,8 @@ from azr.records import REASONS, ROLES, Role
 from azr.tasks.base import RejectReason
 
 EVAL = "eval/"
-_MEASURE = re.compile(r"greedy|accuracy|(?:mean|pass)@\d+")
-"""Ends the names of evaluations' shares of right answers; ``accuracy`` in older runs."""
+_MEASURE = re.compile(r"greedy|(?:mean|pass)@\d+")
+"""Ends the names of evaluations' shares of right answers."""
 MAX_SERIES = 12
 """Lines of one chart; of more, the first."""
 _SHARES = {
@@ -212,7 +212,7 @@ def _evaluations(runs: Sequence[tuple[str, StepNumbers]]) -> dict[str, dict[str,
         elif "/" not in path:
             of_groups.setdefault(suite, []).append((name, path, measure))
     for suite, names in of_groups.items():
-        chosen = max((measure for *_, measure in names), key=lambda measure: measure.startswith(("mean@", "accuracy")))
+        chosen = max((measure for *_, measure in names), key=lambda measure: measure.startswith("mean@"))
         title = f"evaluation: {suite} by group, {chosen}"
         charts[title] = {name: path for name, path, measure in names if measure == chosen}
     return dict(sorted(charts.items()))

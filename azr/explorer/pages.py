@@ -84,7 +84,7 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
     wanted = SampleFilter(
         step=at, role=choice(values, "role", ["", "proposer", "solver"], ""), kind=choice(values, "kind", kinds, ""),
         verdict=values.get("verdict", ""), used=choice(values, "used", uses, ""),
-        reason=choice(values, "reason", ["", *REASONS, queries.NO_REASON], ""),
+        reason=choice(values, "reason", ["", *REASONS], ""),
         order=choice(values, "order", [*queries.SAMPLE_ORDERS], "step"), offset=whole(values, "offset") or 0,
         limit=LIMIT,
     )  # fmt: skip

@@ -43,10 +43,6 @@ SAMPLE_COLUMNS = {
 REFUSED = "refused"
 """A verdict that stands for those of all proposals that are not valid."""
 ANY_RULE = "any rule"
-NO_REASON = "not recorded"
-"""Stands for the reason of a malformed or ungraded response in records of former versions."""
-_REASON = f"""CASE WHEN reason != '' THEN reason
-    WHEN verdict IN ('malformed', 'ungraded', 'lost') THEN '{NO_REASON}' END"""
 AROUND = 120
 """Characters before and after what was found."""
 ORIGINS = {"sampled": "", "prefix": "goes on from a trace", "trace": "another model's trace"}
@@ -84,7 +80,7 @@ class SampleFilter:
     problem_id: str = ""
     used: str = ""
     reason: str = ""
-    """A `azr.records.Reason`, or `NO_REASON`."""
+    """A `azr.records.Reason`."""
     flag: str = ""
     """A rule of the safety screen, or `ANY_RULE`."""
     order: str = "step"
@@ -171,7 +167,7 @@ def find_samples(index: RunIndex, wanted: SampleFilter) -> tuple[list[SampleRow]
     where, values = _given({
         "step = ?": wanted.step, "role = ?": wanted.role, "kind = ?": wanted.kind,
         "verdict = ?": "" if wanted.verdict == REFUSED else wanted.verdict,
-        "problem_id = ?": wanted.problem_id, "used = ?": wanted.used, f"{_REASON} = ?": wanted.reason,
+        "problem_id = ?": wanted.problem_id, "used = ?": wanted.used, "reason = ?": wanted.reason,
     })  # fmt: skip
     if wanted.verdict == REFUSED:
         where.append(f"role = 'proposer' AND verdict IS NOT '{VALID}'")
@@ -276,7 +272,7 @@ def reasons(index: RunIndex, step: int) -> dict[tuple[str, str, str], dict[str, 
     """Return how many malformed and ungraded samples of a step have each reason, by kind, role and verdict."""
     counts: dict[tuple[str, str, str], dict[str, int]] = {}
     for kind, role, verdict, reason, count in index.select(
-        f"SELECT kind, role, verdict, {_REASON} AS why, count(*) FROM samples WHERE step = ? AND why IS NOT NULL "
+        "SELECT kind, role, verdict, reason, count(*) FROM samples WHERE step = ? AND reason != '' "
         "GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 5 DESC", step,
     ):  # fmt: skip
         counts.setdefault((kind, role, verdict), {})[reason] = count

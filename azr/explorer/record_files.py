@@ -1,4 +1,4 @@
-"""Reads a run's files as far as they can be read: half-written, damaged and older ones too, and says what is wrong."""
+"""Reads a run's files as far as they can be read: half-written and damaged ones too, and says what is wrong."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from azr.runs.sample_file import cleaned, read_members, read_sample
 
 ROLLOUTS = re.compile(r"step_(\d{6,})\.jsonl\.gz")
 """Name of a step's rollout file."""
-WITH_OUTCOMES = 2
-"""Schema from which on samples say what was made of them."""
 T = TypeVar("T")
 _MOST_TEXT = 1 << 28
 """Longest text of a gzip member; a run writes about a megabyte."""
@@ -41,7 +39,7 @@ class LinePlace:
 
 def read_samples(path: Path, problems: list[str]) -> Iterator[tuple[LinePlace, Sample]]:
     """Yield every sample of a rollout file or an evaluation. Note what cannot be read, once for all lines of a sort."""
-    bad, reason, older = 0, "", 0
+    bad, reason = 0, ""
     for place, line in read_lines(path, problems):
         if place.member == place.start == 0 and line.startswith(b'{"protocol"'):
             continue  # an evaluation's first line
@@ -50,13 +48,8 @@ def read_samples(path: Path, problems: list[str]) -> Iterator[tuple[LinePlace, S
         except ValueError as error:
             bad, reason = bad + 1, reason or str(error)
             continue
-        older += sample.schema < WITH_OUTCOMES
         yield place, sample
     _note_unread(bad, reason, problems)
-    if older:
-        problems.append(
-            "it was written before outcomes, reasons, lengths and advantages were recorded: those are missing"
-        )
 
 
 def _note_unread(count: int, reason: str, problems: list[str]) -> None:

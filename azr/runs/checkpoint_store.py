@@ -262,8 +262,7 @@ class RunState:
     """Seconds that the run has taken, pauses between its processes left out."""
     offsets: LogOffsets
     """Sizes of the logs; the task log holds the task buffer."""
-    rows: RowsLeft | None = NO_ROWS_TAKEN
-    """None in a checkpoint that was written before rows were recorded."""
+    rows: RowsLeft = NO_ROWS_TAKEN
 
     def write(self, folder: Path) -> None:
         """Write into a checkpoint's folder, with the version of the code."""
@@ -275,7 +274,7 @@ class RunState:
         """Read from a checkpoint's folder, with the version of the code that wrote it. Raises `CorruptCheckpoint`."""
         try:
             tree: dict[str, Any] = msgspec.json.decode((folder / STATE_FILE).read_bytes())
-            return msgspec.convert({"rows": None} | tree, cls), tree["code"]
+            return msgspec.convert(tree, cls), tree["code"]
         except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{folder / STATE_FILE} cannot be read") from error
 

@@ -1,5 +1,5 @@
-"""Files of a run: samples as `azr.records.Sample` declares them, read back from any schema; and logs that only grow,
-whose every line is whole on disk as soon as its call returns."""
+"""Files of a run: samples as `azr.records.Sample` declares them, and logs that only grow, whose every line is
+whole on disk as soon as its call returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 from blake3 import blake3
 
 from azr.errors import UserError
-from azr.records import VALID, PromptIds, Sample, Task
+from azr.records import PromptIds, Sample, Task
 
 Decode = Callable[[PromptIds], str]
 """Token ids to text, special tokens included. Called from a thread."""
@@ -35,8 +35,6 @@ MAX_TOKENS = 2000
 MEMBER_BYTES = 1 << 18
 """Bytes of lines, before they are compressed, after which a new gzip member begins."""
 _DECODER = msgspec.json.Decoder(Sample)
-_ANSWER_FIELDS = {"suite", "question", "sample", "tokens", "truncated", "verdict", "answer", "parts"}
-"""Fields of an answer of an evaluation, before it was a sample, that a sample does not have."""
 
 
 def write_samples(path: Path, step: int, samples: Sequence[Sample], decode: Decode) -> None:
@@ -95,16 +93,16 @@ def _shallow(record: Any) -> dict[str, Any]:
 
 def read_sample(line: bytes) -> Sample:
     """Return the sample of a line; half a surrogate pair in a text becomes its escape. Raises ValueError, with a
-    sentence, for a line that holds no sample or one of a newer schema."""
+    sentence, for a line that holds no sample or one of another schema."""
     try:
         sample = _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
-            sample = msgspec.convert(_upgraded(_tree(line)), Sample)
+            sample = msgspec.convert(cleaned(json.loads(line)), Sample)  # msgspec refuses half a surrogate pair
         except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
             raise ValueError(f"it is no Sample ({error})") from error
-    if sample.schema > SCHEMA:
-        raise ValueError(f"schema {sample.schema} is newer than {SCHEMA}: update azr")
+    if sample.schema != SCHEMA:
+        raise ValueError(f"it has schema {sample.schema}, and this version of azr reads schema {SCHEMA}")
     return sample
 
 
@@ -143,60 +141,6 @@ def read_members(path: Path, at: int = 0, most: float = math.inf) -> Iterator[Me
             except zlib.error as error:
                 damage = f"it is damaged ({error})"
             yield Member(begin, end, bytes(text), damage)
-
-
-def _tree(line: bytes) -> Any:
-    """JSON's tree of a line."""
-    try:
-        return msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return cleaned(json.loads(line))  # msgspec refuses JSON's escape of half a surrogate pair
-
-
-def _upgraded(record: Any) -> Any:
-    """Return a record of schema 1 to 3, or an answer of an evaluation at that time, with the fields of `Sample`; any
-    other as it is."""
-    if isinstance(record, dict) and record.keys() >= _ANSWER_FIELDS:
-        return _upgraded_answer(record)
-    if not isinstance(record, dict) or "task_id" not in record:
-        return record
-    verdict = record.get("outcome") or _verdict_by_reward(record)
-    judgement = {"verdict": verdict, "detail": record.get("detail", ""), "answer": record.get("answer")}
-    return record | {
-        "schema": record.get("schema", 1),
-        "problem_id": record["task_id"],
-        "judgement": judgement if verdict else None,
-        "used": "trained" if record.get("trained", True) else "recorded",
-    }
-
-
-def _upgraded_answer(record: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer of an evaluation before it was a sample, with the fields of `Sample`."""
-    verdict, stated = record["verdict"], record["answer"]
-    answer = None if stated is None else [("answer", stated)]
-    is_graded = verdict != "ungraded"
-    unfinished = "length" if record["tokens"] else "given_up"
-    return record | {
-        "role": "solver",
-        "kind": record["suite"],
-        "problem_id": record["question"],
-        "index": record["sample"],
-        "response_tokens": record["tokens"],
-        "tokens": (),
-        "finish_reason": unfinished if record["truncated"] else "stop",
-        "judgement": {"verdict": verdict, "answer": answer, "parts": record["parts"]},
-        "accuracy": float(verdict == "right") if is_graded else None,
-        "used": "recorded" if is_graded else "ungraded",
-    }
-
-
-def _verdict_by_reward(record: dict[str, Any]) -> str:
-    """Return the verdict that the parts of the reward imply; schema 1 has no other."""
-    parts = record.get("reward_parts") or {}
-    names = [name for name in parts if name != "overlong"]
-    if record.get("role") == "solver":
-        return names[0] if names else ""
-    return names[0] if len(names) == 1 and parts[names[0]] < 0 else VALID
 
 
 def clean(text: str) -> str:

@@ -145,13 +145,11 @@ class Journal:
             return
         for tree in json.loads(gzip.decompress((folder / FILE).read_bytes())):
             origin = tree["origin"]
-            if origin["begins"] == "follow" and origin["task"] is None:
-                continue  # by an earlier version; its proposal begins it again
             # It sets nothing that is no part of the constructor.
             item = replace(msgspec.convert(origin | (origin["shown"] or {}), WorkItem))
             item.answers = {int(seed): [Completion(**each) for each in some] for seed, some in tree["answered"].items()}
             self._items[item.key] = item
-            if tree.get("left_over", True):
+            if tree["left_over"]:
                 self.left_over.setdefault(step, []).append(item)
 
 

@@ -93,7 +93,7 @@ def load_state(engine: Any, folder: Path, rank: int, base_files: Mapping[str, st
     """
     with ShardReader(folder) as reader:
         meta = reader.metas[rank % reader.ranks]
-        check_base(meta.get("base_files", {}), base_files, f"The checkpoint {folder.parent.parent}")
+        check_base(meta["base_files"], base_files, f"The checkpoint {folder.parent.parent}")
         # Where every rank holds everything, each reads it all; rank 0 wrote it.
         groups = list(_groups(engine, 0 if isinstance(engine, WholeEngine) else rank))
         keys = (MASTER, *MOMENTS) if meta["steps"] else (MASTER,)

@@ -35,8 +35,6 @@ SENTENCES = [
     ("plan azr_7b_ppo --gpus 5 --nodes 8,9", "9 node(s) of 5 GPU(s) are no multiple of the 8 GPU(s)"),
     ("plan azr_7b_ppo --gpu-memory -1", "argument --gpu-memory: must be a number above 1"),
     ("plan azr_7b_ppo --train.rank 8", "There is no option --train.rank"),
-    ("plan azr_7b_ppo --train.no-offload-optimizer", "any more: take --train.shard auto"),
-    ("plan azr_7b_ppo --train.offload_optimizer", "There is no option --train.offload_optimizer any more: take"),
     ("plan azr_7b_ppo --train.data-parallel 5", "A step has 384 trajectories, which train.data_parallel=5"),
     ("plan azr_7b_ppo --model-config README.md", "README.md is no model's config.json"),
     ("plan azr_7b_ppo --model.path Qwen/Qwen2.5-7", "The shape of 'Qwen/Qwen2.5-7' is not known here"),

@@ -4,13 +4,12 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from azr.config import DataConfig
-from azr.datasets.rows import RowOrder, epoch_order, rows_taken
+from azr.datasets.rows import RowOrder, epoch_order
 from azr.records import NO_ROWS_TAKEN, RowsLeft
-from azr.runs.checkpoint_store import INITIAL, STATE_FILE, RunState
+from azr.runs.checkpoint_store import INITIAL, RunState
 
 FILE_DIGEST = "digest"
 Taken = list[tuple[int, int]]
@@ -20,8 +19,8 @@ def ids_of(count: int) -> list[str]:
     return [f"row {index}" for index in range(count)]
 
 
-def order_of(count: int, seed: int = 1, left: RowsLeft | None = NO_ROWS_TAKEN, taken: int = 0) -> RowOrder:
-    return RowOrder(ids_of(count), FILE_DIGEST, seed, left, taken)
+def order_of(count: int, seed: int = 1, left: RowsLeft = NO_ROWS_TAKEN) -> RowOrder:
+    return RowOrder(ids_of(count), FILE_DIGEST, seed, left)
 
 
 def take(order: RowOrder, steps: Iterable[int], count: int) -> Taken:
@@ -50,7 +49,6 @@ def test_steps_that_take_rows(play: str) -> None:
     steps = [step for step in range(1, 9) if data.takes_rows(step)]
     assert steps == ([2, 4, 6, 8] if play == "alternate" else list(range(1, 9)))
     assert [data.plays_itself(step) for step in (1, 2, 3)] == [play != "alone", play == "mixed", play != "alone"]
-    assert [rows_taken(data, step) for step in range(9)] == [3 * sum(s <= step for s in steps) for step in range(9)]
     assert DataConfig().plays_itself(2) and not DataConfig().takes_rows(2)
 
 
@@ -72,13 +70,6 @@ def test_a_step_without_rows_leaves_what_the_one_before_has_left() -> None:
     order.take(4, 3)
     assert order.left_after(0) == order.left_after(1) != order.left_after(2) == order.left_after(3)
     assert [len(order.left_after(step).ids) for step in (1, 2, 3, 4, 99)] == [10, 7, 7, 4, 4]
-
-
-def test_a_checkpoint_that_does_not_say_what_is_left_is_followed_by_what_its_options_say() -> None:
-    expected = take(order_of(10), range(1, 31), 3)
-    for done in (0, 1, 3, 7, 10):
-        taken = rows_taken(DataConfig(path="rows.jsonl", prompts=3), done)
-        assert take(order_of(10, left=None, taken=taken), range(done + 1, 31), 3) == expected[3 * done :]
 
 
 COUNT = 57_000
@@ -136,13 +127,9 @@ def test_a_run_of_which_no_row_is_left_goes_on_with_the_next_epoch() -> None:
         assert order.take(9, 3) == [(5, row) for row in epoch_order(5, 3, 1)]
 
 
-def test_rows_are_in_the_runs_state_and_an_older_one_has_none(tmp_path: Path) -> None:
+def test_rows_are_in_the_runs_state(tmp_path: Path) -> None:
     order = order_of(10)
     order.take(1, 4)
     state = RunState(step=1, elapsed_s=2.5, offsets=INITIAL.offsets, rows=order.left_after(1))
     state.write(tmp_path)
     assert RunState.read(tmp_path)[0] == state and INITIAL.rows == NO_ROWS_TAKEN
-    tree = msgspec.json.decode((tmp_path / STATE_FILE).read_bytes())
-    del tree["rows"]
-    (tmp_path / STATE_FILE).write_bytes(msgspec.json.encode(tree))
-    assert RunState.read(tmp_path)[0] == RunState(step=1, elapsed_s=2.5, offsets=INITIAL.offsets, rows=None)

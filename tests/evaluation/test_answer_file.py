@@ -12,7 +12,7 @@ from azr.evaluation.answer_file import AnswerFile, read_answers, without_texts
 from azr.records import Sample
 from azr.runs.sample_file import clean
 from azr.tasks.base import Verdict
-from tests.evaluation.written import FORMER, answers_to, protocol, write_former
+from tests.evaluation.written import answers_to, protocol
 from tests.runs.factory import largest_file
 
 PROTOCOL = protocol(["exam"], stops=("</answer>",))
@@ -139,24 +139,3 @@ def test_a_full_disk_leaves_whole_answers(tmp_path: Path):
         for answers in QUESTIONS[1:]:
             file.add(answers)
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "whole.gz").read_bytes()
-
-
-def test_answers_of_the_former_schema_are_read_and_gone_on_with(tmp_path: Path):
-    path = tmp_path / "a.gz"
-    write_former(path, {"protocol": PROTOCOL}, FORMER, FORMER | {"sample": 0, "verdict": "wrong"})
-    assert read_answers(path) == (json.loads(json.dumps(PROTOCOL)), read_back(QUESTIONS[0]))
-    with AnswerFile(path, PROTOCOL) as file:
-        assert file.questions == {("exam", "0")} and file.answers == bare(QUESTIONS[:1])
-        file.add(QUESTIONS[1])
-    assert read_answers(path)[1] == read_back(*QUESTIONS[:2])
-
-
-def test_why_an_answer_of_the_former_schema_ended_is_told_by_its_length(tmp_path: Path):
-    cut_off = {"truncated": True, "verdict": "malformed", "answer": None}
-    given_up = cut_off | {"tokens": 0, "response": "", "verdict": "ungraded"}
-    lines = (FORMER | cut_off, FORMER | given_up, FORMER | {"parts": {"base": True}})
-    write_former(tmp_path / "a.gz", {"protocol": PROTOCOL}, *lines)
-    first, second, third = read_answers(tmp_path / "a.gz")[1]
-    assert (first.finish_reason, first.judgement.answer, first.used) == ("length", None, "recorded")
-    assert (second.finish_reason, second.verdict, second.used) == ("given_up", "ungraded", "ungraded")
-    assert third.finish_reason == "stop" and third.judgement.parts == {"base": True}

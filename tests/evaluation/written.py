@@ -1,7 +1,5 @@
 """Answers and evaluations as tests write them."""
 
-import gzip
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,17 +44,3 @@ def write_evaluation(folder: Path, answers: list[Sample], **others: Any) -> Path
         for question in dict.fromkeys((answer.kind, answer.problem_id) for answer in answers):
             file.add([answer for answer in answers if (answer.kind, answer.problem_id) == question])
     return folder
-
-
-FORMER = {
-    "suite": "exam", "question": "0", "group": "deduction/short", "sample": None, "prompt": "What?",
-    "response": "It is\u2028so \ud800.", "tokens": 7, "truncated": False, "verdict": "right", "answer": "so",
-    "parts": {},
-}  # fmt: skip
-"""A line of an answer before answers were samples."""
-
-
-def write_former(path: Path, head: Mapping[str, Any], *lines: Mapping[str, Any]) -> None:
-    """A file of answers as it was written before answers were samples."""
-    texts = ("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in member) for member in ([head], lines))
-    path.write_bytes(b"".join(gzip.compress(text.encode("utf-8", "surrogatepass")) for text in texts))

@@ -1,7 +1,6 @@
-"""Index and pages of evaluations show what the files hold, also of runs that grow, go back, are damaged, or are old."""
+"""Index and pages of evaluations show what the files hold, also of runs that grow, go back, or are damaged."""
 
 import gzip
-import json
 import os
 import sqlite3
 import threading
@@ -18,9 +17,8 @@ from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.records import Judgement
 from azr.tasks.base import Verdict
-from tests.evaluation.written import FORMER, answers_to, protocol, write_evaluation, write_former
+from tests.evaluation.written import answers_to, write_evaluation
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
-from tests.runs.test_sample_file import FORMER as OLD_SAMPLE
 
 
 def opened(run: MadeRun) -> RunIndex:
@@ -152,21 +150,6 @@ def test_damaged_files_are_shown_as_far_as_they_go_with_a_sentence(tmp_path: Pat
     assert count(index, step=1) == 10 and "step_000001.jsonl.gz" not in dict(queries.problems(index))
 
 
-def test_records_of_schema_1_are_shown_without_what_they_lack(tmp_path: Path) -> None:
-    run = MadeRun(tmp_path / "run")
-    proposed = {**OLD_SAMPLE, "role": "proposer", "accuracy": None, "task_id": "u"}
-    changes = {"reward_parts": {"learnability": 0.5}}, {"reward_parts": {"failed": -1.0}}, {"schema": 99}
-    rows = [OLD_SAMPLE, *({**proposed, **change} for change in changes)]
-    run.rollouts(1).write_bytes(gzip.compress("".join(f"{json.dumps(row)}\n" for row in rows).encode()))
-    index = opened(run)
-    found, _ = queries.find_samples(index, SampleFilter(order="step"))
-    assert [row.sample.verdict for row in found] == ["wrong", "valid", "failed"]
-    assert found[0].sample.response_tokens is None and queries.read_texts(index, found[0]).response == "r"
-    sentences = {sentence for _, sentence in queries.problems(index)}
-    assert any("before outcomes, reasons, lengths and advantages were recorded" in each for each in sentences)
-    assert any("schema 99 is newer" in each for each in sentences)
-
-
 def test_malformed_and_ungraded_samples_are_counted_by_reason_and_found_by_it(tmp_path: Path) -> None:
     run = MadeRun(tmp_path / "run")
 
@@ -177,7 +160,6 @@ def test_malformed_and_ungraded_samples_are_counted_by_reason_and_found_by_it(tm
         *(answer("a", judgement=judged("malformed", "no_box")) for _ in range(3)),
         answer("a", judgement=judged("malformed", "cut_off")),
         answer("a", judgement=judged("ungraded", "grader_failed")),
-        answer("a", judgement=judged("malformed")),  # of a former version
         answer("a", judgement=judged("wrong")),
         proposal("b", judgement=judged("lost", "lost")),
         proposal("c", judgement=judged("duplicate")),
@@ -185,10 +167,10 @@ def test_malformed_and_ungraded_samples_are_counted_by_reason_and_found_by_it(tm
     index = opened(run)
     assert queries.reasons(index, 1) == {
         ("deduction", "proposer", "lost"): {"lost": 1},
-        ("deduction", "solver", "malformed"): {"no_box": 3, "cut_off": 1, queries.NO_REASON: 1},
+        ("deduction", "solver", "malformed"): {"no_box": 3, "cut_off": 1},
         ("deduction", "solver", "ungraded"): {"grader_failed": 1},
     }
-    assert [count(index, reason=reason) for reason in ("", "no_box", "lost", queries.NO_REASON)] == [9, 3, 1, 1]
+    assert [count(index, reason=reason) for reason in ("", "no_box", "lost")] == [8, 3, 1]
     assert queries.reasons(index, 2) == {}
 
 
@@ -300,36 +282,33 @@ def test_a_bomb_of_gzip_is_a_problem_of_its_file(tmp_path, monkeypatch):
     assert "unpacks to over" in problems[-1]
 
 
-def test_answers_of_both_schemas_are_shown_alike(tmp_path: Path):
-    now = write_evaluation(tmp_path / "now", answers_to("exam", "0", "deduction/short", Verdict.RIGHT, [Verdict.WRONG]))
-    former = tmp_path / "former.gz"
-    write_former(former, {"protocol": protocol(["exam"])}, FORMER, FORMER | {"sample": 0, "verdict": "wrong"})
-    sides = [read_side("a side", path) for path in (now / "answers.jsonl.gz", former)]
-    key = ("exam", "0")
-    for side in sides:
-        assert side.problems == [] and side.share(key) == 0.5
-        greedy, sampled = side.whole(key)
-        assert (greedy.index, sampled.index, greedy.response_tokens) == (None, 0, 7)
-        assert greedy.prompt == "What?" and greedy.response == "It is\u2028so \\ud800."
-        assert greedy.judgement.answer == (("answer", "so"),)
-        assert not any(each.prompt or each.response or each.judgement.answer for each in side.answers[key])
-    assert sides[0].answers == sides[1].answers
+def test_answers_of_a_file_come_without_texts_and_whole_when_asked_for(tmp_path: Path):
+    answers = answers_to("exam", "0", "deduction/short", Verdict.RIGHT, [Verdict.WRONG])
+    path = write_evaluation(tmp_path / "now", answers) / "answers.jsonl.gz"
+    side, key = read_side("a side", path), ("exam", "0")
+    assert side.problems == [] and side.share(key) == 0.5
+    greedy, sampled = side.whole(key)
+    assert (greedy.index, sampled.index, greedy.response_tokens) == (None, 0, 7)
+    assert greedy.prompt == "What?" and greedy.response == "It is\u2028so \\ud800."
+    assert greedy.judgement.answer == (("answer", "so"),)
+    assert not any(each.prompt or each.response or each.judgement.answer for each in side.answers[key])
 
 
 def test_lines_that_are_no_answers_are_counted(tmp_path: Path):
-    path = tmp_path / "a.gz"
-    del (incomplete := dict(FORMER))["tokens"]
-    write_former(path, {"protocol": {}}, FORMER, incomplete, {"suite": 3}, {"kind": "exam"})
+    answers = answers_to("exam", "0", "deduction/short", Verdict.RIGHT, [])
+    path = write_evaluation(tmp_path / "now", answers) / "answers.jsonl.gz"
+    with path.open("ab") as file:
+        file.write(gzip.compress(b'{"suite": 3}\n{"kind": "exam"}\nx\n'))
     side = read_side("a side", path)
     (problem,) = side.problems
     assert list(side.answers) == [("exam", "0")]
-    assert problem.startswith(f"{tmp_path.name}/a.gz: 3 of its lines cannot be read, the first because it is no Sample")
+    assert problem.startswith("now/answers.jsonl.gz: 3 of its lines cannot be read, the first because it is no Sample")
 
 
 def test_a_file_that_changed_meanwhile_is_named(tmp_path: Path):
-    path = tmp_path / "a.gz"
-    write_former(path, {"protocol": {}}, FORMER)
+    answers = answers_to("exam", "0", "deduction/short", Verdict.RIGHT, [])
+    path = write_evaluation(tmp_path / "now", answers) / "answers.jsonl.gz"
     side = read_side("a side", path)
-    write_former(path, {"protocol": {}}, {"kind": "exam"} | {"x": "y" * 1000})
+    path.write_bytes(gzip.compress(b'{"protocol": {}}\n') + gzip.compress(b'{"kind": "exam"}\n'))
     with pytest.raises(Problem):
         side.whole(("exam", "0"))

@@ -204,7 +204,7 @@ async def test_a_request_goes_on_when_its_work_is_cancelled_and_is_not_made_agai
     assert answer.prompt_ids.tolist() == prompt and engine.asked["propose"] == 1
 
 
-def test_a_journal_comes_back_as_it_was_and_the_former_format_too(tmp_path: Path) -> None:
+def test_a_journal_comes_back_as_it_was(tmp_path: Path) -> None:
     task = KINDS["deduction"].make_task("id", "def f(a):\n    return a", ("1",), ("1",))
     shown = {"references": (task,), "functions": give_functions([task], 1)}
     assert shown["functions"] is not None
@@ -222,14 +222,6 @@ def test_a_journal_comes_back_as_it_was_and_the_former_format_too(tmp_path: Path
     restored = saved(journal, 3, tmp_path, Engine([]))
     assert restored.copy(3) == journal.copy(3) and len(restored.left_over[3]) == len(items)
     assert restored.open(items[0]).answers == {7: answered}
-    former = [
-        {"origin": items[0].origin, "answered": {}},
-        {"origin": items[1].origin | {"task": None}, "answered": {}},
-    ]
-    write_journal(tmp_path, former)
-    restored = Journal(Engine([]).generate)
-    restored.read(tmp_path, 3)
-    assert [item.begins for item in restored.left_over[3]] == ["propose"]
 
 
 class RandomExecutor:

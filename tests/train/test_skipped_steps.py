@@ -62,7 +62,7 @@ class Worker(PolicyWorker):
 
 
 class OffloadedWorker(Worker):
-    """As with `train.offload_optimizer` on a GPU."""
+    """As with `train.shard=offload` on a GPU."""
 
     offloads = True
 
