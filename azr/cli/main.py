@@ -34,7 +34,6 @@ COMMANDS = {
     "chat": "chat with a model or a run's policy in the terminal",
     "serve": "serve a model or a run's policy by vLLM, with the prompts and stop strings of training",
     "export": "write a run's policy as a Hugging Face folder",
-    "completion": "print shell completion of commands, options and recipes",
     "doctor": "check this machine, and say how to add what is missing",
 }
 """Each is a module of ``azr.cli``, with a ``-`` in the command as ``_``, whose ``main(argv)`` returns the exit code and

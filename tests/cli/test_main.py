@@ -51,7 +51,7 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
     assert process.stderr.read() == b"" and process.wait() == 141
 
 
-LIGHT = "--help", "execute /dev/null --backend namespace", "doctor", "plan azr_7b_ppo", "recipes", "completion bash"
+LIGHT = "--help", "execute /dev/null --backend namespace", "doctor", "plan azr_7b_ppo", "recipes"
 
 
 @pytest.mark.parametrize("words", LIGHT)
