@@ -318,9 +318,8 @@ class TrackingConfig:
     """Where a run's numbers and a few samples go besides its directory."""
 
     to: tuple[str, ...] = ("tensorboard",)
-    """Trackers: `tensorboard`, `wandb`, `wandb:PROJECT`, `mlflow`, `mlflow:EXPERIMENT`, `prometheus` for the last
-    step's numbers at 127.0.0.1:9464, `prometheus:HOST:PORT`, where host 0.0.0.0 is every interface of the driver's
-    machine. docs/observability.md says what each gets. One that fails is said once and never ends the run."""
+    """Trackers: `tensorboard`, `wandb`, `wandb:PROJECT`, `mlflow`, `mlflow:EXPERIMENT`. docs/observability.md says what
+    each gets. One that fails is said once and never ends the run."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -85,7 +85,6 @@ def test_a_run_may_begin_again_beside_the_one_that_is_there(here, capsys):
     [
         (["--model.path", "/nowhere/model"], "model.path"),
         (["--selfplay.seeds", "/nowhere/seeds.jsonl"], "/nowhere/seeds.jsonl"),
-        (["--tracking.to", "prometheus:nohost:99999"], "prometheus"),
     ],
 )
 def test_a_restart_that_is_refused_leaves_the_run_where_it_was(here, options, said, capsys):

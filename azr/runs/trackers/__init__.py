@@ -21,18 +21,12 @@ from azr.runs.run_dir import RunDirectory
 from azr.runs.sample_file import read_metrics
 from azr.runs.trackers.base import NOTHING, Table, Tracker, first_line
 from azr.runs.trackers.mlflow import MlflowTracker
-from azr.runs.trackers.prometheus import PrometheusTracker
 from azr.runs.trackers.tensorboard import TensorBoardTracker
 from azr.runs.trackers.wandb import WandbTracker
 
 TRACKERS = Registry[type[Tracker]](
     "tracker",
-    {
-        "tensorboard": TensorBoardTracker,
-        "wandb": WandbTracker,
-        "mlflow": MlflowTracker,
-        "prometheus": PrometheusTracker,
-    },
+    {"tensorboard": TensorBoardTracker, "wandb": WandbTracker, "mlflow": MlflowTracker},
     "tracking.to may hold",
 )
 
@@ -102,7 +96,7 @@ class Trackers:
 def hand_over(run: Path, config: Config, step: int, say: Say) -> None:
     """Give the trackers that keep runs of their own what they lack of a run that is at its end after ``step``; blocks
     as `Trackers.close`."""
-    own = [name for name in config.tracking.names if name not in ("tensorboard", "prometheus")]
+    own = [name for name in config.tracking.names if name != "tensorboard"]
     if own:
         history = [each for each in read_metrics(RunDirectory(run).metrics) if each[0] <= step]
         Trackers(run, config, history, say, own).close(complete=True)

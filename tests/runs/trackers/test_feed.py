@@ -101,7 +101,7 @@ def test_a_step_is_handed_over_once_even_when_the_run_goes_back(tmp_path: Path, 
 def test_a_run_at_its_end_hands_over_what_is_lacked_up_to_its_last_step(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}, "loss": 0.5}}\n' for step in (1, 2, 3)))
     Bookmark(tmp_path, "folder").save("id", 1)
-    hand_over(tmp_path, config(tmp_path, "tensorboard,folder", "prometheus"), 2, pytest.fail)
+    hand_over(tmp_path, config(tmp_path, "tensorboard,folder"), 2, pytest.fail)
     assert held(folder) == {"2": "0.5\n"} and not (tmp_path / "tensorboard").exists()
 
 
