@@ -1,5 +1,5 @@
 """The sandbox of model-written programs, without Ray and torch.
 
-``pool.SandboxPool`` is for asyncio code; `azr.cluster.executor_actor` puts it into a Ray actor.
+``azr.SandboxPool`` is for asyncio code; `azr.cluster.executor_actor` puts it into a Ray actor.
 This file imports nothing: the sandboxed interpreter loads modules of this package too.
 """

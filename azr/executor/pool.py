@@ -44,7 +44,10 @@ _MOST_WAITING = 4096
 
 
 class SandboxPool:
-    """``async with SandboxPool(config) as pool: await pool.execute(request)``."""
+    """Run programs: ``async with SandboxPool(config) as pool: await pool.execute(request)``.
+
+    Leaving the block ends every process: after what runs has finished or, if an exception leaves it, at once.
+    """
 
     def __init__(
         self,
@@ -91,8 +94,8 @@ class SandboxPool:
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        await (self.close() if failure is None else self.abort())
 
     async def start(self) -> None:
         """Select a backend and start the zygotes; ``execute`` does so by itself.
