@@ -152,7 +152,7 @@ class SelfPlayExperiment:
             logger.log_tasks(grown.stored)
             if grown.samples:
                 proposals += grown.samples
-                await self.monitor.watch(proposals, {})
+                await self.monitor.watch(proposals)
                 await logger.log_rollouts(0, tuple(proposals), self.codec.decode)  # written while others are added
                 self.alarm.watch(name, grown.samples, logger.run.rollouts(0))
         await system.executor.stats_delta()
@@ -217,10 +217,9 @@ class SelfPlayExperiment:
 
     async def learn(self, step: int, played: StepResult) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
         """Train on a step's samples; meanwhile all of its texts are looked at. Return metrics of both."""
-        tasks = {kind: self.buffer.tasks(kind) for kind in self.config.kinds}
         trained = [sample for sample in played.samples if sample.used == "trained"]
         async with task_group() as group:
-            watching = group.create_task(self.monitor.watch(played.samples, tasks, played.stored))
+            watching = group.create_task(self.monitor.watch(played.samples))
             critic_only = step <= self.config.algorithm.critic_warmup_steps
             learned = await self.learner.learn(trained, step, critic_only=critic_only)
         return learned, watching.result()

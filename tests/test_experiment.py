@@ -237,4 +237,3 @@ def test_flagged_responses_are_counted_recorded_and_end_a_run_that_asks_for_it(s
             ((name, start, end),) = record["flags"]
             assert name == "sums" and record["response"][start:end].startswith("a + ")
         assert step["deduction/proposer/tokens/max"] >= step["deduction/proposer/tokens/p50"] > 0
-        assert step["programs/deduction/cyclomatic"] == 1.0 and step["programs/deduction/lines"] == 2.0

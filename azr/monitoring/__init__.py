@@ -1,2 +1,1 @@
-"""What responses and programs are like, beside whether they are right: lengths, repetition, languages, complexity, and
-a screen for alarming texts. No model judges."""
+"""Lengths and repetition of responses, and a screen for alarming texts. No model judges."""

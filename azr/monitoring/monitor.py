@@ -1,19 +1,19 @@
-"""Looks at a step's responses and at the programs of the buffer while the trainers learn from them."""
+"""Looks at a step's responses while the trainers learn from them: lengths, repetition, the safety screen."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from azr.errors import RunEnded
-from azr.monitoring.texts import SAFETY, Findings, Measures, Text, TextReader, means
+from azr.monitoring.texts import SAFETY, Flag, Text, TextReader
 from azr.prompts.codec import PromptCodec
-from azr.records import Sample, Task
+from azr.records import Sample
 
 PERCENTILES = (50, 90, 99, 100)
 THINK = "<think>"
@@ -32,27 +32,21 @@ class Monitor:
     reader: TextReader
     rules: Sequence[str]
     """Names of the screen's rules."""
-    _measured: dict[str, Measures | None] = field(default_factory=dict)
-    """Measures of the buffer's and of this step's programs, by their source."""
 
-    async def watch(
-        self, samples: Sequence[Sample], tasks: Mapping[str, Sequence[Task]], new: Sequence[Task] = ()
-    ) -> dict[str, float]:
-        """Write the flags of these samples and return metrics of their responses, of the programs of the stored tasks
-        by kind, and of those new among them."""
+    async def watch(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """Write the flags of these samples and return metrics of their responses."""
         samples = [sample for sample in samples if sample.finish_reason != "given_up"]
         texts, repeated = await asyncio.to_thread(self._read, samples)
-        findings = await self.reader.look_at(texts)
-        for sample, found in zip(samples, findings, strict=True):
+        flags = await self.reader.flags(texts)
+        for sample, found in zip(samples, flags, strict=True):
             if found is not None:
-                sample.flags = [(rule, start, end) for rule, start, end in found["flags"]]
-        metrics = response_metrics(samples, repeated, findings) | flag_metrics(self.rules, samples, findings)
-        return metrics | await self._programs(tasks, new)
+                sample.flags = [(rule, start, end) for rule, start, end in found]
+        return response_metrics(samples, repeated) | flag_metrics(self.rules, samples, flags)
 
     def _read(self, samples: Sequence[Sample]) -> tuple[list[Text], list[float]]:
         opened: dict[int, bool] = {}
         texts = [
-            Text(self.codec.decode(ids) if text is None else text, self._opens(each, opened), _program(each))
+            Text(self.codec.decode(ids) if text is None else text, self._opens(each, opened))
             for each in samples
             for ids, text in [(each.completion.response_ids, each.completion.text)]
         ]
@@ -64,22 +58,6 @@ class Monitor:
         if id(prompt) not in known:  # the answers of a group share the array
             known[id(prompt)] = self.codec.decode(prompt[-8:]).rstrip().endswith(THINK)
         return known[id(prompt)]
-
-    async def _programs(self, tasks: Mapping[str, Sequence[Task]], new: Sequence[Task]) -> dict[str, float]:
-        sources = {task.program for of_kind in tasks.values() for task in of_kind} | {task.program for task in new}
-        unknown = sorted(sources - self._measured.keys())
-        self._measured = {source: each for source, each in self._measured.items() if source in sources}
-        self._measured |= dict(zip(unknown, await self.reader.measure(unknown), strict=True))
-        metrics: dict[str, float] = {}
-        for kind, of_kind in tasks.items():
-            stored = means(self._known(of_kind))
-            proposed = means(self._known([task for task in new if task.kind == kind]))
-            metrics |= {f"programs/{kind}/{name}": value for name, value in stored.items()}
-            metrics |= {f"{kind}/proposer/{name}": value for name, value in proposed.items()}
-        return metrics
-
-    def _known(self, tasks: Sequence[Task]) -> list[Measures]:
-        return [each for task in tasks if (each := self._measured[task.program]) is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +82,9 @@ class SafetyStop:
         )
 
 
-def response_metrics(
-    samples: Sequence[Sample], repeated: Sequence[float], findings: Sequence[Findings | None]
-) -> dict[str, float]:
+def response_metrics(samples: Sequence[Sample], repeated: Sequence[float]) -> dict[str, float]:
     """Return per kind and role, of all responses, untrained ones included and what traces wrote or began apart
-    (`Sample.player`): percentiles of their tokens, and shares of those that are repetitive, mix languages, or whose
-    program is heavy with comments."""
+    (`Sample.player`): percentiles of their tokens, and the share of those that are repetitive."""
     players: defaultdict[str, list[int]] = defaultdict(list)
     for index, sample in enumerate(samples):
         players[sample.player].append(index)
@@ -118,21 +93,16 @@ def response_metrics(
         lengths = [samples[i].response_tokens or 0 for i in members]
         for percent, length in zip(PERCENTILES, np.percentile(lengths, PERCENTILES), strict=True):
             metrics[f"{player}/tokens/{'max' if percent == 100 else f'p{percent}'}"] = float(length)
-        metrics[f"{player}/repetitive"] = _share([repeated[i] > REPETITIVE for i in members])
-        known = [found for i in members if (found := findings[i]) is not None]
-        if known:
-            metrics[f"{player}/language_mixed"] = _share([found["mixed"] for found in known])
-        if heavy := [found["comment_heavy"] for found in known if found["comment_heavy"] is not None]:
-            metrics[f"{player}/comment_heavy"] = _share(heavy)
+        metrics[f"{player}/repetitive"] = sum(repeated[i] > REPETITIVE for i in members) / len(members)
     return metrics
 
 
 def flag_metrics(
-    rules: Sequence[str], samples: Sequence[Sample], findings: Sequence[Findings | None]
+    rules: Sequence[str], samples: Sequence[Sample], flags: Sequence[list[Flag] | None]
 ) -> dict[str, float]:
     """Return how many samples were flagged, by any rule and by each, and how many could not be looked at. Traces of
     another model are flagged in the records, and not counted."""
-    counted = [pair for pair in zip(samples, findings, strict=True) if pair[0].origin != "trace"]
+    counted = [pair for pair in zip(samples, flags, strict=True) if pair[0].origin != "trace"]
     hits = _hits([sample for sample, _ in counted])
     metrics = {f"{SAFETY}{rule}": float(hits[rule]) for rule in rules}
     metrics[f"{SAFETY}flagged"] = float(sum(bool(sample.flags) for sample, _ in counted))
@@ -142,15 +112,6 @@ def flag_metrics(
 def _hits(samples: Sequence[Sample]) -> Counter[str]:
     """Return how many samples each rule flags."""
     return Counter(rule for sample in samples for rule in {rule for rule, _, _ in sample.flags})
-
-
-def _program(sample: Sample) -> str | None:
-    answer = sample.judgement.answer if sample.judgement is not None else None
-    return next((text for label, text in answer or () if label == "program"), None)
-
-
-def _share(flags: Sequence[bool]) -> float:
-    return sum(flags) / len(flags)
 
 
 def repeated_share(token_ids: npt.NDArray[np.int32]) -> float:

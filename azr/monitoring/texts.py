@@ -1,5 +1,4 @@
-"""Measures of responses and programs: mixed languages, shares of comments, complexity, and how programs differ. And the
-screen, which searches thinking and answers for patterns of a file. It sees words, not what is meant.
+"""The screen: searches thinking and answers for the patterns of a file. It sees words, not what is meant.
 
 A run looks at texts in a process of its own, ``python -m azr.monitoring.texts PATTERNS``: a pattern that takes for ever
 costs that process and not the run, see `azr.isolated`.
@@ -7,23 +6,17 @@ costs that process and not the run, see `azr.isolated`.
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import io
 import logging
 import os
 import re
-import tokenize
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import msgspec
-from radon.complexity import cc_visit
-from radon.metrics import h_visit
 
 from azr.config import SafetyConfig
 from azr.errors import UserError
@@ -120,111 +113,6 @@ def _first(pattern: re.Pattern[str], text: str, start: int, end: int) -> Sequenc
     return list(islice(found, MAX_FLAGS))
 
 
-SCRIPTS = {
-    "han and kana": "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff",
-    "hangul": "\u1100-\u11ff\uac00-\ud7af",
-    "cyrillic": "\u0400-\u04ff",
-    "arabic": "\u0600-\u06ff\u0750-\u077f",
-    "hebrew": "\u0590-\u05ff",
-    "devanagari": "\u0900-\u097f",
-    "thai": "\u0e00-\u0e7f",
-}
-"""Ranges of letters. Greek is none of them: it is mathematics as often as a language."""
-_LATIN = re.compile(r"[A-Za-z\u00c0-\u024f]")
-_OTHERS = [re.compile(f"[{letters}]") for letters in SCRIPTS.values()]
-MIN_LETTERS, MIN_SHARE = 5, 0.01
-"""Of a second script, for a text to count as mixed: so many letters, and this share of all."""
-COMMENTED = 0.5
-"""A program is heavy with comments when at least this share of its lines that are not blank only comments."""
-_MIN_LINES = 4
-_BEGIN_STATEMENT = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-_LAYOUT = (*_BEGIN_STATEMENT, tokenize.NL, tokenize.ENDMARKER, tokenize.ENCODING)
-NUMBERS = ("cyclomatic", "halstead_volume", "nodes", "lines")
-
-
-class Measures(TypedDict):
-    """Measures of one program."""
-
-    cyclomatic: float
-    """McCabe's: independent paths, added up over its functions."""
-    halstead_volume: float
-    """Bits that its operators and operands take (M. Halstead, "Elements of Software Science")."""
-    nodes: float
-    """Nodes of its syntax tree."""
-    lines: float
-    """Lines that are not blank."""
-    shape: str
-    """Equal for programs that differ in names and constants only."""
-
-
-def measure(program: str) -> Measures | None:
-    """Return the measures of a program; None if it cannot be parsed."""
-    try:
-        tree = ast.parse(program)
-        blocks, halstead = cc_visit(program), h_visit(program)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, AttributeError, TypeError):
-        return None
-    return Measures(
-        cyclomatic=float(sum(block.complexity for block in blocks)),
-        halstead_volume=float(halstead.total.volume),
-        nodes=float(sum(1 for _ in ast.walk(tree))),
-        lines=float(sum(1 for line in program.splitlines() if line.strip())),
-        shape=_shape(tree),
-    )
-
-
-def means(measured: Sequence[Measures]) -> dict[str, float]:
-    """Return the mean of each number, and ``distinct_shapes``: distinct shapes per program. Empty without programs."""
-    if not measured:
-        return {}
-    numbers: dict[str, float] = {name: sum(each[name] for each in measured) / len(measured) for name in NUMBERS}  # type: ignore[literal-required]
-    return numbers | {"distinct_shapes": len({each["shape"] for each in measured}) / len(measured)}
-
-
-def _shape(tree: ast.AST) -> str:
-    """Hash of the nested types of nodes; operators are nodes, names and constants leave none."""
-    parts: list[str] = []
-
-    def visit(node: ast.AST) -> None:
-        parts.append(f"{type(node).__name__}(")
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-        parts.append(")")
-
-    visit(tree)
-    return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
-
-
-def is_mixed(text: str) -> bool:
-    """Whether two writing systems share a text: of the second at least `MIN_LETTERS` and `MIN_SHARE` of all letters."""
-    if text.isascii():
-        return False
-    counts = sorted((len(script.findall(text)) for script in (_LATIN, *_OTHERS)), reverse=True)
-    return counts[1] >= max(MIN_LETTERS, MIN_SHARE * sum(counts))
-
-
-def is_comment_heavy(program: str) -> bool:
-    """Whether comments and docstrings are at least half of a program's lines; never with fewer than four lines."""
-    lines = [number for number, line in enumerate(program.splitlines(), 1) if line.strip()]
-    if len(lines) < _MIN_LINES:
-        return False
-    comments, code = set[int](), set[int]()
-    try:
-        begins_statement = True
-        for token in tokenize.generate_tokens(io.StringIO(program).readline):
-            span = range(token.start[0], token.end[0] + 1)
-            if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and begins_statement):
-                comments.update(span)
-            elif token.type not in _LAYOUT:
-                code.update(span)
-            if token.type not in (tokenize.COMMENT, tokenize.NL):
-                begins_statement = token.type in _BEGIN_STATEMENT
-    except (tokenize.TokenError, SyntaxError, ValueError):
-        comments = {number for number in lines if program.splitlines()[number - 1].lstrip().startswith("#")}
-        code = set()
-    return len(comments - code) >= COMMENTED * len(lines)
-
-
 CHUNK_CHARS = 200_000
 """Characters of the responses that are looked at together."""
 CHUNK_LIMIT_S, TEXT_LIMIT_S = 20.0, 2.0
@@ -239,17 +127,6 @@ class Text:
     response: str
     opened: bool
     """Its prompt opens the thinking."""
-    program: str | None
-    """Source that was read from it."""
-
-
-class Findings(TypedDict):
-    """Properties of one response."""
-
-    flags: list[Flag]
-    mixed: bool
-    comment_heavy: bool | None
-    """None without a program."""
 
 
 class TextReader:
@@ -265,34 +142,25 @@ class TextReader:
     async def __aexit__(self, *_: object) -> None:
         await self._workers.end()
 
-    async def look_at(self, texts: Sequence[Text]) -> list[Findings | None]:
-        """Return what each text shows, in their order; None where that took longer than `TEXT_LIMIT_S`."""
-        findings = list[Findings | None]()
+    async def flags(self, texts: Sequence[Text]) -> list[list[Flag] | None]:
+        """Return the flags of each text, in their order; None where the search took longer than `TEXT_LIMIT_S`."""
+        found = list[list[Flag] | None]()
         for chunk in _chunks(texts):
-            answers = await self._ask(chunk, (), CHUNK_LIMIT_S)
+            answers = await self._ask(chunk, CHUNK_LIMIT_S)
             if answers is None:
                 log.warning("a chunk of %d responses could not be looked at; now they are one by one", len(chunk))
                 for text in chunk:
-                    one = await self._ask([text], (), TEXT_LIMIT_S)
-                    findings.append(None if one is None else one[0])
+                    one = await self._ask([text], TEXT_LIMIT_S)
+                    found.append(None if one is None else one[0])
             else:
-                findings += answers
-        return findings
-
-    async def measure(self, programs: Sequence[str]) -> list[Measures | None]:
-        """Return the measures of each program, in their order; None for one that cannot be measured."""
-        found = list[Measures | None]()
-        for start in range(0, len(programs), 256):
-            chunk = programs[start : start + 256]
-            answers = await self._ask((), chunk, CHUNK_LIMIT_S)
-            found += [None] * len(chunk) if answers is None else answers
+                found += answers
         return found
 
-    async def _ask(self, texts: Sequence[Text], programs: Sequence[str], limit_s: float) -> list[Any] | None:
+    async def _ask(self, texts: Sequence[Text], limit_s: float) -> list[list[Flag]] | None:
         """Return the process's answers, or None when it died, failed or took longer."""
-        asked = {"texts": [asdict(text) for text in texts], "programs": list(programs), "max_answer_bytes": 1 << 30}
+        asked = {"texts": [asdict(text) for text in texts], "max_answer_bytes": 1 << 30}
         try:
-            answers: list[Any] = await self._workers.ask(asked, limit_s)
+            answers: list[list[Flag]] = await self._workers.ask(asked, limit_s)
             return answers
         except Trouble:
             return None
@@ -310,20 +178,10 @@ def _chunks(texts: Sequence[Text]) -> Iterator[list[Text]]:
         yield chunk
 
 
-def look_at(screen: Screen, text: dict[str, Any]) -> Findings:
-    """Return what one response shows; ``text["program"]`` is None when it holds none."""
-    program = text["program"]
-    return Findings(
-        flags=screen.flags(text["response"], text["opened"]),
-        mixed=is_mixed(text["response"]),
-        comment_heavy=None if program is None else is_comment_heavy(program),
-    )
-
-
-def load(arguments: Sequence[str]) -> Callable[[Any, Ask], list[Any]]:
+def load(arguments: Sequence[str]) -> Callable[[Any, Ask], list[list[Flag]]]:
     os.nice(10)  # what the run waits for comes first
     screen = Screen.read(Path(arguments[0]))
-    return lambda asked, ask: [*(look_at(screen, text) for text in asked["texts"]), *map(measure, asked["programs"])]
+    return lambda asked, ask: [screen.flags(**text) for text in asked["texts"]]
 
 
 if __name__ == "__main__":

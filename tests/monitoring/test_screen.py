@@ -1,4 +1,5 @@
-"""Rules find what they name, where they look; a file that is none is one sentence; no text holds up a run."""
+"""Rules find what they name, where they look; a file that is none is one sentence; no text holds up a run. And how
+repetition is counted."""
 
 import re
 from collections.abc import Sequence
@@ -10,8 +11,8 @@ import pytest
 
 from azr.config import Config, SafetyConfig
 from azr.errors import RunEnded, UserError
-from azr.monitoring.monitor import Monitor, SafetyStop, flag_metrics
-from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Findings, Measures, Rule, Screen, Text, TextReader, patterns_of
+from azr.monitoring.monitor import Monitor, SafetyStop, flag_metrics, repeated_share
+from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Flag, Rule, Screen, Text, TextReader, patterns_of
 from azr.prepare import prepare
 from tests.runs.factory import sample
 
@@ -90,20 +91,19 @@ async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkey
     rules = write(tmp_path, "[[rule]]\nname = 'slow'\npatterns = ['(a+)+$', 'needle']\n")
     texts = ["a needle", "a" * 60 + "b", "\ud800 lone", "x" * 1_000_000 + "needle", "\x00\n\r needle"]
     async with TextReader(rules) as reader:
-        found = await reader.look_at([Text(text, False, text) for text in texts])
+        found = await reader.flags([Text(text, False) for text in texts])
         rules.write_text("edited while the run goes on")
-        assert await reader.look_at([Text(texts[1], False, None)]) == [None], "nor does a process that starts no more"
-        assert await reader.measure(["x = 1"]) == [None]
-    flags = [None if each is None else [name for name, _, _ in each["flags"]] for each in found]
+        assert await reader.flags([Text(texts[1], False)]) == [None], "nor does a process that starts no more"
+    flags = [None if each is None else [name for name, _, _ in each] for each in found]
     assert flags == [["slow"], None, [], ["slow"], ["slow"]]
-    assert found[3]["flags"] == [["slow", 1_000_000, 1_000_006]]  # type: ignore[index, comparison-overlap]
+    assert found[3] == [["slow", 1_000_000, 1_000_006]]  # type: ignore[comparison-overlap]
 
 
 def test_another_models_traces_are_flagged_and_stop_nothing() -> None:
     samples = [sample("solver", trace_tokens=tokens) for tokens in (2, 1, 0)]
     for each in samples:
         each.flags = [("harm", 0, 1)]
-    metrics = flag_metrics(["harm"], samples, [Findings(flags=[], mixed=False, comment_heavy=None)] * 3)
+    metrics = flag_metrics(["harm"], samples, [[]] * 3)
     assert metrics == {"safety/harm": 2.0, "safety/flagged": 2.0, "safety/unscreened": 0.0}
     assert flag_metrics([], samples, [None] * 3)["safety/unscreened"] == 2.0
     SafetyStop(3, "azr show").raise_if_over(7, samples)
@@ -120,15 +120,9 @@ class Looks:
     def decode(self, ids: np.ndarray) -> str:
         return "prompt" if len(ids) == 3 else next(self.texts)
 
-    async def look_at(self, texts: Sequence[Text]) -> list[Findings | None]:
-        return [
-            None if "aaa" in text.response
-            else Findings(flags=SCREEN_OF_NEEDLES.flags(text.response, False), mixed=False, comment_heavy=None)
-            for text in texts
-        ]  # fmt: skip
-
-    async def measure(self, programs: Sequence[str]) -> list[Measures | None]:
-        return [None for _ in programs]
+    async def flags(self, texts: Sequence[Text]) -> list[list[Flag] | None]:
+        found = [SCREEN_OF_NEEDLES.flags(text.response, False) for text in texts]
+        return [None if "aaa" in text.response else flags for text, flags in zip(texts, found, strict=True)]
 
 
 SCREEN_OF_NEEDLES = Screen((Rule(name="needle", patterns=("needle",)),), (re.compile("needle"),))
@@ -138,8 +132,23 @@ async def test_flags_are_written_into_the_samples_and_what_was_given_up_is_not_l
     lengths = {"length": 2}, {"length": 0, "finish": "given_up"}, {"length": 2}, {"length": 4}
     samples = [sample("solver", "data", **each) for each in lengths]
     looks: Any = Looks("a needle", "aaa", "nothing")
-    metrics = await Monitor(looks, looks, ["needle"]).watch(samples, {})
+    metrics = await Monitor(looks, looks, ["needle"]).watch(samples)
     assert [each.flags for each in samples] == [[("needle", 2, 8)], [], [], []]
     assert (metrics["safety/needle"], metrics["safety/flagged"], metrics["safety/unscreened"]) == (1.0, 1.0, 1.0)
     assert metrics["data/solver/tokens/p50"] == 2.0 and metrics["data/solver/tokens/max"] == 4.0
-    assert metrics["data/solver/language_mixed"] == 0.0 and "data/solver/comment_heavy" not in metrics
+    assert metrics["data/solver/repetitive"] == 0.0
+
+
+def by_hand(ids: list[int]) -> float:
+    grams = [tuple(ids[i : i + 8]) for i in range(len(ids) - 7)]
+    return 1 - len(set(grams)) / len(grams)
+
+
+def test_the_share_of_repeated_sequences_is_that_of_counting_them() -> None:
+    rng = np.random.default_rng(0)
+    for vocabulary in (2, 3, 50_000):
+        ids = rng.integers(0, vocabulary, 700).astype(np.int32)
+        assert repeated_share(ids) == pytest.approx(by_hand(ids.tolist()), abs=1e-12)
+    loop = np.array([5, 6, 7, 8] * 100, np.int32)
+    assert repeated_share(loop) == pytest.approx(1 - 4 / 393)
+    assert repeated_share(np.zeros(8, np.int32)) == repeated_share(np.zeros(0, np.int32)) == 0.0

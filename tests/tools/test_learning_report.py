@@ -33,6 +33,7 @@ from tools.learning_report.runs import arms, read
 
 KINDS = ("deduction", "abduction")
 SAMPLES = 4
+TASK = Task(id="0", kind="deduction", program="", inputs=(), outputs=(), fingerprint="", solve_rate=0.625)
 
 
 def answers(share: float, seed: int) -> list[Sample]:
@@ -72,8 +73,9 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
         rejected = Counter({RejectReason.FAILED: failed, RejectReason.DUPLICATE: 2, RejectReason.LOST: 2})
         proposed = made_proposals(12, rejected, ([0.5, 1.0] * 3)[: 8 - failed]) if proposing else []
         logger.begin_step()
-        lines = {"proposer/lines": float(step), "proposer/halstead_volume": 8.0} if proposing else {}
-        parts = {"eval": evals[step // 2] if step % 2 == 0 else {}, "deduction": lines}
+        parts = {"eval": evals[step // 2] if step % 2 == 0 else {}}
+        if proposing:
+            logger.log_tasks([replace(TASK, program="x * 2" + "\nx" * (step - 1), step=step)])
         logger.end_step(step, [sample("solver", accuracy=0.5), *proposed], parts, {})
     logger.close()
     return logger.run.path
@@ -160,7 +162,7 @@ def test_the_table_says_how_long_the_programs_of_tasks_were(tmp_path: Path) -> N
     paths = [run(config(tmp_path, "a"), [0.2, 0.3, 0.3, 0.3]), run(fixed, [0.2, 0.3], proposing=False)]
     shown = rows(report.table(arms([read(path) for path in paths])))
     assert shown["lines of a new task's program, with its head"] == ["2.0 → 5.0", "-"]
-    assert shown["Halstead volume of it, bits"] == ["8.0 → 8.0", "-"]
+    assert shown["Halstead volume of it, bits"] == ["4.8 → 4.8", "-"]
 
 
 def test_proposals_are_shown_with_their_solve_rates_or_why_they_are_no_tasks(tmp_path: Path) -> None:
@@ -177,8 +179,7 @@ def test_proposals_are_shown_with_their_solve_rates_or_why_they_are_no_tasks(tmp
         )
     ]
     write_samples(tmp_path / "rollouts" / "step_000001.jsonl.gz", 1, samples, lambda ids: "nothing")
-    task = Task(id="0", kind="deduction", program="", inputs=(), outputs=(), fingerprint="", solve_rate=0.625)
-    (tmp_path / "tasks.jsonl").write_text(json.dumps(asdict(task)) + "\n")
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(asdict(TASK)) + "\n")
     assert [" ".join(line.split()) for line in proposals(tmp_path, 1, 3).splitlines()] == [
         "62% x = x + 1; return -x f(3)", "duplicate x = x + 1; return -x f(3)", "malformed nothing",
     ]  # fmt: skip

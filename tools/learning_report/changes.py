@@ -157,15 +157,9 @@ def learnable(step: Metrics) -> float:
 
 def mean_of_tasks(run: Run, number: str) -> tuple[float, float] | None:
     """Means of a number of the programs of new tasks, over the first and the last steps that have some."""
-    steps = [value for step in run.steps if (value := step_mean(step, number)) is not None]
+    steps = [*run.programs[number].values()]
     window = max(1, min(WINDOW, len(steps) // 2))
     return (fmean(steps[:window]), fmean(steps[-window:])) if steps else None
-
-
-def step_mean(step: Metrics, number: str) -> float | None:
-    """Mean over kinds of a number of the programs of a step's new tasks."""
-    values = [scalar(step, name) for name in step if name.endswith(f"/proposer/{number}")]
-    return fmean(values) if values else None
 
 
 def _count(step: Metrics, outcome: str) -> float:

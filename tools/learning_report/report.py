@@ -124,10 +124,8 @@ def figure(arms: dict[str, list[Run]]) -> Figure:
         color = _draw(axes, name, runs)
         for under, number in zip(below, PROGRAMS, strict=True):
             for run in runs:
-                shown = [(scalar(step, "step"), changes.step_mean(step, number)) for step in run.steps]
-                points = [(step, value) for step, value in shown if value is not None]
-                if points:
-                    under.plot(*zip(*points, strict=True), color=color, linewidth=0.8)
+                points = run.programs[number]
+                under.plot(list(points), list(points.values()), color=color, linewidth=0.8)
     axes.set(xlabel="step", ylabel="exam accuracy at temperature 1, %", title="Held-out exam")
     axes.legend(frameon=False)
     for under, name in zip(below, PROGRAMS.values(), strict=True):

@@ -6,6 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
+
+from radon.metrics import h_visit
 
 from azr.config import Config
 from azr.config_tree import from_yaml, leaves
@@ -13,6 +16,8 @@ from azr.errors import UserError
 from azr.evaluation.report import load
 from azr.records import Sample
 from azr.runs.metrics import EVAL, Metrics, has_eval, scalar
+from azr.runs.run_dir import RunDirectory
+from azr.runs.sample_file import read_tasks
 
 EXAM = f"{EVAL}exam"
 """Begins the names of the exam's metrics."""
@@ -35,6 +40,8 @@ class Run:
     config: Config
     steps: list[Metrics]
     """From step 1."""
+    programs: dict[str, dict[int, float]]
+    """Mean numbers of the programs of new tasks, by step."""
     evals: list[Metrics]
     """Of step 0 and the others with an evaluation: a subset of the exam, few samples."""
     whole: tuple[Answers, Answers] | None
@@ -57,7 +64,23 @@ def read(path: Path, base: Path | None = None, evaluations: str = "eval") -> Run
     if not steps or len(evals) < 2:
         raise UserError(f"{path} has no evaluation before and after its steps: let it end, with eval.every above 0.")
     last = path / evaluations / f"step_{int(scalar(steps[-1], 'step')):06d}"
-    return Run(path, config, steps, evals, _whole(last, base))
+    return Run(path, config, steps, _programs(RunDirectory(path).tasks), evals, _whole(last, base))
+
+
+def _programs(tasks: Path) -> dict[str, dict[int, float]]:
+    """Mean lines and Halstead volume of the programs that each step added to the buffer; kinds weigh the same."""
+    found: dict[str, dict[int, dict[str, list[float]]]] = {"lines": {}, "halstead_volume": {}}
+    for task in read_tasks(tasks):
+        numbers = {
+            "lines": sum(1 for line in task.program.splitlines() if line.strip()),
+            "halstead_volume": h_visit(task.program).total.volume,
+        }
+        for name, number in numbers.items() if task.step else ():
+            found[name].setdefault(task.step, {}).setdefault(task.kind, []).append(number)
+    return {
+        name: {step: fmean(map(fmean, kinds.values())) for step, kinds in sorted(by_step.items())}
+        for name, by_step in found.items()
+    }
 
 
 def _whole(after: Path, before: Path | None) -> tuple[Answers, Answers] | None:
