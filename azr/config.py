@@ -17,6 +17,7 @@ from azr.config_training import AlgorithmConfig, Count, CountOrZero, NumProcesse
 from azr.execution import MAX_INPUTS
 from azr.own_data import own_data
 
+Replay = Literal["newest", "newest_and_seeds", "learnability"]
 TEMPLATES = ("auto", "conversation", "tokenizer")
 """What `model.template` may be beside a file."""
 
@@ -99,8 +100,12 @@ class SelfPlayConfig:
     train_on_estimates: bool = False
     """Also train the solver on the estimate samples, as groups."""
     repeated_tasks: CountOrZero = 0
-    """Stored tasks of each kind that the solver answers again every step, in groups of `group_size`: the newest that
-    were solved sometimes but not always. Needs `train_on_estimates`."""
+    """Stored tasks of each kind that the solver answers again every step, in groups of `group_size`; `replay` chooses
+    them. Needs `train_on_estimates`."""
+    replay: Replay = "newest"
+    """How repeated tasks are drawn. `newest`: from the newest that were solved sometimes but not always when they were
+    proposed. `newest_and_seeds`: up to half of them are tasks that the buffer began with. `learnability`: all stored
+    tasks, and the references of proposals too, with a chance in proportion to p(1-p) of the latest solve rate p."""
     derived_tasks: CountOrZero = 0
     """Most further tasks of each kind that an accepted task gives the solver, in groups of `group_size`: the pairs of
     an induction are deductions and abductions. They need no proposal, are not stored, and reward no proposer. Needs

@@ -245,6 +245,7 @@ class SelfPlayExperiment:
         self.logger.log_tasks(played.stored)
         await self.logger.log_rollouts(step, samples, self.codec.decode)
         self.journal.recorded(step, played.items)
+        self.buffer.rates.recorded(step)
         self.alarm.observe(f"step {step}", samples, self.logger.run.rollouts(step))
         timing = self.logger.step_timing()
         batch = [sample.completion for sample in samples if sample.used in ("trained", "cut off")]

@@ -243,6 +243,12 @@ VALID = "valid"
 """Verdict on a proposal that became a task."""
 COPIED = "copied"
 """Part of a proposal's judgement: whether it copies a worked example or a reference of its prompt."""
+REPEATS = ("seed", "buffer", "reference", "step")
+"""What a duplicate repeats, as the part ``repeats_seed`` of its judgement says: a task that the buffer began with or a
+worked example, a later one of the buffer, one that its prompt showed, or one proposed in the same step."""
+
+ORIGINS = ("own", "derived", "replayed")
+"""Where the task of a group of answers is from: proposed in the step, derived from such a task, or stored before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

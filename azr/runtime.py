@@ -221,6 +221,7 @@ class Driver:
         restore(buffer, read_tasks(self._run.tasks), prepared.codec, config.rollout.max_prompt_tokens, log_line)
         journal = Journal(system.engines.generate)
         journal.read(self._store.path(done), done)
+        buffer.rates.read(self._store.path(done), done)
 
         async def save(step: int, staging: Staging) -> None:
             """Write a checkpoint. Logs and weights must not change meanwhile."""
@@ -230,6 +231,7 @@ class Driver:
             RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets(), rows=rows).write(folder)
             write_config(config, folder / self._run.config.name)
             await asyncio.to_thread(write_journal, folder, journal.copy(step))
+            buffer.rates.write(folder, step)
             await asyncio.to_thread(logger.sync)
             states, policy = folder / TRAINERS, folder / POLICY
             states.mkdir()

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from azr.explorer import queries
 from azr.explorer.queries import TaskFilter
 from azr.explorer.site import Links, Series, ShownRun, chart, number, render
-from azr.records import REASONS, ROLES, Role
+from azr.records import ORIGINS, REASONS, REPEATS, ROLES, Role
 from azr.tasks.base import RejectReason
 
 EVAL = "eval/"
@@ -29,6 +29,7 @@ _SHARES = {
     "valid proposals": "/proposer/valid_rate",
     "learnable tasks among the valid": "/proposer/learnable_rate",
     "estimated solve rate of new tasks": "/proposer/solve_rate",
+    "repeated groups without a gradient": "/solver/replayed/idle",
 }
 _MEANS = {
     "reward of proposers": ("/proposer/reward", "", None),
@@ -131,6 +132,11 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
             reasons = ["valid", *map(str, RejectReason)]
             funnel = [Series(reason, _points(steps, f"{kind}/proposer/funnel/{reason}")) for reason in reasons]
             yield chart(f"proposal funnel, {kind}{of_run}", funnel, "proposals", shape="area")
+            repeats = [Series(what, _points(steps, f"{kind}/proposer/repeats/{what}")) for what in REPEATS]
+            yield chart(f"what duplicates repeat, {kind}{of_run}", repeats, "proposals", shape="area")
+            for title, name in (("teaching mass", "teaching_mass"), ("teaching mass a group", "mass_per_group")):
+                masses = [Series(each, _points(steps, f"{kind}/solver/{each}/{name}")) for each in ORIGINS]
+                yield chart(f"{title}, {kind}{of_run}", masses, "4s(1-s)", least=0.0)
         for role in ROLES:
             why = [Series(reason.replace("_", " "), points) for reason, points in _by_reason(steps, role).items()]
             yield chart(f"malformed or ungraded {role} responses{of_run}", why, "responses", shape="area")
@@ -140,6 +146,8 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
         yield chart(title, _by_kind(runs, ending), unit, least=least)
     for metric, (title, unit) in _SINGLE.items():
         yield chart(title, _series(runs, {metric: metric.partition("/")[2]}), unit)
+    shapes = {name: name.split("/")[1] for name in _names(runs) if re.fullmatch("programs/.*/distinct_shapes", name)}
+    yield chart("distinct shapes among stored programs", _series(runs, shapes), "%", least=0.0, most=1.0)
     buffered = {name: name.split("/")[1] for name in _names(runs) if name.startswith("buffer/")}
     yield chart("tasks in the buffer", _series(runs, buffered), "tasks", least=0.0)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from azr.records import COPIED, VALID, Role, Sample
+from azr.records import COPIED, REPEATS, VALID, Role, Sample
 from azr.selfplay.rewards import OVERLONG
 from azr.tasks.base import RejectReason, Verdict
 
@@ -112,7 +112,7 @@ def step_metrics(
     measurements, e.g. ``{"policy": {"loss": 0.1}, "seconds": {"solve": 3.2}}``; a value of None was not measured and is
     left out.
     """
-    metrics = reward_metrics(samples) | reason_metrics(samples) | part_metrics(samples)
+    metrics = reward_metrics(samples) | reason_metrics(samples) | part_metrics(samples) | teaching_metrics(samples)
     proposals = [sample for sample in samples if sample.phase == "propose"]
     for kind in dict.fromkeys([*kinds, *(sample.kind for sample in proposals)]):
         metrics |= funnel_metrics(kind, [sample for sample in proposals if sample.kind == kind], group_size)
@@ -182,12 +182,43 @@ def part_metrics(samples: Sequence[Sample]) -> Metrics:
     return {name: _mean(values) for name, values in sorted(stated.items())}
 
 
+def teaching_metrics(samples: Sequence[Sample]) -> Metrics:
+    """Return how much the groups of each kind teach, by `ORIGINS`, as ``<kind>/solver/own/<quantity>``.
+
+    ``groups``: their number; ``teaching_mass``: the sum of 4s(1-s) over their solve rates s; ``mass_per_group``; and
+    ``idle``: the share of groups that were answered all right or all wrong.
+    """
+    answers: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for sample in samples:
+        if sample.phase == "estimate" and sample.accuracy is not None:
+            answers[sample.kind, sample.group].append(sample.accuracy)
+    rates: defaultdict[str, list[float]] = defaultdict(list)
+    for (kind, group), graded in sorted(answers.items()):
+        rates[f"{kind}/solver/{_origin(kind, group)}"].append(_mean(graded))
+    metrics: Metrics = {}
+    for name, of_groups in sorted(rates.items()):
+        mass = sum(4 * rate * (1 - rate) for rate in of_groups)
+        metrics[f"{name}/groups"] = len(of_groups)
+        metrics[f"{name}/teaching_mass"] = mass
+        metrics[f"{name}/mass_per_group"] = mass / len(of_groups)
+        metrics[f"{name}/idle"] = _mean([rate in (0.0, 1.0) for rate in of_groups])
+    return metrics
+
+
+def _origin(kind: str, group: str) -> str:
+    """One of `ORIGINS`. Example of a group: ``estimate:000012:000012-deduction-0003``."""
+    _, name, task = group.split(":", 2)
+    if not task.startswith(f"{name}-"):
+        return "replayed"
+    return "own" if task.removeprefix(f"{name}-{kind}-").isdecimal() else "derived"
+
+
 def funnel_metrics(kind: str, proposals: Sequence[Sample], group_size: int) -> Metrics:
     """Return counts of every step of the proposal funnel and the distribution of the valid tasks' solve rates.
 
     Bin b of ``solve_rate_hist`` counts tasks of which b of ``group_size`` attempts were right. Proposals that
     the executor or the engine lost are in no rate. ``copied``: share of the readable proposals that copy a worked
-    example or a reference.
+    example or a reference. ``repeats/…``: duplicates by what they repeat, of `REPEATS`.
     """
     player = f"{kind}/proposer"
     counts = Counter(RejectReason.LOST if _is_lost(each) else each.verdict for each in proposals)
@@ -199,6 +230,8 @@ def funnel_metrics(kind: str, proposals: Sequence[Sample], group_size: int) -> M
     copies = [each.judgement.parts[COPIED] for each in proposals if each.judgement and COPIED in each.judgement.parts]
     if copies:
         metrics[f"{player}/{COPIED}"] = _mean(copies)
+    parts = Counter(name for each in proposals if each.judgement for name in each.judgement.parts)
+    metrics |= {f"{player}/repeats/{what}": parts[f"repeats_{what}"] for what in REPEATS if proposals}
     rates = [each.solve_rate for each in proposals if each.verdict == VALID and each.solve_rate is not None]
     if rates:
         num_right = [round(rate * group_size) for rate in rates]

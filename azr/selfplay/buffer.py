@@ -5,14 +5,38 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
-from azr.records import Task
+from azr.config import Replay
+from azr.records import Sample, Task
+from azr.selfplay.solve_rates import SolveRates
 from azr.tasks.base import RejectReason
 from azr.tasks.normalize import held_out_keys
 from azr.tasks.registry import KINDS
 
 CAPACITY = 16384
 """Tasks kept per kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Tasks to draw from without replacement."""
+
+    tasks: Sequence[Task]
+    cumulative: Sequence[float] | None = None
+    """Sums of the tasks' weights up to each of them; None if all weigh the same."""
+
+    def draw(self, count: int, rng: random.Random) -> list[Task]:
+        """Draw up to ``count`` tasks."""
+        count = min(count, len(self.tasks))
+        if self.cumulative is None:
+            return rng.sample(self.tasks, count)
+        chosen: dict[int, Task] = {}
+        while len(chosen) < count:
+            (index,) = rng.choices(range(len(self.tasks)), cum_weights=self.cumulative)
+            chosen[index] = self.tasks[index]
+        return list(chosen.values())
 
 
 class TaskBuffer:
@@ -34,8 +58,9 @@ class TaskBuffer:
         self._capacity = capacity
         self._benchmark, self._examples = benchmark or {}, examples or {}
         self._tasks: dict[str, deque[Task]] = {kind: deque() for kind in kinds}
-        self._ids: dict[str, dict[str, str]] = {kind: {} for kind in kinds}
-        """Ids of the stored tasks of a kind, by fingerprint."""
+        self._known: dict[str, dict[str, Task]] = {kind: {} for kind in kinds}
+        """The stored tasks of a kind, by fingerprint."""
+        self.rates = SolveRates()
 
     def sizes(self) -> dict[str, int]:
         """Return the number of stored tasks per kind."""
@@ -50,14 +75,19 @@ class TaskBuffer:
         a stored one or of a worked example."""
         if _named(task, self._benchmark) is not None:
             return RejectReason.IN_BENCHMARK
-        known = task.fingerprint in self._ids[task.kind] or _named(task, self._examples) is not None
+        known = task.fingerprint in self._known[task.kind] or _named(task, self._examples) is not None
         return RejectReason.DUPLICATE if known else None
 
     def twin(self, task: Task) -> str:
         """Return the id of the stored task, or the name of the benchmark's question or of the worked example, that a
         rejected task equals."""
         named = _named(task, self._benchmark) or _named(task, self._examples)
-        return named or self._ids[task.kind][task.fingerprint]
+        return named or self._known[task.kind][task.fingerprint].id
+
+    def repeats_seed(self, duplicate: Task) -> bool:
+        """Whether a duplicate repeats a task that the buffer began with, or a worked example."""
+        known = self._known[duplicate.kind].get(duplicate.fingerprint)
+        return known is None or known.step == 0
 
     def add(self, task: Task) -> None:
         """Add a task for which `reject_reason` returned None."""
@@ -70,16 +100,34 @@ class TaskBuffer:
             self._append(task)
 
     def _append(self, task: Task) -> None:
-        tasks, ids = self._tasks[task.kind], self._ids[task.kind]
+        tasks, known = self._tasks[task.kind], self._known[task.kind]
         if len(tasks) == self._capacity:
-            del ids[tasks.popleft().fingerprint]
+            del known[tasks.popleft().fingerprint]
         tasks.append(task)
-        ids[task.fingerprint] = task.id
+        known[task.fingerprint] = task
 
-    def references(self, kind: str, count: int, rng: random.Random) -> list[Task]:
-        """Draw up to ``count`` tasks to show a proposer of this kind, without replacement."""
+    def note(self, step: int, samples: Iterable[Sample]) -> None:
+        """Update solve rates by the answers of a step that was played."""
+        self.rates.note(step, samples, {task.id for tasks in self._tasks.values() for task in tasks})
+
+    def references(self, kind: str, replay: Replay, step: int) -> Pool:
+        """Return the tasks that a prompt may show to a proposer of this kind."""
         pool = [task for name in KINDS[kind].reference_kinds for task in self._tasks.get(name, ())]
-        return rng.sample(pool, min(KINDS[kind].references_per_prompt(count), len(pool)))
+        return self._by_learnability(pool, step) if replay == "learnability" else Pool(pool)
+
+    def repeated(self, kind: str, count: int, replay: Replay, step: int, rng: random.Random) -> list[Task]:
+        """Draw up to ``count`` tasks that solvers answer again, by the rule of `selfplay.replay`."""
+        tasks = self._tasks[kind]
+        if replay == "learnability":
+            return self._by_learnability(tuple(tasks), step).draw(count, rng)
+        seeds = [task for task in tasks if task.step == 0] if replay == "newest_and_seeds" else []
+        drawn = rng.sample(seeds, min(count // 2, len(seeds)))
+        learnable = [task for task in tasks if task.solve_rate is not None and 0 < task.solve_rate < 1]
+        recent = learnable[-4 * count :] if count else []
+        return drawn + rng.sample(recent, min(count - len(drawn), len(recent)))
+
+    def _by_learnability(self, tasks: Sequence[Task], step: int) -> Pool:
+        return Pool(tasks, [*accumulate(self.rates.learnability(task.id, step) for task in tasks)])
 
     def sample_tasks(self, kind: str, count: int, excluded: Collection[str], rng: random.Random) -> list[Task]:
         """Draw stored tasks for solvers, without excluded ids; repeat tasks only if there are too few."""
@@ -88,12 +136,6 @@ class TaskBuffer:
             return rng.sample(pool, count)
         again = pool or list(self._tasks[kind])
         return pool + [rng.choice(again) for _ in range(count - len(pool))]
-
-    def sample_learnable(self, kind: str, count: int, rng: random.Random) -> list[Task]:
-        """Draw up to ``count`` tasks with a solve rate between 0 and 1, from the newest ``4 * count`` of them."""
-        learnable = [task for task in self._tasks[kind] if task.solve_rate is not None and 0 < task.solve_rate < 1]
-        recent = learnable[-4 * count :] if count else []
-        return rng.sample(recent, min(count, len(recent)))
 
 
 def _named(task: Task, names: Mapping[str, str]) -> str | None:

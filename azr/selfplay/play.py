@@ -133,7 +133,8 @@ class SelfPlayStep:
         for item in proposals[: selfplay.proposer_prompts]:
             self._start(item)
         again = random.Random(f"{seed_of_draws}/again")
-        for index, task in enumerate(self.buffer.sample_learnable(kind, selfplay.repeated_tasks, again)):
+        repeated = self.buffer.repeated(kind, selfplay.repeated_tasks, selfplay.replay, self.step, again)
+        for index, task in enumerate(repeated):
             self._start(self._item(kind, "estimate", task=task, index=index))
         if not self.config.run.deterministic:
             count = min(selfplay.solver_prompts, self.buffer.sizes()[kind])
@@ -212,7 +213,7 @@ class SelfPlayStep:
         is_ordered = self.config.run.deterministic
         async with self._turn:
             await self._turn.wait_for(lambda: not is_ordered or self._num_reserved[kind] == item.index)
-            outcome, judgement = self._reserve(outcome, judgement)
+            outcome, judgement = self._reserve(item, outcome, judgement)
             self._num_reserved[kind] += 1
             self._turn.notify_all()
         estimates = list[Sample]()
@@ -287,7 +288,9 @@ class SelfPlayStep:
             can_teach(answers)
         return answers
 
-    def _reserve(self, outcome: Task | RejectReason, judgement: Judgement) -> tuple[Task | RejectReason, Judgement]:
+    def _reserve(
+        self, item: WorkItem, outcome: Task | RejectReason, judgement: Judgement
+    ) -> tuple[Task | RejectReason, Judgement]:
         """Claim the fingerprint of a task, so that of two equal proposals in flight one is a duplicate."""
         if isinstance(outcome, RejectReason):
             return outcome, judgement
@@ -296,11 +299,18 @@ class SelfPlayStep:
             self._reserved[key] = outcome.id
             return outcome, judgement
         twin = self._reserved[key] if reason is None else self.buffer.twin(outcome)
-        reason = reason or RejectReason.DUPLICATE
-        detail = f"duplicate of {twin}"
         if reason is RejectReason.IN_BENCHMARK:
             detail = f"the program is that of {twin}, which is held out, or the same up to constants"
-        return reason, replace(judgement, verdict=reason, detail=detail)
+            return reason, replace(judgement, verdict=reason, detail=detail)
+        repeats = "step" if reason is None else "seed" if self.buffer.repeats_seed(outcome) else "buffer"
+        if any(twin == task.id for task in item.references):
+            repeats = "reference"
+        return RejectReason.DUPLICATE, replace(
+            judgement,
+            verdict=RejectReason.DUPLICATE,
+            detail=f"duplicate of {twin}",
+            parts={**judgement.parts, f"repeats_{repeats}": True},
+        )
 
     async def _derive(self, task: Task, name: str, index: int) -> list[Task]:
         """Return tasks that a task makes for free, as far as they fit into a prompt."""
@@ -353,8 +363,10 @@ class SelfPlayStep:
         for kind in sorted(self.config.selfplay.kinds):
             self._store(kind)
         done = {task: item for task, item in self._tasks.items() if not task.cancelled()}
+        samples = sort_samples([sample for task in done for sample in task.result()])
+        self.buffer.note(self.step, samples)
         return StepResult(
-            samples=sort_samples([sample for task in done for sample in task.result()]),
+            samples=samples,
             stored=sorted(self._stored, key=lambda task: task.kind),
             items=list(done.values()),
         )
@@ -375,8 +387,9 @@ class SelfPlayStep:
         rng, selfplay = random.Random(f"{self.config.run.seed}/{self.name}"), self.config.selfplay
         indices, items = range(asks * selfplay.proposer_prompts), {kind: list[WorkItem]() for kind in kinds}
         for kind in kinds:
+            pool = self.buffer.references(kind, selfplay.replay, self.step)
             for first in indices[:: selfplay.proposals_per_prompt]:
-                references = tuple(draw_references(kind, self.buffer, self.codec, selfplay.references, rng))
+                references = tuple(draw_references(kind, pool, self.codec, selfplay.references, rng))
                 functions = self._draw_functions(kind, first)
                 items[kind] += [
                     self._item(kind, "propose", index=index, references=references, functions=functions)

@@ -46,7 +46,10 @@ def test_prompts_keep_to_their_tokens_as_far_as_tasks_let_them(model, inputs, se
     buffer.restore(seeds)
     for name in PLAYED:
         kind, rng = KINDS[name], random.Random(1)
-        drawn = [draw_references(name, buffer, codec, play.references, rng) for _ in range(PROMPTS)]
+        drawn = [
+            draw_references(name, buffer.references(name, "newest", 0), codec, play.references, rng)
+            for _ in range(PROMPTS)
+        ]
         lengths = [len(codec.proposal_ids(kind, tasks)) for tasks in drawn]
         assert {len(tasks) for tasks in drawn} == {kind.references_per_prompt(4)}
         assert sum(length <= CompletionFormat.proposal_tokens for length in lengths) >= 0.95 * PROMPTS, name
@@ -71,5 +74,6 @@ def test_formats_without_such_a_limit_draw_once(seeds, tiny_model_path):
     buffer = TaskBuffer(PLAYED)
     buffer.restore(seeds)
     count = config.selfplay.references
-    drawn = draw_references("deduction", buffer, PromptCodec.load(config), count, random.Random(1))
-    assert drawn == buffer.references("deduction", count, random.Random(1))
+    pool = buffer.references("deduction", "newest", 0)
+    drawn = draw_references("deduction", pool, PromptCodec.load(config), count, random.Random(1))
+    assert drawn == pool.draw(count, random.Random(1))

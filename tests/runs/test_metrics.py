@@ -18,6 +18,7 @@ from azr.runs.metrics import (
     solve_rates,
     staleness_metrics,
     step_metrics,
+    teaching_metrics,
     throughput,
     valid_rate,
 )
@@ -167,6 +168,40 @@ def test_parts_that_graders_of_rows_give_are_metrics() -> None:
     ]
     own = sample("solver", judgement=Judgement(verdict="right", parts={"base": True}))
     assert part_metrics([*samples, own]) == {"math/solver/parts/style": 0.5, "math/solver/parts/short": 0.5}
+
+
+def test_what_groups_teach_is_told_apart_by_where_their_tasks_are_from() -> None:
+    scores = {
+        "000003:000003-deduction-0001": (1, 0, 1, 0),
+        "000003:000003-deduction-0002": (1, 1),
+        "000003:000002-deduction-0001": (1, 0, 0, 0),
+        "000003:seed-deduction": (0, 0),
+        "000003:000003-induction-0004-deduction-0": (1, 0),
+    }
+    samples = [
+        sample("solver", group=f"estimate:{group}", accuracy=score) for group, some in scores.items() for score in some
+    ]
+    samples += [sample("solver", group="solve:000003:seed-deduction", accuracy=1.0)]
+    samples += [sample("solver", group="estimate:000003:000003-deduction-0009", accuracy=None, used="ungraded")]
+    expected = {"own": (2, 1.0, 0.5, 0.5), "replayed": (2, 0.75, 0.375, 0.5), "derived": (1, 1.0, 1.0, 0.0)}
+    names = "groups", "teaching_mass", "mass_per_group", "idle"
+    assert teaching_metrics(samples) == {
+        f"deduction/solver/{origin}/{name}": value
+        for origin, values in expected.items()
+        for name, value in zip(names, values, strict=True)
+    }
+    assert step_metrics(samples, (), 1, {}).items() >= teaching_metrics(samples).items()
+
+
+def test_duplicates_are_counted_by_what_they_repeat() -> None:
+    played = proposals(4, Counter({RejectReason.DUPLICATE: 3}), [0.5])
+    for each, parts in zip(
+        played[:3], ({"repeats_seed": True}, {"repeats_seed": True}, {"repeats_step": True}), strict=True
+    ):
+        each.judgement = Judgement(verdict=each.verdict, parts=parts)
+    metrics = funnel_metrics("deduction", played, 2)
+    found = {name: metrics[f"deduction/proposer/repeats/{name}"] for name in ("seed", "buffer", "reference", "step")}
+    assert found == {"seed": 2, "buffer": 0, "reference": 0, "step": 1}
 
 
 def versions(*versions: int, used: str = "trained") -> Sample:

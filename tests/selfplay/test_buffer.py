@@ -1,17 +1,22 @@
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
+from azr.config import Replay
 from azr.prompts.codec import PromptCodec
-from azr.records import Task
+from azr.records import Judgement, Sample, Task
 from azr.runtime import restore
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.proposer import draw_references
 from azr.tasks.base import RejectReason
 from azr.tasks.normalize import fingerprint, held_out_keys
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import IDENTITY
 from tests.conftest import byte_tokenizer
+
+CODEC = PromptCodec(byte_tokenizer(), CompactFormat())
 
 
 def task(number: int, kind: str = "deduction") -> Task:
@@ -42,12 +47,13 @@ def test_an_equal_task_is_rejected_until_it_is_evicted():
 
 
 def test_references_are_drawn_without_replacement():
-    drawn = filled(5).references("deduction", 8, random.Random(1))
+    drawn = filled(5).references("deduction", "newest", 1).draw(8, random.Random(1))
     assert sorted(t.step for t in drawn) == [0, 1, 2, 3, 4]
 
 
 def test_induction_draws_one_program_from_the_other_kinds():
-    drawn = filled(5).references("induction", 6, random.Random(1))
+    pool = filled(5).references("induction", "newest", 1)
+    drawn = draw_references("induction", pool, CODEC, 6, random.Random(1))
     assert len(drawn) == 1 and drawn[0].kind == "deduction"
 
 
@@ -57,15 +63,95 @@ def test_problems_repeat_only_when_there_are_too_few():
     assert all(t.step in (1, 2) for t in drawn)
 
 
-def test_learnable_tasks_are_drawn_from_the_newest():
+def rated() -> TaskBuffer:
     buffer = TaskBuffer(["deduction"], 100)
     for step in range(60):
         buffer.add(replace(task(step), solve_rate=(None, 0.0, 0.5, 1.0, 0.125)[step % 5]))
-    drawn = [buffer.sample_learnable("deduction", 4, random.Random(seed)) for seed in range(50)]
-    assert all(len({t.step for t in each}) == 4 for each in drawn)
-    assert {t.step for each in drawn for t in each} == {step for step in range(20, 60) if step % 5 in (2, 4)}
-    assert len(buffer.sample_learnable("deduction", 99, random.Random(0))) == 24
-    assert buffer.sample_learnable("deduction", 0, random.Random(0)) == []
+    return buffer
+
+
+def drawn_steps(buffer: TaskBuffer, replay: Replay, count: int, step: int = 60, draws: int = 200) -> Counter[int]:
+    drawn = [buffer.repeated("deduction", count, replay, step, random.Random(seed)) for seed in range(draws)]
+    assert all(len({each.id for each in tasks}) == len(tasks) for tasks in drawn), "without replacement"
+    return Counter(each.step for tasks in drawn for each in tasks)
+
+
+def test_learnable_tasks_are_drawn_from_the_newest():
+    drawn = drawn_steps(rated(), "newest", 4)
+    assert set(drawn) == {step for step in range(20, 60) if step % 5 in (2, 4)} and drawn.total() == 4 * 200
+    assert drawn_steps(rated(), "newest", 99, draws=1).total() == 24
+    assert not drawn_steps(rated(), "newest", 0)
+
+
+def test_up_to_half_of_the_repeated_tasks_may_be_seeds():
+    buffer = TaskBuffer(["deduction"], 100)
+    for number in range(20):
+        buffer.add(replace(task(number), step=0 if number < 8 else number, solve_rate=None if number < 8 else 0.5))
+    assert drawn_steps(buffer, "newest_and_seeds", 10, draws=100)[0] == 500
+    assert drawn_steps(buffer, "newest_and_seeds", 18, draws=100)[0] == 800, "the newest fill the places of seeds"
+
+
+def answers(id: str, *scores: float) -> list[Sample]:
+    judged = [Judgement(verdict="right" if score else "wrong") for score in scores]
+    return [
+        Sample(role="solver", kind="deduction", problem_id=id, group=f"estimate:1:{id}", judgement=each, accuracy=score)
+        for each, score in zip(judged, scores, strict=True)
+    ]
+
+
+def test_a_rate_follows_the_answers_and_fades_with_the_steps():
+    buffer = filled(3)
+    buffer.note(1, [*answers("deduction-0", 1, 1, 1), *answers("deduction-1", 0), *answers("of another", 1)])
+    rates = buffer.rates
+    assert rates.rate("deduction-0", 1) == 4 / 5 and rates.rate("deduction-1", 1) == 1 / 3
+    assert rates.rate("deduction-2", 1) == rates.rate("of another", 1) == 1 / 2
+    assert rates.is_known("deduction-0") and not rates.is_known("deduction-2") and not rates.is_known("of another")
+    assert rates.rate("deduction-0", 3) == pytest.approx((1 + 3 * 0.81) / (2 + 3 * 0.81))
+    buffer.note(3, answers("deduction-0", 0))
+    assert rates.rate("deduction-0", 3) == pytest.approx((1 + 3 * 0.81) / (3 + 3 * 0.81))
+    assert rates.learnability("deduction-1", 1) == pytest.approx(2 / 9)
+
+
+def test_an_evicted_task_leaves_no_rate():
+    buffer = filled(2, capacity=2)
+    buffer.note(1, answers("deduction-0", 1))
+    buffer.add(task(2))
+    buffer.note(2, [])
+    assert not buffer.rates.is_known("deduction-0")
+
+
+def test_a_checkpoint_holds_the_rates_of_its_step_although_the_next_one_has_been_played(tmp_path):
+    buffer = filled(3)
+    for step, scores in enumerate([(1, 1, 0), (0,), (1,)], 1):
+        buffer.note(step, answers("deduction-1", *scores))
+        buffer.rates.recorded(step - 1)
+    buffer.rates.write(tmp_path, 2)
+    read = filled(3)
+    read.rates.read(tmp_path, 2)
+    assert read.rates.rate("deduction-1", 2) == (1 + 2 * 0.9) / (3 + 3 * 0.9)
+    read.note(3, answers("deduction-1", 1))
+    assert read.rates.rate("deduction-1", 4) == buffer.rates.rate("deduction-1", 4)
+    fresh = filled(3)
+    fresh.rates.read(tmp_path / "of an earlier version", 2)
+    assert fresh.rates.rate("deduction-1", 3) == 1 / 2
+
+
+def test_replay_by_learnability_draws_all_stored_tasks_in_proportion_to_their_weights():
+    buffer = filled(4)
+    scores = {1: (1,) * 9, 2: (0,) * 9, 3: (1, 0)}
+    buffer.note(60, [each for number, some in scores.items() for each in answers(f"deduction-{number}", *some)])
+    drawn = drawn_steps(buffer, "learnability", 1, draws=10_000)
+    weights = [1 / 4, 10 / 121, 10 / 121, 1 / 4]
+    for number, weight in enumerate(weights):
+        assert drawn[number] / 10_000 == pytest.approx(weight / sum(weights), abs=0.015)
+    assert drawn_steps(buffer, "learnability", 9, draws=5) == Counter(dict.fromkeys(range(4), 5))
+    shown = Counter(
+        each.step
+        for seed in range(4_000)
+        for each in buffer.references("deduction", "learnability", 60).draw(1, random.Random(seed))
+    )
+    assert shown[1] / 4_000 == pytest.approx(weights[1] / sum(weights), abs=0.02)
+    assert not drawn_steps(TaskBuffer(["deduction"]), "learnability", 3)
 
 
 QUESTION = "def f(x):\n    y = x[1:] + 'ba'\n    return y * 3"
@@ -102,9 +188,8 @@ def test_a_program_of_the_benchmark_is_rejected_with_any_input_and_any_names():
 
 def test_a_resumed_run_asks_no_task_that_is_held_out_by_now_or_too_long():
     said: list[str] = []
-    codec = PromptCodec(byte_tokenizer(), CompactFormat())
     long = replace(task(3), program="def f(a):\n    return " + "a + " * 100 + "a")
     buffer = TaskBuffer(["deduction"], benchmark={key: "question 1" for key in held_out_keys(task(2).program)})
-    restore(buffer, [task(1), task(2), long, replace(task(4), program=IDENTITY)], codec, 200, said.append)
+    restore(buffer, [task(1), task(2), long, replace(task(4), program=IDENTITY)], CODEC, 200, said.append)
     assert [each.id for each in buffer.tasks("deduction")] == ["deduction-1", "deduction-4"]
     assert said == ["2 stored tasks are left out: an evaluation has them, or they are too long"]

@@ -9,11 +9,11 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from azr.config import ClusterConfig, Config, RolloutConfig, RunConfig, SelfPlayConfig
+from azr.config import ClusterConfig, Config, Replay, RolloutConfig, RunConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.prepare import contradictions
 from azr.records import Completion, Sample
@@ -277,6 +277,7 @@ def random_config(rng: random.Random) -> Config:
         group_size=(group_size := rng.choice([1, 4])),
         train_on_estimates=on_estimates,
         repeated_tasks=rng.choice([0, 4]) if on_estimates else 0,
+        replay=rng.choice(get_args(Replay)),
         derived_tasks=rng.choice([0, 2]) if on_estimates else 0,
         induction_inputs=4,
     )
@@ -300,9 +301,11 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
         )
         write_journal(folder, state)
         journal.read(folder, len(done))
+        buffer.rates.read(folder, len(done))
         # A head start of any size changes nothing: what turns out to be too much is dropped.
         journal.stored_solves = {kind: random.randint(0, 30) for kind in config.selfplay.kinds}
-        (folder / "in_flight.json.gz").unlink(missing_ok=True)
+        for left in folder.iterdir():
+            left.unlink()
 
         async def play(number: int, buffer: TaskBuffer = buffer, journal: Journal = journal) -> StepResult:
             step = self_play(config, engine, RandomExecutor(), buffer, number, journal=journal)
@@ -321,12 +324,15 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
                     check(result, buffer, proposals)
                     done.append(result)
                     journal.recorded(len(done), result.items)
+                    buffer.rates.recorded(len(done))
                     state = journal.copy(len(done))
         except TimeoutError:
             assert is_killed, "the run hangs"
             if random.random() < 0.5:  # the last checkpoint was written late
                 state = journal.copy(len(done))
         finally:
+            if len(done) < steps:
+                buffer.rates.write(folder, len(done))
             await journal.close()
     assert not journal.left_over[steps]
     journal.recorded(steps + 1, [])

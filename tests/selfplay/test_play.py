@@ -24,7 +24,7 @@ from azr.config import (
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.prompts.codec import PromptCodec
-from azr.records import VALID, Completion, Sample
+from azr.records import REPEATS, VALID, Completion, Sample
 from azr.runs.metrics import num_ungraded, step_metrics
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
@@ -196,6 +196,30 @@ async def test_tasks_solved_sometimes_are_answered_again_in_groups(play):
     assert again.stored == [] and funnel(again, "deduction").solve_rates == []
     # With rollout.partial both can end in one step: older answers must not be the baseline of newer ones.
     assert answers[0].group not in {t.group for t in trained(first)}
+
+
+async def test_a_step_replays_what_earlier_ones_could_teach_seeds_included_and_keeps_their_rates(play):
+    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0, repeated_tasks=9, replay="learnability")
+    script = Script([proposal("a + 1"), proposal("a - 9"), *["<|output|>"] * 4], half_right)
+    _, buffer = await play(config, script)
+    # Of the identity program, every answer to it was wrong, as to a - 9.
+    rates = [buffer.rates.rate(task.id, 1) for task in buffer.tasks("deduction")]
+    assert rates == [1 / 6, 3 / 6, 1 / 6]
+    again, _ = await play(config, script, buffer=buffer, name="000002")
+    repeated = Counter(t.problem_id for t in trained(again) if t.role == "solver")
+    assert repeated == dict.fromkeys(["seed-deduction", "000001-deduction-0000", "000001-deduction-0001"], 4)
+
+
+async def test_a_duplicate_says_what_it_repeats(play):
+    config = replace_play(CONFIG, proposer_prompts=4, solver_prompts=0)
+    identity, new = proposal("a", "1"), proposal("a + 1")
+    first, buffer = await play(config, Script([identity, new, new, "<|output|>"], half_right))
+    unseen = replace_play(config, references=0)
+    second, _ = await play(unseen, Script([identity, new] * 2, half_right), buffer=buffer, name="000002")
+    for result, expected in ((first, {"reference": 1, "step": 1}), (second, {"seed": 2, "buffer": 2})):
+        metrics = step_metrics(result.samples, ("deduction",), 4, {})
+        found = {what: metrics[f"deduction/proposer/repeats/{what}"] for what in REPEATS}
+        assert found == dict.fromkeys(REPEATS, 0) | expected
 
 
 async def test_derived_tasks_are_played_in_groups_but_neither_stored_nor_paid_for(play):
