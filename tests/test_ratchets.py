@@ -3,7 +3,7 @@
 import pytest
 
 from azr.config_tree import knobs
-from tests.ratchets import ROOT, SPINE, excesses, figures, new_table, table
+from tests.ratchets import CAPS, ROOT, SPINE, capped, excesses, figures, new_table, table
 
 FIGURES = figures(ROOT)
 
@@ -11,6 +11,11 @@ FIGURES = figures(ROOT)
 @pytest.mark.parametrize("name", FIGURES)
 def test_no_figure_is_above_its_limit(name):
     assert excesses({name: FIGURES[name]}, table()) == []
+
+
+@pytest.mark.parametrize("part", CAPS)
+def test_no_part_of_the_tree_is_above_its_cap(part):
+    assert capped(FIGURES)[part] <= CAPS[part], "a cap never rises: take something away"
 
 
 def test_every_row_has_a_subject_and_a_reason():
