@@ -34,7 +34,7 @@ lint: install
 
 # Tests that take Ray go to one of two processes, with one cluster for all of them; the others go to the second, file by file.
 test: lint
-	@$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest -n 2 --no-loadscope-reorder $(ARGS)
 
 # What the short form leaves out, in parts that are not run again on the same commit; ARGS="--part 3" takes one of them.
 test-long: lint

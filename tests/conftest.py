@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -28,6 +29,7 @@ CACHES = {
     ".git",
 }
 RUNS = "orz_ckpt"
+WITH_RAY = ("tests/cluster/", "tests/e2e/", "tests/rollout/", "tests/train/")
 
 # Two processes with two threads each on two cores wait for each other: tests of small models take 20 times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -35,13 +37,21 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests that take the shared Ray cluster to one process of xdist, first, and other files whole to either."""
-    for item in items:
-        with_ray = "ray_cluster" in getattr(item, "fixturenames", ()) or item.get_closest_marker("ray") is not None
-        item.add_marker(pytest.mark.xdist_group("ray" if with_ray else item.path.as_posix()))
-    items.sort(key=lambda item: next(item.iter_markers("xdist_group")).args != ("ray",))
+    """Begin with the tests that take Ray: they are the longest group of `OneProcessForRay`."""
+    items.sort(key=lambda item: not item.nodeid.startswith(WITH_RAY))
+
+
+class OneProcessForRay(LoadScopeScheduling):
+    """Give all tests of some folders to one process, which has the Ray cluster, and each other file whole to either."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = str(nodeid.partition("::")[0])
+        return "ray" if path.startswith(WITH_RAY) else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneProcessForRay:
+    return OneProcessForRay(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,7 +15,7 @@ from playground.azr_0b5 import config as recipe
 from tests.e2e import chat_model
 from tests.e2e.runs import assert_same_rollouts, assert_same_states, content, metrics, rollouts, run_struck, succeed
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 OPTIONS = [
     *("--run.deterministic", "--checkpoint.every", "1", "--checkpoint.keep", "3", "--train.device", "cpu"),
     *("--algorithm.estimator", "gae", "--data.play", "mixed", "--data.prompts", "2", "--data.samples", "2"),
