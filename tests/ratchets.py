@@ -1,7 +1,7 @@
 """Measure the size of the tree and compare it with tests/ratchets.toml.
 
-Every figure may fall. One that rises above its limit needs a higher limit together with a reason. The caps of the core, of
-the edges and of the tests never rise: what is added there takes away something else.
+Every figure may fall. One that rises above its limit needs a higher limit together with a reason. The caps of the core,
+of the edges and of the tests never rise: what is added there takes away something else.
 
     python -m tests.ratchets --why "REASON"    set all limits to today's figures; limits that rise get the reason
     python -m tests.ratchets --of ROOT         print the figures of another checkout
