@@ -134,7 +134,7 @@ def test_without_an_extra_it_is_small(light: Path, tmp_path: Path) -> None:
 
 READING = (
     "--help", "--version", "recipes", "eval --list", "new --help", "plan azr_coder7b_ppo",
-    "plan azr_coder1b5_lora", "cluster slurm azr_7b_ppo", "show run -n 1", "view run --out report.html",
+    "plan azr_coder1b5_lora", "show run -n 1", "view run --out report.html",
 )  # fmt: skip
 
 

@@ -22,7 +22,6 @@ COMMANDS = {
     "recipes": "list the recipes, the GPUs they need, and which have been tested",
     "execute": "run programs from a JSON-lines file in the sandbox",
     "plan": "estimate a recipe's GPU memory and seconds per step",
-    "cluster": "print a Slurm script or a KubeRay manifest that runs a recipe",
     "seeds": "generate seed tasks and save them, or convert those of the authors' code",
     "eval": "evaluate a model on benchmarks",
     "view": "show runs in a browser: curves, tasks, responses and verdicts",

@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import math
 import pkgutil
-import re
 import runpy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
@@ -168,17 +167,6 @@ def wholes(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
         if any(number >= after for number, after in pairwise(numbers)):
             raise argparse.ArgumentTypeError(f"must be numbers that rise, not {text!r}")
         return numbers
-
-    return read
-
-
-def matching(what: str, pattern: str) -> Callable[[str], str]:
-    """Return a reader of texts that match a pattern; ``what`` describes them."""
-
-    def read(text: str) -> str:
-        if not re.fullmatch(pattern, text, re.ASCII):
-            raise argparse.ArgumentTypeError(f"must be {what}, not {text!r}")
-        return text
 
     return read
 

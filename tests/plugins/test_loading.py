@@ -178,12 +178,6 @@ async def test_a_plugin_that_works_in_no_process_of_its_own_is_one_sentence(plug
             pass
 
 
-def test_a_job_asks_for_a_plugins_estimator_by_its_name(plugin: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    knobs = ["--run.plugins", plugin(ALL), "--algorithm.estimator", "plain"]
-    assert dispatch(["cluster", "slurm", "azr_coder7b_ppo", *knobs]) == 0
-    assert " ".join(["azr run azr_coder7b_ppo", *knobs]) in capsys.readouterr().out
-
-
 def test_commands_take_plugins(capsys: pytest.CaptureFixture[str]) -> None:
     knobs = ["--run.plugins", "examples.expressions", "--selfplay.kinds", "expressions"]
     assert dispatch(["prompts", "azr_14m_mini", *knobs]) == 0

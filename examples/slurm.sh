@@ -1,19 +1,24 @@
 #!/bin/bash
-#SBATCH --job-name=@name@
-#SBATCH --nodes=@nodes@
+#SBATCH --job-name=azr_coder7b_ppo
+#SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
-#SBATCH --gpus-per-node=@gpus@
-#SBATCH --cpus-per-task=@cpus@
-#SBATCH --mem=@memory_gib@G
-#SBATCH --time=@hours@:00:00
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=64
+#SBATCH --mem=276G
+#SBATCH --time=24:00:00
 #SBATCH --signal=B:TERM@900
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output=@name@-%j.log
+#SBATCH --output=%x-%j.log
 
-# Send it from the clone's folder: sbatch FILE. Partition and account are yours to add, here or as options of sbatch.
-# All nodes see this folder, with .venv and orz_ckpt in it, and HF_HOME at the same path.
-# Sandboxes of model-written code are containers where the nodes have a Docker engine that your user may use, else
+# Trains azr_coder7b_ppo on one node of eight GPUs. Send it from the clone's folder, with any options of the config:
+#   sbatch examples/slurm.sh --run.steps 500
+# Copy it and change the recipe in the line that begins with "azr run". The job's name names the run: a job goes on with
+# orz_ckpt/NAME where that has a checkpoint. Sizes: azr plan RECIPE says how many GPUs a run takes and how much host
+# memory; --mem is that and 64 GB, --cpus-per-task is 8 for each GPU of a node. Partition and account are yours to add,
+# here or as options of sbatch.
+# All nodes see the clone's folder, with .venv and orz_ckpt in it, and HF_HOME, at the same path.
+# Sandboxes of model-written code are containers if the nodes have a Docker engine that your user may use, else
 # bubblewrap's or namespaces, which need user namespaces and no rights: srun .venv/bin/azr doctor says what there is.
 set -euo pipefail
 cd "$SLURM_SUBMIT_DIR"
@@ -47,8 +52,8 @@ if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
 fi
 
 resume=()
-if compgen -G @checkpoints@ >/dev/null; then resume=(--resume); fi
-@run@ --cluster.address "$head:$port" "${resume[@]}" &
+if compgen -G "orz_ckpt/$SLURM_JOB_NAME/checkpoints/step_*" >/dev/null; then resume=(--resume); fi
+azr run azr_coder7b_ppo "$@" --run.name "$SLURM_JOB_NAME" --cluster.address "$head:$port" "${resume[@]}" &
 run=$!
 code=0
 wait "$run" || code=$?

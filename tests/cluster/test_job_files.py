@@ -1,7 +1,7 @@
-"""``azr cluster``: what it prints is what sbatch and KubeRay read."""
+"""Files of examples/ that run a recipe on Slurm and Kubernetes are what sbatch and KubeRay read."""
 
 import os
-import shlex
+import re
 import shutil
 import signal
 import socket
@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 import yaml
 
-from azr.cli.main import dispatch
-from tests.recipes import recipes
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec
+from azr.plan.planner import plan_run
+from playground.azr_coder7b_ppo import config
+from tests.requirements import ROOT
 
-ROOT = Path(__file__).parents[2]
-CONTAINER = {"name", "image", "workingDir", "resources", "volumeMounts", "securityContext"}
+SCRIPT, MANIFEST = (ROOT / "examples" / name for name in ("slurm.sh", "raycluster.yaml"))
+CONTAINER = {"name", "image", "workingDir", "resources", "volumeMounts", "env", "securityContext"}
 FIELDS: dict[str, set[str]] = {
     "": {"apiVersion", "kind", "metadata", "spec"},
     "spec": {"entrypoint", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "backoffLimit", "rayClusterSpec"},
@@ -33,79 +35,53 @@ FIELDS: dict[str, set[str]] = {
 """Fields of RayJob and RayCluster in ray.io/v1 that are used, after KubeRay's reference of its API."""
 
 
-def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert dispatch(["cluster", *argv]) == 0
-    return capsys.readouterr().out
+def host_memory_gib() -> float:
+    """Host memory that trainers of the recipe of both files keep on a node of eight GPUs."""
+    plan, _ = plan_run(config, ClusterSpec(gpus=8, gpu_memory_gib=80, nodes=1), Assumptions())
+    return sum(plan.host.values()) / GIB
 
 
-def directives(script: str) -> dict[str, str]:
-    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH")]
-    return {name: value for name, _, value in (line.partition("=") for line in lines)}
-
-
-@pytest.mark.parametrize("name", ["azr_14m_mini", "azr_coder7b_ppo", "orz_32b_ppo"])
-def test_every_recipe_is_a_script_that_bash_reads(name, capsys):
-    script = printed(capsys, "slurm", name)
+def test_the_script_is_one_that_bash_reads_with_room_for_its_recipe() -> None:
+    script = SCRIPT.read_text()
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    asked = directives(script)
-    assert int(asked["nodes"]) * int(asked["gpus-per-node"]) == recipes()[name].num_gpus
+    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH")]
+    asked = {name: value for name, _, value in (line.partition("=") for line in lines)}
+    assert int(asked["nodes"]) * int(asked["gpus-per-node"]) == config.num_gpus
     assert asked["ntasks-per-node"] == "1" and asked["signal"].startswith("B:TERM@")
-    assert script.startswith("#!/bin/bash\n#SBATCH ") and f"\nazr run {name} --cluster.address" in script
+    assert int(asked["mem"].removesuffix("G")) > host_memory_gib()
+    assert asked["job-name"] == config.run.name
+    assert script.startswith("#!/bin/bash\n#SBATCH ") and f'\nazr run {config.run.name} "$@" --run.name' in script
 
 
-@pytest.mark.parametrize("name", ["azr_14m_mini", "azr_coder7b_ppo", "orz_32b_ppo"])
-def test_every_recipe_is_a_manifest_of_known_fields(name, capsys):
-    manifest = yaml.safe_load(printed(capsys, "kuberay", name))
+@pytest.mark.parametrize("options", [False, True], ids=["as it is", "with every option"])
+def test_the_manifest_has_known_fields_and_room_for_its_recipe(options: bool) -> None:
+    text = MANIFEST.read_text()
+    manifest = yaml.safe_load(re.sub(r"^( *)#(?=\S)", r"\1", text, flags=re.MULTILINE) if options else text)
     assert (manifest["apiVersion"], manifest["kind"]) == ("ray.io/v1", "RayJob")
     for path, fields in FIELDS.items():
         for node in at(manifest, path):
             assert set(node) <= fields, path
-    pods = [*at(manifest, "spec.rayClusterSpec.headGroupSpec"), *at(manifest, "spec.rayClusterSpec.workerGroupSpecs")]
+    (cluster,) = at(manifest, "spec.rayClusterSpec")
+    assert f'"ray[default]=={cluster["rayVersion"]}"' in (ROOT / "pyproject.toml").read_text()
     gpus = 0
-    for group in pods:
+    for group in [cluster["headGroupSpec"], *cluster.get("workerGroupSpecs", [])]:
         (container,) = group["template"]["spec"]["containers"]
         volumes = {volume["name"] for volume in group["template"]["spec"]["volumes"]}
-        assert set(container) <= CONTAINER and {mount["name"] for mount in container["volumeMounts"]} <= volumes
-        assert container["resources"]["limits"] == container["resources"]["requests"]
-        gpus += int(container["resources"]["limits"]["nvidia.com/gpu"]) * group.get("replicas", 1)
-    assert gpus == recipes()[name].num_gpus
-    assert f"azr run {name} --cluster.address auto" in manifest["spec"]["entrypoint"]
+        assert set(container) <= CONTAINER and {mount["name"] for mount in container["volumeMounts"]} == volumes
+        limits = container["resources"]["limits"]
+        assert limits == container["resources"]["requests"] and ("rdma/hca_shared_devices_a" in limits) == options
+        assert int(limits["memory"].removesuffix("Gi")) > host_memory_gib()
+        gpus += int(limits["nvidia.com/gpu"]) * group.get("replicas", 1)
+    assert gpus == config.num_gpus * (1 + options)
+    name = config.run.name
+    assert f"azr run {name} --run.name {name} --cluster.address auto" in manifest["spec"]["entrypoint"]
+    subprocess.run(["bash", "-n"], input=manifest["spec"]["entrypoint"], text=True, check=True)
 
 
 def at(tree: Any, path: str) -> list[Any]:
     for name in filter(None, path.split(".")):
         tree = tree.get(name, [])
     return tree if isinstance(tree, list) else [tree]
-
-
-def test_knobs_reach_the_run_and_sandboxes_are_one_of_two(capsys):
-    knobs = "--run.steps 7 --run.name 'My run' --run.deterministic --selfplay.kinds deduction induction"
-    script = printed(capsys, "slurm", "azr_coder7b_ppo", "--gpus", "4", "--gpu-memory", "96", *shlex.split(knobs))
-    assert directives(script)["nodes"] == "2" and directives(script)["job-name"] == "my-run"
-    said = "--run.steps 7 --run.name 'My run' --run.deterministic true --selfplay.kinds deduction,induction --cluster."
-    assert said in script and "compgen -G 'orz_ckpt/My run/checkpoints/step_*'" in script
-    inside, docker = (printed(capsys, "kuberay", "azr_coder7b_ppo", *more) for more in ([], ["--docker-socket"]))
-    assert "Unconfined" in inside and "fsGroup: 1000" in inside and "docker.sock" not in inside
-    assert "Unconfined" not in docker and "runAsUser: 0" in docker
-    assert docker.count("mountPath: /var/run/docker.sock") == 1
-
-
-def test_pods_get_the_nodes_infiniband_where_its_resource_is_named(capsys):
-    for more in ([], ["--docker-socket"]):
-        manifest = yaml.safe_load(printed(capsys, "kuberay", "azr_7b_ppo", "--rdma", "rdma/hca", *more))
-        (container,) = at(manifest, "spec.rayClusterSpec.headGroupSpec.template.spec.containers")
-        assert container["resources"]["requests"]["rdma/hca"] == container["resources"]["limits"]["rdma/hca"] == "1"
-        assert "IPC_LOCK" in container["securityContext"]["capabilities"]["add"]
-    assert "IPC_LOCK" not in printed(capsys, "kuberay", "azr_7b_ppo")
-
-
-def test_a_manifest_says_which_files_its_pods_must_find(tmp_path, capsys):
-    said = "# The run reads data/orz.jsonl, from /azr in the image: put it in there, or on the claim"
-    assert said in printed(capsys, "kuberay", "orz_32b_ppo")
-    assert "The run reads" not in printed(capsys, "kuberay", "orz_32b_ppo", "--data.path", "orz_ckpt/orz.jsonl")
-    assert "The run reads" not in printed(capsys, "kuberay", "azr_coder7b_ppo")
-    (tmp_path / "mine.yaml").write_text("base: azr_coder7b_ppo\n")
-    assert f"# The run reads {tmp_path}/mine.yaml, " in printed(capsys, "kuberay", str(tmp_path / "mine.yaml"))
 
 
 SLURM = """
@@ -164,12 +140,10 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     shutil.rmtree(folder)
 
 
-def test_slurm_gives_ray_all_cores_of_every_node_and_an_address_that_others_reach(slurm, tmp_path, capsys):
+def test_slurm_gives_ray_all_cores_of_every_node_and_an_address_that_others_reach(slurm, tmp_path):
     """Slurm is real; `ray` and `azr` write down what they are called with and the cores that they may use."""
     script, tools = tmp_path / "job.sh", tmp_path / ".venv" / "bin"
-    sizes = ["--train.data-parallel", "2", "--rollout.engines", "2", "--gpus", "1"]
-    text = printed(capsys, "slurm", "azr_14m_mini", *sizes)
-    script.write_text(text.replace("--cpus-per-task=8", "--cpus-per-task=2"))
+    shutil.copy(SCRIPT, script)
     tools.mkdir(parents=True)
     calls = tmp_path / "calls"
     note = f'echo "$(basename $0) on $SLURMD_NODENAME with $(nproc): $*" >> {calls}'
@@ -180,20 +154,22 @@ def test_slurm_gives_ray_all_cores_of_every_node_and_an_address_that_others_reac
     for name, body in bodies.items():
         (tools / name).write_text(f"#!/bin/bash\n{body}\n")
         (tools / name).chmod(0o755)
-    subprocess.run(["sbatch", "--wait", script], cwd=tmp_path, check=True, timeout=300)
+    sizes = ["--job-name", "first", "--nodes", "2", "--gpus-per-node", "1", "--cpus-per-task", "2"]
+    subprocess.run(["sbatch", "--wait", *sizes, script, "--run.steps", "7"], cwd=tmp_path, check=True, timeout=300)
     head, other, run = calls.read_text().splitlines()
     assert head.startswith("ray on node0 with 2: start --head --node-ip-address 127.0.0.1 --port")
     assert other.startswith("ray on node1 with 2: start --address 127.0.0.1:")
-    assert run.startswith("azr on node0 with 2: run azr_14m_mini ") and "--cluster.address 127.0.0.1:" in run
+    said = "azr on node0 with 2: run azr_coder7b_ppo --run.steps 7 --run.name first --cluster.address 127.0.0.1:"
+    assert run.startswith(said)
 
 
 @pytest.mark.long
-def test_the_script_runs_stops_when_slurm_says_so_and_goes_on(tmp_path, capsys):
+def test_the_script_runs_stops_when_slurm_says_so_and_goes_on(tmp_path):
     """With the mini on this machine; srun runs its command here, and scontrol notes what it was asked."""
-    sizes = ["--run.steps", "3", "--eval.every", "0", "--checkpoint.every", "1", "--run.root", str(tmp_path / "runs")]
+    sizes = ["--run.steps", "3", "--eval.every", "0", "--checkpoint.every", "1"]
     sizes += ["--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "4", "--selfplay.seed-tasks", "4"]
     script = tmp_path / "job.sh"
-    script.write_text(printed(capsys, "slurm", "azr_14m_mini", *sizes))
+    script.write_text(SCRIPT.read_text().replace("azr run azr_coder7b_ppo", "azr run azr_14m_mini"))
     tools = tmp_path / "tools"
     tools.mkdir()
     stand_ins = {
@@ -204,13 +180,14 @@ def test_the_script_runs_stops_when_slurm_says_so_and_goes_on(tmp_path, capsys):
         (tools / name).write_text(f"#!/bin/bash\n{text}\n")
         (tools / name).chmod(0o755)
     path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    slurm = {"SUBMIT_DIR": ROOT, "JOB_ID": 4711, "JOB_NUM_NODES": 1, "JOB_NODELIST": "here", "CPUS_PER_TASK": 2}
+    slurm = {"SUBMIT_DIR": tmp_path, "JOB_ID": 4711, "JOB_NAME": "first", "JOB_NUM_NODES": 1, "JOB_NODELIST": "here"}
+    slurm["CPUS_PER_TASK"] = 2
     environment = os.environ | {f"SLURM_{name}": str(value) for name, value in slurm.items()}
     environment |= {"SLURMD_NODENAME": "here", "PATH": path}
 
     def start() -> subprocess.Popen[str]:
         return subprocess.Popen(
-            ["bash", str(script)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ["bash", str(script), *sizes], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
     job = start()
@@ -225,4 +202,4 @@ def test_the_script_runs_stops_when_slurm_says_so_and_goes_on(tmp_path, capsys):
     job = start()
     output, _ = job.communicate(timeout=500)
     assert job.returncode == 0 and "going on after step" in output, output[-3000:]
-    assert (tmp_path / "runs" / "azr_14m_mini" / "checkpoints" / "step_000003").is_dir()
+    assert (tmp_path / "orz_ckpt" / "first" / "checkpoints" / "step_000003").is_dir()
