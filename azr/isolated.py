@@ -1,7 +1,7 @@
 """Functions in child processes that can be killed: none of them can stop or block a run.
 
 `Workers` is the run's side and `serve` the process's; messages and answers are lines of JSON. `OwnFunctions` are the
-user's own. A failure is a `Trouble`: it costs one answer.
+user's graders. A failure is a `Trouble`: it costs one answer.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from azr.errors import UserError
 
 TIME_LIMIT_S = 10.0
-"""Time for one answer of the user's own function, without what it asks the run for; after it the process is killed."""
+"""Time for one answer of the user's own function; after it the process is killed."""
 MEMORY_BYTES = 4 * 2**30
 """Memory of one process, in addition to what its libraries map, which is a lot for some."""
 MAX_ANSWER_BYTES = 4 * 2**20
@@ -43,11 +43,6 @@ OWNER = "AZR_OWNER"
 _LOOK_EVERY_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _log = logging.getLogger(__name__)
-
-Reply = Callable[[Any], Awaitable[Any]]
-"""Function of the run that answers what a process asks while it works on a message."""
-Ask = Callable[[Any], Any]
-"""Function in the process that asks the run and returns its reply."""
 
 
 class Trouble(Exception):
@@ -86,31 +81,24 @@ class _Process:
             await self.end()
             raise
 
-    async def ask(self, message: Mapping[str, Any], limit_s: float, reply: Reply | None) -> Any:
+    async def ask(self, message: Mapping[str, Any], limit_s: float) -> Any:
         """See `Workers.ask`."""
-        left_s = limit_s
         try:
             try:
                 await self.start()
             except (RuntimeError, TimeoutError, OSError) as error:
                 raise Trouble(f"is in a process that does not start again ({error})") from error
             assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
-            while True:
-                line = json.dumps(message).encode() + b"\n"  # what fails here is no fault of the process
-                begun = time.monotonic()
-                try:
-                    async with asyncio.timeout(left_s):
-                        self._process.stdin.write(line)
-                        await self._process.stdin.drain()
-                        said = json.loads(await self._process.stdout.readline())
-                    if not isinstance(said, dict):
-                        raise ValueError("no answer")
-                except (TimeoutError, ConnectionError, ValueError) as error:
-                    raise Late(f"took over {limit_s:g} s, or ended its process") from error
-                if reply is None or "ask" not in said:
-                    break
-                left_s -= time.monotonic() - begun
-                message = await reply(said["ask"])
+            line = json.dumps(message).encode() + b"\n"  # what fails here is no fault of the process
+            try:
+                async with asyncio.timeout(limit_s):
+                    self._process.stdin.write(line)
+                    await self._process.stdin.drain()
+                    said = json.loads(await self._process.stdout.readline())
+                if not isinstance(said, dict):
+                    raise ValueError("no answer")
+            except (TimeoutError, ConnectionError, ValueError) as error:
+                raise Late(f"took over {limit_s:g} s, or ended its process") from error
         except BaseException:
             await self.end()  # nobody reads what it says to this message any more
             raise
@@ -147,11 +135,10 @@ class Workers:
         for process in processes:
             await process.end()
 
-    async def ask(self, message: Mapping[str, Any], limit_s: float, reply: Reply | None = None) -> Any:
-        """Return the answer of the first free process. Raises Trouble, also if it does not start, and what ``reply``
-        raises, which answers what the process asks; that time does not count against ``limit_s``."""
+    async def ask(self, message: Mapping[str, Any], limit_s: float) -> Any:
+        """Return the answer of the first free process. Raises Trouble, also if it does not start."""
         async with self._borrowed() as process:
-            return await process.ask(message, limit_s, reply)
+            return await process.ask(message, limit_s)
 
     @contextlib.asynccontextmanager
     async def _borrowed(self) -> AsyncIterator[_Process]:
@@ -186,19 +173,10 @@ class OwnFunctions(Workers):
                 "run."
             ) from error
 
-    async def call(
-        self,
-        what: str,
-        message: Mapping[str, Any],
-        *,
-        costs: str,
-        limit_s: float | None = None,
-        reply: Reply | None = None,
-    ) -> Any:
-        """Return the function's answer to a message. Raises Trouble, once it is logged, and what ``reply`` raises.
+    async def call(self, what: str, message: Mapping[str, Any], *, costs: str) -> Any:
+        """Return the function's answer to a message. Raises Trouble, once it is logged.
 
-        ``what`` names the function in the log, and ``costs`` ends the line there after a semicolon. ``limit_s``: by
-        default `TIME_LIMIT_S`. ``reply``: see `Workers.ask`.
+        ``what`` names the function in the log, and ``costs`` ends the line there after a semicolon.
         """
         try:
             async with self._borrowed() as process:
@@ -209,7 +187,7 @@ class OwnFunctions(Workers):
                         )
                     self._rest(what)  # this one tries it, and no other meanwhile
                 try:
-                    answer = await process.ask(message, TIME_LIMIT_S if limit_s is None else limit_s, reply)
+                    answer = await process.ask(message, TIME_LIMIT_S)
                 except Trouble as trouble:
                     self._hangs[what] = self._hangs[what] + 1 if isinstance(trouble, Late) else 0
                     self._rest(what)
@@ -253,14 +231,14 @@ def process_stat(process: int) -> list[str]:
 
 
 class Nonsense(Exception):
-    """Raised in the process for a bad return value; the message continues a sentence after "returned"."""
+    """Raised for a bad return value of a user's function; the message continues a sentence after "returned"."""
 
 
-def serve(load: Callable[[Sequence[str]], Callable[[Any, Ask], Any]]) -> None:
+def serve(load: Callable[[Sequence[str]], Callable[[Any], Any]]) -> None:
     """Answer messages until the input ends; the parent kills a process that takes too long over one.
 
     ``load``: from the arguments of the command line to a function that answers a message with plain data or raises
-    Nonsense; its second argument asks the run for something meanwhile.
+    Nonsense.
     """
     end_with(int(os.environ[OWNER]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run to answer
@@ -275,15 +253,11 @@ def serve(load: Callable[[Sequence[str]], Callable[[Any, Ask], Any]]) -> None:
         limit = min(limit, known)  # that of `load` or of the machine
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
-    def ask(what: Any) -> Any:
-        print(json.dumps({"ask": what}), file=answers, flush=True)
-        return json.loads(questions.readline())
-
     print("ready", file=answers, flush=True)
     for line in questions:
         message = json.loads(line)
         try:
-            said = json.dumps({"answer": answer(message, ask)})
+            said = json.dumps({"answer": answer(message)})
             if len(said) > message.get("max_answer_bytes", MAX_ANSWER_BYTES):
                 raise Nonsense(f"{len(said):,} bytes, which is more than an answer may have")
         except Nonsense as nonsense:

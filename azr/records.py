@@ -48,14 +48,11 @@ class Task:
     solve_rate: float | None = None
     """Mean solve rate over the estimate samples; None for seeds."""
     payload: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Of a kind of the user's own: what its tasks hold beside or instead of a program, as JSON has it."""
-    views: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, hash=False, compare=False)
-    """Of a kind of the user's own: how the task is shown, pairs of label and text by `azr.plugins.own.VIEWS`, so that
-    nothing of the kind has to be asked for them again; empty where the kind is to be asked."""
+    """Plug-in kinds: extra JSON data of the task."""
 
     def record(self) -> dict[str, Any]:
-        """As a line of JSON holds it: without what only kinds of the user's own have, where there is none."""
-        return {name: value for name, value in asdict(self).items() if value or name not in ("payload", "views")}
+        """Return the fields for a line of JSON, without an empty payload."""
+        return {name: value for name, value in asdict(self).items() if value or name != "payload"}
 
 
 Origin = Literal["sampled", "prefix", "trace"]

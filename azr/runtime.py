@@ -26,7 +26,6 @@ from azr.evaluation.report import gains
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.texts import TextReader, patterns_of
-from azr.plugins import plugin_processes
 from azr.prepare import Prepared, empty_buffer
 from azr.prompts.codec import PromptCodec
 from azr.records import NO_ROWS_TAKEN, Task
@@ -314,12 +313,11 @@ async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
 
 @asynccontextmanager
 async def _session(stop: StopSignal) -> AsyncIterator[Progress]:
-    """Show progress, listen for signals and keep the processes of plug-ins while the block lasts."""
+    """Show progress and listen for signals while the block lasts."""
     progress = open_progress()
     try:
         with progress.showing_warnings(), stop.listening(progress.log):
-            async with plugin_processes():
-                yield progress
+            yield progress
     except RayTaskError as error:
         # Ray wraps what an actor raised; the reader wants the error itself.
         raise error.cause from error

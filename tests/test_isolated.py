@@ -29,10 +29,9 @@ def load(arguments):
     assert arguments == ["an argument"]
     return answer
 
-def answer(message, ask):
+def answer(message):
     match message["do"]:
         case "echo": return message["what"]
-        case "ask": return [ask({"number": n}) for n in range(message["times"])]
         case "nonsense": raise Nonsense("soup")
         case "raise": raise ValueError("a reason")
         case "hang" if "not_now" in message: return "now"
@@ -98,21 +97,6 @@ async def test_what_a_function_prints_is_no_answer_and_it_reads_no_questions(fun
     assert await call(functions, "echo", what=1) == 1
 
 
-async def test_it_may_ask_the_run_whose_time_does_not_count(functions: OwnFunctions) -> None:
-    async def reply(asked: Any) -> Any:
-        await asyncio.sleep(0.6)
-        return asked["number"] * 10
-
-    assert await functions.call("it", {"do": "ask", "times": 3}, costs="", reply=reply) == [0, 10, 20]
-
-    async def fail(asked: Any) -> Any:
-        raise ConnectionError("the executor is gone")
-
-    with pytest.raises(ConnectionError, match="the executor is gone"):
-        await functions.call("it", {"do": "ask", "times": 3}, costs="", reply=fail)
-    assert await call(functions, "echo", what=1) == 1
-
-
 async def test_what_always_hangs_is_left_alone_for_a_while(functions, monkeypatch) -> None:
     monkeypatch.setattr(isolated, "TIME_LIMIT_S", 0.2)
     troubles = await asyncio.gather(*(call(functions, "hang") for _ in range(50)), return_exceptions=True)
@@ -130,7 +114,7 @@ async def test_a_lower_limit_of_memory_stays(tmp_path: Path, monkeypatch: pytest
         "import resource\nfrom azr.isolated import serve\n\n"
         "def load(arguments):\n"
         "    resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))\n"
-        "    return lambda message, ask: resource.getrlimit(resource.RLIMIT_AS)\n\n"
+        "    return lambda message: resource.getrlimit(resource.RLIMIT_AS)\n\n"
         "if __name__ == '__main__':\n    serve(load)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -144,9 +128,9 @@ async def test_a_lower_limit_of_memory_stays(tmp_path: Path, monkeypatch: pytest
 def test_it_ends_with_its_run_even_while_it_hangs(tmp_path: Path) -> None:
     (tmp_path / "answering.py").write_text(MODULE.replace('"an argument"', f'"{tmp_path}"'))
     run = (
-        "import asyncio\nfrom azr.isolated import OwnFunctions\n"
-        f"functions = OwnFunctions('answering', ['{tmp_path}'])\n"
-        "asyncio.run(functions.call('it', {'do': 'hang'}, costs='', limit_s=600))"
+        "import asyncio\nfrom azr import isolated\nisolated.TIME_LIMIT_S = 600\n"
+        f"functions = isolated.OwnFunctions('answering', ['{tmp_path}'])\n"
+        "asyncio.run(functions.call('it', {'do': 'hang'}, costs=''))"
     )
     root = Path(__file__).parents[1]
     process = subprocess.Popen(

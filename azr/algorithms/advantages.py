@@ -7,7 +7,7 @@ Legend: N samples, R response tokens of all of them, concatenated in order; M sa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ DEVIATION_FLOOR = 1e-6
 """Added to GRPO's standard deviation."""
 
 
-OWN_ESTIMATORS: dict[str, Callable[[Batch], Awaitable[Tensor | None]]] = {}
+OWN_ESTIMATORS: dict[str, Callable[[Batch], Tensor | None]] = {}
 """Estimators of plug-ins, by name: advantages, float32 (R); None if one fails."""
 
 

@@ -175,9 +175,7 @@ class RunIndex:
             )
             if cursor.rowcount != 1:
                 continue  # read before
-            # A kind of the user's own may hold everything in its payload: what solvers see of it says what it is.
-            shown = "\n".join(f"{label}: {text}" for label, text in task.views.get("solver_view", ()))
-            message = task.message or shown
+            message = task.message or (json.dumps(task.payload, ensure_ascii=False) if task.payload else "")
             text = "\n".join((task.id, task.program, message, *task.inputs, *task.outputs))
             record = {"program": task.program, "message": message, "inputs": task.inputs, "outputs": task.outputs}
             self._connection.execute("INSERT INTO texts VALUES (?, ?)", (cursor.lastrowid, clean(text)))

@@ -20,7 +20,7 @@ import msgspec
 
 from azr.config import SafetyConfig
 from azr.errors import UserError
-from azr.isolated import Ask, Trouble, Workers, serve
+from azr.isolated import Trouble, Workers, serve
 
 DEFAULT = Path(__file__).with_name("patterns.toml")
 SAFETY = "safety/"
@@ -178,10 +178,10 @@ def _chunks(texts: Sequence[Text]) -> Iterator[list[Text]]:
         yield chunk
 
 
-def load(arguments: Sequence[str]) -> Callable[[Any, Ask], list[list[Flag]]]:
+def load(arguments: Sequence[str]) -> Callable[[Any], list[list[Flag]]]:
     os.nice(10)  # what the run waits for comes first
     screen = Screen.read(Path(arguments[0]))
-    return lambda asked, ask: [screen.flags(**text) for text in asked["texts"]]
+    return lambda asked: [screen.flags(**text) for text in asked["texts"]]
 
 
 if __name__ == "__main__":

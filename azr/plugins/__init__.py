@@ -1,40 +1,35 @@
 """Plug-ins: code of the user's own that adds kinds of self-play, rewards, bonuses and estimators by name.
 
 A module states ``kinds``, a list of `azr.tasks.base.TaskKind`; ``proposer_rewards``, ``bonuses`` and ``estimators``,
-functions by name. An installed package may offer each by an entry point instead. What they add is used as what is here;
-but what they do with a model's text is done in processes of their own. docs/extending.md is the way there.
+functions by name. An installed package may offer each by an entry point instead. What they add is used as what is here,
+and `azr.plugins.calls` catches their failures. docs/extending.md is the way there.
 
-Loading adds what plug-ins state to the registries before a run starts, and keeps their processes during it.
+Loading adds what plug-ins state to the registries before a run starts.
 """
 
 from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
 from azr.errors import UserError, unknown
-from azr.isolated import OwnFunctions
+from azr.isolated import Nonsense
 from azr.plugins import own as groups
-from azr.plugins.own import BadTask, OwnBonus, OwnEstimator, OwnKind, OwnReward, Stated, read_stated
+from azr.plugins.calls import PluginKind, guarded_function
+from azr.plugins.own import Stated, checked_task, read_stated
 from azr.registry import find_entry
 from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS
 from azr.tasks.base import TaskKind
 from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts, PromptFormat
 from azr.tasks.registry import KINDS
 
-PROCESSES = 8
-"""Most processes of a plug-in; as many are started as answers are wanted of it at once."""
-_WORKER = "azr.plugins.worker"
 NAME, _LABEL = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[a-z][a-z_]*")
 TAGS = ("pad", "end", "answer", "propose", "solve", "python", "think")
 """Names that prompts give to other things than labels."""
-_OWN = {groups.REWARDS: OwnReward, groups.BONUSES: OwnBonus, groups.ESTIMATORS: OwnEstimator}
-_loaded: dict[str, OwnFunctions] = {}
-"""The processes of each plug-in."""
+_loaded: set[str] = set()
 
 
 def load_for(config: Config) -> None:
@@ -80,32 +75,20 @@ def load_plugins(names: Sequence[str]) -> None:
     """
     for name in names:
         if name not in _loaded:
-            functions = OwnFunctions(_WORKER, (name,), PROCESSES)
-            _add(name, read_stated(name), functions)
-            _loaded[name] = functions
+            _add(name, read_stated(name))
+            _loaded.add(name)
 
 
-@asynccontextmanager
-async def plugin_processes() -> AsyncIterator[None]:
-    """The processes of plug-ins end with the block. Raises UserError for a plug-in that does not start in one."""
-    try:
-        for name, functions in _loaded.items():
-            await functions.check_start(f"The plug-in {name}")
-        yield
-    finally:
-        for functions in _loaded.values():
-            await functions.end()
-
-
-def _add(plugin: str, stated: Stated, functions: OwnFunctions) -> None:
+def _add(plugin: str, stated: Stated) -> None:
     """Adds everything or, when it raises, nothing."""
     added: Stated = {}
     for group, entries in stated.items():
         if entries:
             _check_names(plugin, group, entries)
-            own = _OWN.get(group)
             added[group] = {
-                name: own(functions, plugin, name) if own else _checked(plugin, entry, stated[groups.KINDS], functions)
+                name: _checked(plugin, entry, entries)
+                if group == groups.KINDS
+                else guarded_function(plugin, group, name, entry)
                 for name, entry in entries.items()
             }
     for group, entries in added.items():
@@ -121,7 +104,7 @@ def _check_names(plugin: str, group: str, names: Iterable[object]) -> None:
             raise UserError(f"The plug-in {plugin} calls a {what} {name!r}, which exists: choose another name.")
 
 
-def _checked(plugin: str, kind: TaskKind, beside: Collection[str], functions: OwnFunctions) -> OwnKind:
+def _checked(plugin: str, kind: TaskKind, beside: Collection[str]) -> PluginKind:
     """Raises UserError for what cannot be played: the first task is shown and its answer read back. ``beside``: names
     of all kinds of the plug-in."""
     if kind.name in (*LABELS, *TAGS):
@@ -137,21 +120,20 @@ def _checked(plugin: str, kind: TaskKind, beside: Collection[str], functions: Ow
             f"The kind {kind.name} of the plug-in {plugin} has references of {min(unknown)!r}, no kind that is loaded."
         )
     try:
-        own = OwnKind(kind, functions, plugin)
-        problem = _problem(own)
-    except BadTask as error:
+        problem = _problem(kind)
+    except Nonsense as error:
         problem = f"seed() gives {error}"
     except Exception as error:
         traceback.print_exc()
         problem = f"{type(error).__name__}: {error}"
     if problem:
         raise UserError(f"The kind {kind.name} of the plug-in {plugin} cannot be played: {problem}.")
-    return own
+    return PluginKind(plugin, kind)
 
 
-def _problem(kind: OwnKind) -> str:
-    """Return what is wrong with the first task of a kind; empty if nothing is."""
-    task, facts = kind.seed(), PromptFacts()
+def _problem(kind: TaskKind) -> str:
+    """Return what is wrong with the first task of a kind; empty if nothing is. Raises Nonsense as `checked_task`."""
+    task, facts = checked_task(kind, kind.seed()), PromptFacts()
     styles: tuple[PromptFormat, ...] = (CompactFormat(), ChatFormat(str))
     for style in styles:
         for sections in (kind.proposal(task), kind.solution(task)):

@@ -221,9 +221,9 @@ class PromptCodec:
         prompt = self.decode(completion.prompt_ids)
         return answer_part(self.response_text(completion), prompt, self._format.response_format)[1] or "no_block"
 
-    def has_control_tokens(self, task: Task) -> bool:
+    def has_control_tokens(self, kind: TaskKind, task: Task) -> bool:
         """Whether a text of the task would become control tokens in a prompt, such as a string ``'<|im_end|>'``."""
-        shown = (text for sections in task.views.values() for _, text in sections)
+        shown = (section.text for section in (*kind.reference(task), *kind.solver_view(task)))
         return self._any_control_tokens(task.program, task.message, *task.inputs, *task.outputs, *shown)
 
     def worked(self, kind: TaskKind) -> list[tuple[Section, ...]]:

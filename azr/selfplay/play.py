@@ -171,7 +171,7 @@ class SelfPlayStep:
         for index, task in enumerate(sampled):
             self._start(self._item(kind, "estimate", task=task, index=index))
         for index, task in enumerate(sampled):
-            for derived in await self._derive(task, self.name, index):
+            for derived in self._derive(task, self.name, index):
                 self._start(self._item(kind, "estimate", task=derived, index=index))
         for index, task in enumerate(solved):
             self._start(self._item(kind, "solve", task=task, salt=index))
@@ -240,7 +240,7 @@ class SelfPlayStep:
         is_trained = outcome not in (RejectReason.LOST, RejectReason.IN_BENCHMARK) and not is_seeding
         if is_trained and self.config.ablation.train_proposer:
             known = lambda: self.buffer.tasks(kind)  # noqa: E731
-            await reward_proposal(sample, outcome, references, known, self.config.reward, self._max_tokens)
+            reward_proposal(sample, outcome, references, known, self.config.reward, self._max_tokens)
         self._proposal_ended(item, outcome)
         return [sample, *estimates]
 
@@ -262,7 +262,7 @@ class SelfPlayStep:
 
     async def _follow(self, item: WorkItem, task: Task) -> list[Sample]:
         """Estimate the task's derived tasks, and solve it if its index is among the first."""
-        derived = await self._derive(task, item.name, item.index)
+        derived = self._derive(task, item.name, item.index)
         async with task_group() as group:
             answering = [group.create_task(self._answer(item, each, "estimate", item.index)) for each in derived]
             if item.index < self.config.selfplay.solver_prompts:
@@ -312,10 +312,10 @@ class SelfPlayStep:
             parts={**judgement.parts, f"repeats_{repeats}": True},
         )
 
-    async def _derive(self, task: Task, name: str, index: int) -> list[Task]:
+    def _derive(self, task: Task, name: str, index: int) -> list[Task]:
         """Return tasks that a task makes for free, as far as they fit into a prompt."""
         rng, selfplay = random.Random(self._seed(name, "cross", task.kind, index)), self.config.selfplay
-        derived = await derived_tasks(task, selfplay.kinds, selfplay.derived_tasks, rng)
+        derived = derived_tasks(task, selfplay.kinds, selfplay.derived_tasks, rng)
         limit = self.config.rollout.max_prompt_tokens
         return [each for each in derived if self.codec.solver_prompt_fits(KINDS[each.kind], each, limit)]
 

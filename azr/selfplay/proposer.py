@@ -99,7 +99,7 @@ def _is_copy(
 
 def reject_reason(task: Task, config: Config, codec: PromptCodec) -> RejectReason | None:
     """Return why a prompt may not show a task that ran; None if every prompt may."""
-    if codec.has_control_tokens(task):
+    if codec.has_control_tokens(KINDS[task.kind], task):
         return RejectReason.NOT_ALLOWED
     max_tokens = config.rollout.max_prompt_tokens
     fits = codec.solver_prompt_fits(KINDS[task.kind], task, max_tokens) and all(

@@ -10,9 +10,7 @@ import difflib
 import logging
 import math
 from collections.abc import Callable, Sequence
-from inspect import isawaitable
 from math import prod
-from typing import Any
 
 from radon.complexity import cc_visit
 from radon.metrics import h_visit
@@ -94,14 +92,14 @@ def answer_diversity(task: Task, references: Sequence[Task], known: Known) -> fl
     return 1 - sum(other.outputs[0] == task.outputs[0] for other in stored) / max(len(stored), 1)
 
 
-SOLVE_RATE_REWARDS = Registry[Callable[[float, RewardConfig], Any]](
+SOLVE_RATE_REWARDS = Registry[Callable[[float, RewardConfig], float | None]](
     "reward",
     {"learnability": learnability, "inverse": inverse, "variance": variance, "band": band},
     "reward.proposer may name",
 )
 """By the value of `reward.proposer`: from a task's solve rate, 0 to 1, to its proposer's reward without bonuses. Those
-of plug-ins are async, and return None if they have no answer; so are and do their bonuses."""
-BONUSES = Registry[Callable[[Task, Sequence[Task], Known], Any]](
+of plug-ins return None if they fail, and so do their bonuses."""
+BONUSES = Registry[Callable[[Task, Sequence[Task], Known], float | None]](
     "bonus",
     {
         "complexity": complexity,
@@ -145,7 +143,7 @@ def check_names(config: RewardConfig) -> None:
         )
 
 
-async def reward_proposal(
+def reward_proposal(
     sample: Sample,
     outcome: Task | RejectReason,
     references: Sequence[Task],
@@ -156,7 +154,7 @@ async def reward_proposal(
     """Set the reward of a proposal and mark it as trained on.
 
     A task is rewarded by its solve rate. A mere duplicate counts as wrong, any other rejected proposal as malformed. It
-    stays as it is if a plug-in that the config names has no answer. ``references``, ``known``: see `BONUSES`;
+    stays as it is if a plug-in that the config names fails. ``references``, ``known``: see `BONUSES`;
     ``max_tokens``: longest response.
     """
     if isinstance(outcome, RejectReason):
@@ -165,9 +163,9 @@ async def reward_proposal(
         return
     assert outcome.solve_rate is not None
     base = SOLVE_RATE_REWARDS[config.proposer](outcome.solve_rate, config)
-    if isawaitable(base):
-        base = await base
-    bonuses = await intrinsic_bonuses(outcome, references, known, config.intrinsic) if base is not None else None
+    if base is None:
+        return
+    bonuses = intrinsic_bonuses(outcome, references, known, config.intrinsic)
     if bonuses is not None:
         reward = combine(base, list(bonuses.values()), config.intrinsic.combine) if base > 0 else base
         _set_reward(sample, reward, {config.proposer: base, **bonuses}, config, max_tokens)
@@ -227,24 +225,21 @@ def combine(base: float, bonuses: list[float], how: str) -> float:
     }[how]
 
 
-async def intrinsic_bonuses(
+def intrinsic_bonuses(
     task: Task, references: Sequence[Task], known: Known, config: IntrinsicRewardConfig
 ) -> dict[str, float] | None:
-    """Return the enabled bonuses by name, those of plug-ins last: coefficient times raw value, at most ``MAX_BONUS``.
+    """Return the enabled bonuses by name: coefficient times raw value, at most ``MAX_BONUS``.
 
-    A bonus that cannot read the program counts as 0, with the traceback in the log. None if a plug-in has no answer.
+    A bonus that cannot read the program counts as 0, with the traceback in the log. None if one of a plug-in fails.
     """
-    own, of_plugins = dict[str, float](), dict[str, float]()
+    bonuses = dict[str, float]()
     for name, coefficient in bonus_coefficients(config).items():
-        bonuses = own
         try:
             raw = BONUSES[name](task, references, known)
         except Exception:  # no text of a model ends a run
             log.exception("the bonus %s of task %s could not be computed and counts as 0", name, task.id)
             raw = 0.0
-        if isawaitable(raw):
-            bonuses, raw = of_plugins, await raw
         if raw is None:
             return None
         bonuses[name] = min(coefficient * raw, MAX_BONUS)
-    return own | of_plugins
+    return bonuses

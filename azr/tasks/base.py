@@ -186,7 +186,7 @@ class TaskKind(ABC):
         """Return inputs of the task's program with the values that it returned; none without a program."""
         return tuple(zip(task.inputs, task.outputs, strict=True)) if task.program else ()
 
-    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived | Awaitable[Derived]:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived:
         """Return other tasks of this kind that known pairs of the task's program make."""
         return ()
 

@@ -363,12 +363,11 @@ _ALL: tuple[TaskKind, ...] = (Deduction(), Abduction(), Induction(), Error())
 KINDS = Registry("task kind", {kind.name: kind for kind in _ALL}, "selfplay.kinds may hold")
 
 
-async def derived_tasks(task: Task, kinds: Sequence[str], most: int, rng: random.Random) -> list[Task]:
+def derived_tasks(task: Task, kinds: Sequence[str], most: int, rng: random.Random) -> list[Task]:
     """Return at most ``most`` random tasks of each kind, made from the known pairs of a task."""
     pairs = KINDS[task.kind].io_pairs(task)
     chosen: list[Task] = []
     for name in kinds:
-        derived = KINDS[name].derive_tasks(task, pairs)
-        tasks = derived if isinstance(derived, tuple) else await derived
+        tasks = KINDS[name].derive_tasks(task, pairs)
         chosen += rng.sample(tasks, min(most, len(tasks)))
     return chosen

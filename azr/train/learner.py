@@ -101,7 +101,7 @@ class Learner:
             packed = critic_batch if policy_parts is critic_parts else None
             await self._score_reference(batch, packed or self._pack(completions, policy_parts))
             batch.charge_kl(algorithm.kl)
-        if not await self._estimate(batch, seed):
+        if not self._estimate(batch, seed):
             return {"policy": {}}
 
         metrics: dict[str, dict[str, float]] = {}
@@ -133,7 +133,7 @@ class Learner:
         tokens = self._config.train.tokens_per_micro_batch
         return TrainBatch.build(completions, mini_batches, self._policy.size, tokens)
 
-    async def _estimate(self, batch: Batch, seed: int) -> bool:
+    def _estimate(self, batch: Batch, seed: int) -> bool:
         """Fill in advantages and returns, over all samples together. Returns False if a plug-in's estimator fails.
 
         If traces are imitated whatever they earned (`off_policy.loss` sft), whole ones are in no baseline, only sampled
@@ -147,7 +147,7 @@ class Learner:
         if self._config.ablation.shuffle_rewards:
             seen = seen.with_shuffled_rewards(seed)
         if isinstance(algorithm.estimator, PluginEstimator):
-            advantages_R = await OWN_ESTIMATORS[algorithm.estimator.function](seen)
+            advantages_R = OWN_ESTIMATORS[algorithm.estimator.function](seen)
             if advantages_R is None:
                 return False
             returns_R = seen.rewards_N[seen.seq_index_R].float()

@@ -120,7 +120,7 @@ async def test_the_memory_that_an_answer_took_is_free_for_its_gold_answer(monkey
     monkeypatch.setattr(math_worker, "_read", read)
     monkeypatch.setattr(math_worker, "_read_gold", lambda text: [7])
     monkeypatch.setattr(math_worker, "_equal", lambda gold, answer: taken[0]() is None)
-    said = math_worker._compare(asked, None)
+    said = math_worker._compare(asked)
     assert taken and not said["right"]
 
 

@@ -68,6 +68,12 @@ def test_texts_are_found_anywhere_and_hold_no_wildcards(run: MadeRun) -> None:
     assert not any(ids(index, text=text) for text in ("a_", "%", "\\\\", "\\'\""))
 
 
+def test_a_plugins_task_is_found_by_its_payload(run: MadeRun) -> None:
+    run.step(3, [], [task("000003-sums-0000", kind="sums", payload={"numbers": [3, "é"]})])
+    index = opened(run)
+    assert ids(index, text='{"numbers": [3, "é"]}') == ["000003-sums-0000"]
+
+
 def test_texts_of_a_record_are_read_from_its_place(run: MadeRun) -> None:
     index = opened(run)
     (row,), _ = queries.find_samples(index, SampleFilter(role="proposer", problem_id="000001-deduction-0001"))

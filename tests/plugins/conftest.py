@@ -1,6 +1,6 @@
 """Plug-ins of a test: modules in a working directory of its own, and registries that are as before afterwards."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,25 +10,18 @@ from azr.algorithms.advantages import OWN_ESTIMATORS
 from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS
 from azr.tasks.registry import KINDS
 
-REGISTRIES = (KINDS, SOLVE_RATE_REWARDS, BONUSES, OWN_ESTIMATORS, loading._loaded)
+REGISTRIES = (KINDS, SOLVE_RATE_REWARDS, BONUSES, OWN_ESTIMATORS)
 
 
 @pytest.fixture(autouse=True)
 def registries() -> Iterator[None]:
     """As they were, after the test."""
-    before = [dict(each) for each in REGISTRIES]
+    before, loaded = [dict(each) for each in REGISTRIES], set(loading._loaded)
     yield
+    loading._loaded &= loaded
     for registry, content in zip(REGISTRIES, before, strict=True):
         registry.clear()
         registry.update(content)
-
-
-@pytest.fixture
-async def processes() -> AsyncIterator[None]:
-    """Of what a test loads, ended with it."""
-    yield
-    for functions in loading._loaded.values():
-        await functions.end()
 
 
 @pytest.fixture

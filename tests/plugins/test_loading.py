@@ -13,7 +13,7 @@ from azr.config_tree import from_yaml, override, to_tree
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
 from azr.evaluation.graders.own import OwnGrader
-from azr.plugins import load_for, load_plugins, plugin_processes
+from azr.plugins import load_for, load_plugins
 from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS, check_names
 from azr.tasks.base import Verdict
 from azr.tasks.registry import KINDS
@@ -169,13 +169,6 @@ def test_a_module_that_is_broken_shows_its_traceback(plugin: Write, capsys: pyte
     with pytest.raises(UserError, match="cannot be imported: RuntimeError: no licence"):
         load_plugins([plugin("raise RuntimeError('no licence')")])
     assert "Traceback" in capsys.readouterr().err
-
-
-async def test_a_plugin_that_works_in_no_process_of_its_own_is_one_sentence(plugin: Write) -> None:
-    load_plugins([needy := plugin("import sys\nassert 'pytest' in sys.modules\nbonuses = {'short': print}")])
-    with pytest.raises(UserError, match=f"The plug-in {needy} does not start in its own process"):
-        async with plugin_processes():
-            pass
 
 
 def test_commands_take_plugins(capsys: pytest.CaptureFixture[str]) -> None:

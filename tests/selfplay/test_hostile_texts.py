@@ -111,7 +111,7 @@ async def test_whatever_is_written_is_refused_or_graded(caplog: pytest.LogCaptur
         outcome, _ = await validate(name, completion(text), (kind.seed(),), **asked)
         if isinstance(outcome, Task):
             accepted += 1
-            await intrinsic_bonuses(outcome, [kind.seed()], kind_seeds, BONUS_CONFIG)
+            intrinsic_bonuses(outcome, [kind.seed()], kind_seeds, BONUS_CONFIG)
             CODEC.solver_prompt(kind, outcome)
             answers = [random_text(rng), outcome.program, *outcome.inputs, *outcome.outputs]
             for answer in answers:
@@ -151,7 +151,7 @@ async def test_what_still_raises_is_a_refusal_with_the_id_in_the_log(monkeypatch
     assert outcome is RejectReason.MALFORMED
     monkeypatch.setitem(rewards.BONUSES, "halstead", fails)
     config = IntrinsicRewardConfig(bonuses=("halstead:1",))
-    assert await intrinsic_bonuses(task, [], lambda: [], config) == {"halstead": 0.0}
+    assert intrinsic_bonuses(task, [], lambda: [], config) == {"halstead": 0.0}
     assert [record.levelno for record in said(caplog)] == [logging.ERROR] * 3
     assert all(name in caplog.text for name in ("000001-x", task.id, "halstead", "RecursionError: too deep"))
 

@@ -1,4 +1,3 @@
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -45,7 +44,7 @@ def test_what_a_solve_rate_pays_is_chosen_by_name(name, pays):
 
 def rewarded(outcome: Task | RejectReason, config: RewardConfig) -> tuple[float | None, dict[str, float]]:
     proposal = sample("proposer", reward=None)
-    asyncio.run(reward_proposal(proposal, outcome, (), lambda: (), config, max_tokens=100))
+    reward_proposal(proposal, outcome, (), lambda: (), config, max_tokens=100)
     return proposal.reward, proposal.reward_parts
 
 
@@ -53,7 +52,7 @@ def test_a_registered_bonus_needs_no_knob_of_its_own(monkeypatch):
     monkeypatch.setitem(BONUSES, "many_lines", lambda task, references, known: task.program.count("\n") / 10)
     config = IntrinsicRewardConfig(bonuses=("halstead:1", "many_lines:2.5", "complexity:0.15"))
     assert bonus_coefficients(config) == {"halstead": 1.0, "many_lines": 2.5, "complexity": 0.15}
-    bonuses = asyncio.run(intrinsic_bonuses(SEED, [], lambda: [], config))
+    bonuses = intrinsic_bonuses(SEED, [], lambda: [], config)
     assert bonuses == {"halstead": pytest.approx(0.03), "many_lines": 0.25, "complexity": pytest.approx(0.01)}
 
 
@@ -81,13 +80,13 @@ def test_bonuses_that_are_off_are_not_computed():
     def forbidden():
         raise AssertionError("computed a bonus that is off")
 
-    assert asyncio.run(intrinsic_bonuses(KINDS["deduction"].seed(), [], forbidden, IntrinsicRewardConfig())) == {}
+    assert intrinsic_bonuses(KINDS["deduction"].seed(), [], forbidden, IntrinsicRewardConfig()) == {}
 
 
 def test_bonuses_are_capped_and_named():
     seed = KINDS["deduction"].seed()
     config = IntrinsicRewardConfig(bonuses=("complexity:15", "edit_distance:1", "halstead:1", "answer_diversity:0.25"))
-    bonuses = asyncio.run(intrinsic_bonuses(seed, [seed], lambda: [seed], config))
+    bonuses = intrinsic_bonuses(seed, [seed], lambda: [seed], config)
     assert bonuses.pop("halstead") == pytest.approx(0.03)
     assert bonuses == {"complexity": 0.5, "edit_distance": 0.0, "answer_diversity": 0.0}
 
@@ -96,7 +95,7 @@ def test_bonuses_know_every_kind():
     """The error kind too: its answer is an exception's name, and its diversity counts like any other."""
     config = IntrinsicRewardConfig(bonuses=("answer_diversity:0.5",))
     for kind in KINDS.values():
-        assert asyncio.run(intrinsic_bonuses(kind.seed(), [], lambda: [], config)) == {"answer_diversity": 0.5}
+        assert intrinsic_bonuses(kind.seed(), [], lambda: [], config) == {"answer_diversity": 0.5}
 
 
 @pytest.mark.parametrize("length, penalty", [(1, 0.0), (60, 0.0), (70, -0.25), (99, -0.975), (100, -1.0)])

@@ -1,6 +1,5 @@
 """Every kind: sections round-trip, proposals are read strictly, answers are graded by value, tasks are derived."""
 
-import asyncio
 import random
 from collections import Counter
 from dataclasses import replace
@@ -181,7 +180,7 @@ DEDUCTION = replace(INDUCTION, kind="deduction", inputs=("1",), outputs=("2",), 
 
 
 def derive(task: Task, most: int = 9, kinds: tuple[str, ...] = PLAYED) -> list[Task]:
-    return asyncio.run(derived_tasks(task, kinds, most, random.Random(1)))
+    return derived_tasks(task, kinds, most, random.Random(1))
 
 
 def test_the_pairs_of_an_induction_are_deductions_and_abductions() -> None:

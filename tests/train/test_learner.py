@@ -217,10 +217,10 @@ async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_f
 ) -> None:
     config, [policy] = paper
 
-    async def same(batch: Batch) -> Tensor:
+    def same(batch: Batch) -> Tensor:
         return estimate_advantages(batch, RLOO())[0]
 
-    async def fails(batch: Batch) -> None:
+    def fails(batch: Batch) -> None:
         return None
 
     told = []
@@ -336,7 +336,7 @@ async def test_training_sees_shuffled_rewards_only_where_asked(paper, trajectori
     seen: dict[bool, list[list[float]]] = {False: [], True: []}
     for shuffle in (False, True):
 
-        async def look(batch: Batch, seen: list[list[float]] = seen[shuffle]) -> None:
+        def look(batch: Batch, seen: list[list[float]] = seen[shuffle]) -> None:
             seen.append(list(batch.rewards))
 
         monkeypatch.setattr("azr.train.learner.OWN_ESTIMATORS", {"look": look})

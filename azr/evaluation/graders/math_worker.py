@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from azr.isolated import Ask, Nonsense, serve
+from azr.isolated import Nonsense, serve
 
 MEMORY_BYTES = 2 * 2**30
 RELATIVE = 1e-4
@@ -27,7 +27,7 @@ DIGITS = 20_000
 _BIG_BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*\d{5}")
 
 
-def load(arguments: Sequence[str]) -> Callable[[Any, Ask], Any]:
+def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     # Deep nesting ends in an exception here, and in a crash beyond.
     sys.setrecursionlimit(3_000)
@@ -59,7 +59,7 @@ def _equal(gold: Any, answer: Any) -> bool:
     return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True))
 
 
-def _compare(asked: dict[str, Any], ask: Ask) -> dict[str, bool]:
+def _compare(asked: dict[str, Any]) -> dict[str, bool]:
     texts, given = asked["gold"], asked["answer"]
     parsed = [_read_gold(text) for text in texts]
     # What the library makes nothing of it leaves as text.

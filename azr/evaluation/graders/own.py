@@ -15,7 +15,7 @@ from typing import Any
 
 from azr.errors import UserError, did_you_mean
 from azr.evaluation.question import GRADERS, Question
-from azr.isolated import Ask, Nonsense, OwnFunctions, Trouble, serve
+from azr.isolated import Nonsense, OwnFunctions, Trouble, serve
 from azr.records import Judgement
 from azr.registry import find_entry, import_own
 from azr.tasks.base import Verdict
@@ -124,11 +124,11 @@ def _short(value: object) -> str:
     return repr(value)[:60]
 
 
-def load(arguments: Sequence[str]) -> Callable[[Any, Ask], dict[str, Any]]:
+def load(arguments: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
     """Return the answer of a grader's process: ``{row, response}`` becomes ``{score, parts}``."""
     (name,) = arguments
     function = load_grader(name)
-    return lambda asked, ask: checked(function(asked["row"], asked["response"]))
+    return lambda asked: checked(function(asked["row"], asked["response"]))
 
 
 if __name__ == "__main__":

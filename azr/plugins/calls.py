@@ -1,0 +1,227 @@
+"""Calls of a plug-in's kinds and functions, which run in the driver: it is the user's own code.
+
+A call that fails costs one answer: one sentence names the function, and its traceback is in the log. A slow call is
+named while it goes on; it holds up the run, and nothing can end it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
+from azr.isolated import NUM_SAID, TIME_LIMIT_S, Nonsense
+from azr.plugins.own import ESTIMATORS, WORDS, checked_task
+from azr.records import Task
+from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
+from azr.tasks.prompts import Section
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from azr.algorithms.batch import Batch
+
+ESTIMATE_LIMIT_S = 60.0
+"""For the advantages of a whole batch."""
+_RESPONSE, _PROPOSAL = "such a response is not trained on", "such a proposal is not trained on"
+_STEP = "nothing is learned in such a step"
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class PluginFunction:
+    """How a function of a plug-in is named in the log, and what was logged of it: each problem once, at most five."""
+
+    name: str
+    """Such as ``examples.expressions: kind expressions, grade``."""
+    costs: str
+    """What is lost if a call fails."""
+    limit_s: float = field(default_factory=lambda: TIME_LIMIT_S)
+    """A call that takes longer is named."""
+    _said: set[str] = field(default_factory=set)
+    _is_slow: bool = False
+
+    @contextmanager
+    def catching(self) -> Iterator[None]:
+        """Log what is raised in the block, and leave it. Nonsense is a bad return value, which needs no traceback."""
+        try:
+            yield
+        except Nonsense as nonsense:
+            self._say(f"returned {nonsense}; {self.costs}")
+        except Exception as error:
+            said = str(error).partition("\n")[0][:200]
+            self._say(f"raised {type(error).__name__}: {said}; {self.costs}", error)
+
+    def _say(self, problem: str, error: Exception | None = None) -> None:
+        if problem not in self._said and len(self._said) < NUM_SAID:
+            self._said.add(problem)
+            log.warning("%s %s", self.name, problem, exc_info=error)
+
+    def say_slow(self) -> None:
+        if not self._is_slow:
+            self._is_slow = True
+            log.warning(
+                "%s takes over %g s for one call; the run waits for it and cannot end it", self.name, self.limit_s
+            )
+
+
+class Watch:
+    """Names the function if the block takes over its limit, without the time that it waits for programs."""
+
+    def __init__(self, function: PluginFunction) -> None:
+        self._function, self._num_waiting = function, 0
+
+    def __enter__(self) -> Watch:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self._num_waiting += 1
+        self._timer.cancel()
+        try:
+            yield
+        finally:
+            self._num_waiting -= 1
+            if not self._num_waiting:
+                self._start()
+
+    def _start(self) -> None:
+        # A thread, since a function that does not return leaves no turn to the event loop.
+        self._timer = threading.Timer(self._function.limit_s, self._function.say_slow)
+        self._timer.daemon = True
+        self._timer.start()
+
+
+def guarded(function: PluginFunction, call: Callable[..., Any], read: Callable[..., T]) -> Callable[..., T | None]:
+    """Return a function that calls the plug-in's and returns None if it fails. ``read``: from what is returned and what
+    was given to the answer; raises Nonsense."""
+
+    def answer(*given: Any) -> T | None:
+        with function.catching(), Watch(function):
+            return read(call(*given), *given)
+        return None
+
+    return answer
+
+
+def guarded_function(plugin: str, group: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a plug-in's reward, bonus or estimator, which returns None if it fails."""
+    what = f"{plugin}: {WORDS[group]} {name}"
+    if group == ESTIMATORS:
+        return guarded(PluginFunction(what, _STEP, ESTIMATE_LIMIT_S), function, _advantages)
+    return guarded(PluginFunction(what, _PROPOSAL), function, _number)
+
+
+def _number(returned: object, *_: object) -> float:
+    if isinstance(returned, int | float) and math.isfinite(returned):
+        return float(returned)
+    raise Nonsense(f"{repr(returned)[:60]}, which is no finite number")
+
+
+def _advantages(returned: object, batch: Batch) -> Tensor:
+    """Return advantages, float32 (R)."""
+    import torch
+
+    if not isinstance(returned, torch.Tensor):
+        raise Nonsense(f"{repr(returned)[:60]}, which is no tensor")
+    if returned.shape != batch.seq_index_R.shape:
+        tokens = len(batch.seq_index_R)
+        raise Nonsense(f"a tensor of the shape {tuple(returned.shape)}, and there are {tokens:,} response tokens")
+    if not bool(returned.isfinite().all()):
+        raise Nonsense("numbers that are not finite")
+    return returned.detach().float()
+
+
+def _delegate(method: str) -> Any:
+    """Return a method that asks the plug-in's kind."""
+    return lambda self, *given: getattr(self.kind, method)(*given)
+
+
+class PluginKind(TaskKind):
+    """A plug-in's kind in a run, which goes on without the response that the kind fails over.
+
+    Every accepted task has been shown once, so a task that cannot be shown costs its proposal only.
+    """
+
+    def __init__(self, plugin: str, kind: TaskKind) -> None:
+        self.kind = kind
+        self.name = kind.name  # type: ignore[misc]
+        self.reference_kinds = kind.reference_kinds  # type: ignore[misc]
+        self.labels = kind.labels  # type: ignore[misc]
+        self.proposes_programs = kind.proposes_programs  # type: ignore[misc]
+        what = f"{plugin}: kind {kind.name}"
+        self._validating = PluginFunction(f"{what}, validate", _RESPONSE)
+        self._grading = PluginFunction(f"{what}, grade", _RESPONSE)
+        self._derive = guarded(PluginFunction(f"{what}, derive_tasks", _RESPONSE), kind.derive_tasks, self._tasks)
+
+    seed, references_per_prompt, io_pairs = map(_delegate, ("seed", "references_per_prompt", "io_pairs"))
+    reference, proposal, solver_view, solution = map(_delegate, ("reference", "proposal", "solver_view", "solution"))
+    proposer_instructions, solver_instructions = map(_delegate, ("proposer_instructions", "solver_instructions"))
+
+    async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
+        validate, read = partial(self.kind.validate, proposal, limits), partial(self._outcome, proposal)
+        outcome = await _judged(self._validating, validate, run, read)
+        return RejectReason.LOST if outcome is None else outcome
+
+    async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
+        verdict = await _judged(self._grading, partial(self.kind.grade, task, answer), run, _verdict)
+        return Verdict.UNGRADED if verdict is None else verdict
+
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived:
+        return self._derive(task, pairs) or ()
+
+    def _outcome(self, proposal: Proposal, returned: object) -> Task | RejectReason:
+        if isinstance(returned, RejectReason):
+            return returned
+        if not isinstance(returned, Task):
+            raise Nonsense(f"{repr(returned)[:60]}, which is neither a task nor a RejectReason")
+        return checked_task(self.kind, returned, proposal.id)
+
+    def _tasks(self, returned: object, *_: object) -> Derived:
+        if not isinstance(returned, tuple):
+            raise Nonsense(f"{repr(returned)[:60]}, which is no tuple of tasks")
+        return tuple(checked_task(self.kind, each) for each in returned)
+
+
+def _verdict(returned: object) -> Verdict:
+    if not isinstance(returned, Verdict):
+        raise Nonsense(f"{repr(returned)[:60]}, which is no Verdict")
+    return returned
+
+
+async def _judged(
+    function: PluginFunction, judge: Callable[[Run], Awaitable[object]], run: Run, read: Callable[[object], T]
+) -> T | None:
+    """Return what a kind makes of a response, None if it fails. Raises what ``run`` raises, which is no fault of it."""
+    failures = list[Exception]()
+
+    async def execute(request: ExecutionRequest) -> ExecutionResult:
+        if not 1 <= len(request.inputs) <= MAX_INPUTS:  # a model may have written that many
+            raise ValueError(f"a request has 1 to {MAX_INPUTS} inputs, not {len(request.inputs)}")
+        with watch.paused():
+            try:
+                return await run(request)
+            except Exception as error:
+                failures.append(error)
+                raise
+
+    with function.catching(), Watch(function) as watch:
+        try:
+            return read(await judge(execute))
+        except Exception:
+            if not failures:
+                raise
+    if failures:
+        raise failures[0]
+    return None
