@@ -57,7 +57,7 @@ def test_what_traces_wrote_or_began_is_apart() -> None:
     assert metrics["deduction/solver/trace/accuracy"] == 1.0 and metrics["deduction/solver/prefix/accuracy"] == 0.0
     assert metrics["deduction/solver/trace/response_length"] == 8.0
     assert solve_rates(metrics) == {"deduction": 0.0}
-    lengths = response_metrics(played, [0.0, 1.0, 1.0], [None] * 3)
+    lengths = response_metrics(played, [0.0, 1.0, 1.0])
     assert (lengths["deduction/solver/tokens/max"], lengths["deduction/solver/trace/tokens/max"]) == (4.0, 8.0)
     assert lengths["deduction/solver/repetitive"] == 0.0
     assert "weight_version" not in reward_metrics(played[1:2])
