@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from azr.config_training import *  # noqa: F403  # recipes take every class from here
-from azr.config_training import AlgorithmConfig, Count, CountOrZero, NumProcesses, Positive, Share, TrainConfig
+from azr.config_training import AlgorithmConfig, Count, CountOrZero, NumProcesses, Positive, TrainConfig
 from azr.execution import MAX_INPUTS
 from azr.own_data import own_data
 
@@ -65,22 +65,6 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompositesConfig:
-    """Proposals whose program must call functions of earlier programs, for the kinds that propose programs."""
-
-    chance: Share = 0.0
-    """Chance that a proposal prompt gives functions to call, from `start_step` on; 0 switches composites off."""
-    functions: Count = 1
-    """Most functions given to one proposal at `start_step`; their number is drawn for each prompt."""
-    max_functions: Count = 3
-    """Limit to which `functions` grows, by one every `interval` steps."""
-    start_step: Count = 1
-    """First step with composites."""
-    interval: Count = 50
-    """Steps between one growth and the next."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class SelfPlayConfig:
     kinds: tuple[str, ...] = ("deduction", "abduction", "induction")
     """Reasoning kinds to play; `error` is the fourth."""
@@ -106,6 +90,11 @@ class SelfPlayConfig:
     """How repeated tasks are drawn. `newest`: from the newest that were solved sometimes but not always when they were
     proposed. `newest_and_seeds`: up to half of them are tasks that the buffer began with. `learnability`: all stored
     tasks, and the references of proposals too, with a chance in proportion to p(1-p) of the latest solve rate p."""
+    chained_tasks: CountOrZero = 0
+    """Most tasks of each kind and step that are made of two stored ones, f(x) = second(first(x)), and answered in
+    groups of `group_size`. The product of the two solve rates is in a band that moves until half of the answers are
+    right. They are stored, and may be chained again. No response is sampled for them. Not for `error`. Needs
+    `train_on_estimates`."""
     derived_tasks: CountOrZero = 0
     """Most further tasks of each kind that an accepted task gives the solver, in groups of `group_size`: the pairs of
     an induction are deductions and abductions. They need no proposal, are not stored, and reward no proposer. Needs
@@ -117,7 +106,6 @@ class SelfPlayConfig:
     checked again in the sandbox as if it had just been proposed, and the run directory's `seeds_rejected.jsonl` says
     why a line was refused. Only kinds that have fewer than `seed_tasks` then grow; one without any starts from the
     identity program. A resumed run does not read it again."""
-    composites: CompositesConfig = field(default_factory=CompositesConfig)
 
 
 @dataclass(frozen=True, kw_only=True)

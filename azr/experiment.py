@@ -189,6 +189,7 @@ class SelfPlayExperiment:
             stored=[task for result in results for task in result.stored],
             items=[item for result in results for item in result.items],
             data={name: count for result in results for name, count in result.data.items()},
+            chains={name: value for result in results for name, value in result.chains.items()},
         )
 
     async def learn_from(self, step: int, played: StepResult, permits: asyncio.Semaphore) -> bool:
@@ -274,6 +275,7 @@ class SelfPlayExperiment:
             "engines": await self.system.engines.stats(),
             "buffer": self.buffer.sizes(),
             "data": played.data,
+            "chains": played.chains,
             "batch": {"ungraded": num_ungraded(samples), "trajectories": len(batch), "tokens": trained},
             **{role: {"malformed": malformed_share(samples, role)} for role in ROLES},
             **learned,

@@ -163,8 +163,8 @@ def _check_kinds(config: Config) -> None:
                 f"A {kind.name} proposal is about a task of the kind {' or '.join(kind.reference_kinds)}, and "
                 "selfplay.kinds plays none of them: add one."
             )
-    if config.selfplay.composites.chance and not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):
-        raise UserError("selfplay.composites.chance needs a kind that proposes programs: add one, or set it to 0.")
+    if config.selfplay.chained_tasks and not any(kind.can_be_chained for kind in kinds):
+        raise UserError("selfplay.chained_tasks needs deduction, abduction or induction: add one, or set it to 0.")
 
 
 def _check_format(config: Config) -> None:
@@ -271,7 +271,7 @@ def load_codec(config: Config, folder: Path) -> PromptCodec:
 def contradictions(config: Config) -> Iterator[str]:
     """Yield a sentence, with what to do about it, for each rule between options that the config breaks."""
     first = (_prompt_rules, _data_rules, _length_and_container_rules)
-    for rules in (*first, _batch_rules, _composite_rules, _staleness_rules):
+    for rules in (*first, _batch_rules, _staleness_rules):
         yield from rules(config)
 
 
@@ -286,11 +286,6 @@ def _prompt_rules(config: Config) -> Iterator[str]:
         yield (
             f"model.thinking is {model.thinking}, but only chat prompts can open the thinking: leave it at auto, or "
             "set model.prompt_format to chat."
-        )
-    if model.prompt_format == "completion" and config.selfplay.composites.chance:
-        yield (
-            "selfplay.composites.chance gives functions that a program must call, which no example of the completion "
-            "format can say: take 0, or set model.prompt_format to chat."
         )
     if config.train.lora.dropout and (config.kinds or config.data.samples):
         yield (
@@ -371,10 +366,10 @@ def _batch_rules(config: Config) -> Iterator[str]:
                     f"A step has {total} trajectories, which {knob}={parts} does not divide; change it, {size_knobs}."
                 )
     play = config.selfplay
-    if (play.repeated_tasks or play.derived_tasks) and not play.train_on_estimates:
+    if (play.repeated_tasks or play.derived_tasks or play.chained_tasks) and not play.train_on_estimates:
         yield (
-            "selfplay.repeated_tasks and selfplay.derived_tasks are played only to be trained on: switch "
-            "selfplay.train_on_estimates on, or set both to 0."
+            "selfplay.repeated_tasks, selfplay.derived_tasks and selfplay.chained_tasks are played only to be trained "
+            "on: switch selfplay.train_on_estimates on, or set all three to 0."
         )
     algorithm, data, refills = config.algorithm, config.data, config.rollout.refill > 1
     first, last, profiled = algorithm.critic_warmup_steps + 1, config.run.steps, config.train.profile_step
@@ -400,24 +395,6 @@ def _batch_rules(config: Config) -> Iterator[str]:
         yield (
             "algorithm.kl.estimator k1 has a gradient that is 0 on average in the loss: take another estimator, or set "
             "algorithm.kl.where to reward."
-        )
-
-
-def _composite_rules(config: Config) -> Iterator[str]:
-    composites, section = config.selfplay.composites, "selfplay.composites"
-    if not composites.chance:
-        return
-    if composites.functions > composites.max_functions:
-        yield (
-            f"{section}.functions is {composites.functions} and cannot grow to {section}.max_functions="
-            f"{composites.max_functions}: change one of the two."
-        )
-    if not config.ablation.new_tasks:
-        yield f"{section}.chance needs proposals: switch ablation.new_tasks on, or take 0."
-    if composites.start_step > config.run.steps:
-        yield (
-            f"{section}.start_step is {composites.start_step}, after the last of run.steps={config.run.steps}: lower "
-            f"it, or take {section}.chance=0."
         )
 
 

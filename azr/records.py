@@ -244,8 +244,11 @@ REPEATS = ("seed", "buffer", "reference", "step")
 """What a duplicate repeats, as the part ``repeats_seed`` of its judgement says: a task that the buffer began with or a
 worked example, a later one of the buffer, one that its prompt showed, or one proposed in the same step."""
 
-ORIGINS = ("own", "derived", "replayed")
-"""Where the task of a group of answers is from: proposed in the step, derived from such a task, or stored before."""
+ORIGINS = ("own", "derived", "replayed", "chained")
+"""Where the task of a group of answers is from: proposed in the step, derived from such a task, stored before, or made
+of two stored ones in the step."""
+CHAIN = "chain-"
+"""What follows step and kind in the id of a chained task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

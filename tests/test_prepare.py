@@ -23,7 +23,7 @@ from tests.e2e.three_kinds import config as mini
 
 RESUMED = ResumeState(state=INITIAL, notes=())
 COMPLETION, CHAT = "--model.prompt-format completion", "--model.prompt-format chat"
-COMPOSITES, PARTIAL = "--selfplay.composites.chance 0.5", "--rollout.staleness 1 --rollout.partial"
+PARTIAL = "--rollout.staleness 1 --rollout.partial"
 WARMUP = "--algorithm.estimator gae --algorithm.estimator.critic-warmup-steps 2"
 SEVEN = "--selfplay.proposer-prompts 7 --selfplay.solver-prompts 0"
 
@@ -55,7 +55,6 @@ def changed(config: Config, words: str) -> Config:
     "words, said",
     [
         ("--model.thinking open", "model.thinking is open, but only chat prompts can open the thinking"),
-        (f"{COMPLETION} {COMPOSITES}", "which no example of the completion format"),
         (f"{COMPLETION} --data.path rows.jsonl", "the completion format continues examples: set"),
         (
             f"{COMPLETION} --selfplay.kinds induction --selfplay.induction-inputs 11",
@@ -103,17 +102,12 @@ def changed(config: Config, words: str) -> Config:
         ("--train.device cpu --train.kernels liger", "train.kernels is liger, but they need a GPU: take"),
         ("--train.device cpu --train.attention flash_attn", "train.attention is flash_attn, which needs a GPU"),
         ("--train.dtype float32 --train.attention flash_attn", "needs a GPU and train.dtype=bfloat16: take auto"),
-        (
-            f"{COMPOSITES} --selfplay.composites.functions 4",
-            "functions is 4 and cannot grow to selfplay.composites.max_functions=3",
-        ),
-        (f"{COMPOSITES} --selfplay.kinds induction", "needs a kind that proposes programs"),
+        ("--selfplay.chained-tasks 4 --selfplay.kinds error", "chained_tasks needs deduction, abduction or induction"),
+        ("--selfplay.chained-tasks 4 --selfplay.no-train-on-estimates", "switch selfplay.train_on_estimates on, or"),
         (
             "--executor.backend bubblewrap --executor.docker-runtime runsc",
             "executor.docker_runtime=runsc is for containers, and executor.backend=bubblewrap has none",
         ),
-        (f"{COMPOSITES} --ablation.no-new-tasks", "switch ablation.new_tasks on, or take 0"),
-        (f"{COMPOSITES} --selfplay.composites.start-step 25", "start_step is 25, after the last"),
         ("--train.profile-step 25", "profile_step is 25, but the policy is updated in steps 1 to 24: take one"),
         (f"{WARMUP} --train.profile-step 2", "profile_step is 2, but the policy is updated in steps 3 to 24"),
     ],

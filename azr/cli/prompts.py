@@ -83,7 +83,7 @@ def _lines(
         kind = KINDS[name]
         for role in roles:
             if role == "proposer":
-                ids, _, _ = codec.proposer_prompt(kind, [kind.seed()], longest)
+                ids, _ = codec.proposer_prompt(kind, [kind.seed()], longest)
             else:
                 ids = codec.solver_prompt(kind, kind.seed())
             yield from _shown(f"{name}, {role}", ids, longest, codec, with_ids)

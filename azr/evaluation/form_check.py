@@ -223,7 +223,7 @@ def _proposal(
     pool = [task for name in KINDS[kind].reference_kinds if name in tasks for task in tasks[name]]
     turned = pool[number % len(pool) :] + pool[: number % len(pool)]
     wanted = turned[: KINDS[kind].references_per_prompt(REFERENCES)]
-    prompt_ids, shown, _ = codec.proposer_prompt(KINDS[kind], wanted, config.rollout.max_prompt_tokens)
+    prompt_ids, shown = codec.proposer_prompt(KINDS[kind], wanted, config.rollout.max_prompt_tokens)
     id = f"{kind}-{number}"
 
     async def judge(completion: Completion) -> Judgement:

@@ -171,7 +171,7 @@ def _held_out(questions: list[Question]) -> Iterator[tuple[str, str]]:
         for program in question.programs:
             if (tree := parse(program)) is None:
                 continue
-            proposed = written(Renamed(entry, ENTRY).visit(tree))
+            proposed = written(Renamed({entry: ENTRY}).visit(tree))
             if proposed is not None and is_program(proposed):
                 for key in held_out_keys(proposed):
                     yield key, f"question {question.id} of {question.suite}"

@@ -137,6 +137,9 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
             for title, name in (("teaching mass", "teaching_mass"), ("teaching mass a group", "mass_per_group")):
                 masses = [Series(each, _points(steps, f"{kind}/solver/{each}/{name}")) for each in ORIGINS]
                 yield chart(f"{title}, {kind}{of_run}", masses, "4s(1-s)", least=0.0)
+            chained = {f"chains/{kind}/predicted": "predicted", f"{kind}/solver/chained/solve_rate": "measured"}
+            rates = [Series(label, _points(steps, name)) for name, label in chained.items()]
+            yield chart(f"solve rate of chained tasks, {kind}{of_run}", rates, "%", least=0.0, most=1.0)
         for role in ROLES:
             why = [Series(reason.replace("_", " "), points) for reason, points in _by_reason(steps, role).items()]
             yield chart(f"malformed or ungraded {role} responses{of_run}", why, "responses", shape="area")

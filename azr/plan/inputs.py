@@ -363,7 +363,7 @@ class Workload:
         tasks = len(config.kinds) * play.proposer_prompts * config.rollout.refill
         rows = 0 if data.path is None else data.prompts * config.rollout.refill
         groups = tasks * (1 + play.derived_tasks * len(play.kinds))
-        again = len(config.kinds) * play.repeated_tasks * config.ablation.new_tasks
+        again = len(config.kinds) * (play.repeated_tasks * config.ablation.new_tasks + play.chained_tasks)
         groups = int(groups * assumed.valid_share) + again
         trained = sum(config.trajectories_by_step) + groups * play.group_size * play.train_on_estimates
         return cls(

@@ -89,6 +89,7 @@ def grown(config: Config, node: ClusterSpec, count: int) -> Config:
             proposer_prompts=factor * play.proposer_prompts,
             solver_prompts=factor * play.solver_prompts,
             repeated_tasks=factor * play.repeated_tasks,
+            chained_tasks=factor * play.chained_tasks,
         ),
         data=replace(data, prompts=factor * data.prompts),
         rollout=replace(rollout, engines=factor * rollout.engines),

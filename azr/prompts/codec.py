@@ -18,7 +18,6 @@ from azr.prompts.chat_template import Turn, choose_template, opens_thinking, ren
 from azr.prompts.token_text import TokenArray, shared_head_encoder, table_decoder
 from azr.records import Completion, PromptIds, Reason, Stops, Task
 from azr.tasks.base import TaskKind
-from azr.tasks.composites import GivenFunctions
 from azr.tasks.normalize import held_out_keys, is_program
 from azr.tasks.prompts import (
     LABELS,
@@ -261,12 +260,9 @@ class PromptCodec:
     def _solver_text(self, kind: TaskKind, task: Task) -> str:
         return self._format.solve(kind, kind.solver_view(task))
 
-    def proposal_ids(
-        self, kind: TaskKind, shown: Sequence[Task], functions: GivenFunctions | None = None
-    ) -> TokenArray:
-        """Return ids of the proposal prompt with these tasks and functions, of any length."""
-        source = functions.source if functions is not None else ""
-        return self._encode_prompt(f"propose {kind.name}", self._format.propose(kind, shown, source))
+    def proposal_ids(self, kind: TaskKind, shown: Sequence[Task]) -> TokenArray:
+        """Return ids of the proposal prompt with these tasks, of any length."""
+        return self._encode_prompt(f"propose {kind.name}", self._format.propose(kind, shown))
 
     def proposal_fits(self, kind: TaskKind, shown: Sequence[Task], max_tokens: int) -> bool:
         """Whether the proposal prompt with these tasks has at most ``max_tokens`` tokens."""
@@ -277,26 +273,18 @@ class PromptCodec:
         most = CompletionFormat.proposal_tokens * max(4, len(shown)) // 4
         return not self.continues_examples or self.proposal_fits(kind, shown, most)
 
-    def proposer_prompt(
-        self, kind: TaskKind, references: list[Task], max_tokens: int, functions: GivenFunctions | None = None
-    ) -> tuple[TokenArray, list[Task], GivenFunctions | None]:
-        """Return prompt ids, and the references and functions that fitted into ``max_tokens``.
-
-        The last references are left out first, and the functions when they do not fit with the fewest references, or
-        hold control tokens: what a program writes with escapes, they have in plain.
+    def proposer_prompt(self, kind: TaskKind, references: list[Task], max_tokens: int) -> tuple[TokenArray, list[Task]]:
+        """Return prompt ids, and the references that fitted into ``max_tokens``; the last are left out first.
 
         Raises:
             UserError: not even the shortest form of the prompt fits.
         """
-        if functions is not None and self._any_control_tokens(functions.source):
-            functions = None
         fewest = 1 if kind.references_per_prompt(0) else 0
-        for given in (functions, None) if functions is not None else (None,):
-            for count in range(len(references), fewest - 1, -1):
-                shown = references[:count]
-                ids = self.proposal_ids(kind, shown, given)
-                if len(ids) <= max_tokens:
-                    return ids, shown, given
+        for count in range(len(references), fewest - 1, -1):
+            shown = references[:count]
+            ids = self.proposal_ids(kind, shown)
+            if len(ids) <= max_tokens:
+                return ids, shown
         raise UserError(
             f"A {kind.name} proposal prompt with {fewest} references has {len(ids)} tokens, but "
             f"rollout.max_prompt_tokens is {max_tokens}; raise it."

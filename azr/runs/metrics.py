@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from azr.records import COPIED, REPEATS, VALID, Role, Sample
+from azr.records import CHAIN, COPIED, REPEATS, VALID, Role, Sample
 from azr.selfplay.rewards import OVERLONG
 from azr.tasks.base import RejectReason, Verdict
 
@@ -185,8 +185,8 @@ def part_metrics(samples: Sequence[Sample]) -> Metrics:
 def teaching_metrics(samples: Sequence[Sample]) -> Metrics:
     """Return how much the groups of each kind teach, by `ORIGINS`, as ``<kind>/solver/own/<quantity>``.
 
-    ``groups``: their number; ``teaching_mass``: the sum of 4s(1-s) over their solve rates s; ``mass_per_group``; and
-    ``idle``: the share of groups that were answered all right or all wrong.
+    ``groups``: their number; ``solve_rate``: the mean of their solve rates s; ``teaching_mass``: the sum of 4s(1-s);
+    ``mass_per_group``; and ``idle``: the share of groups that were answered all right or all wrong.
     """
     answers: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for sample in samples:
@@ -199,6 +199,7 @@ def teaching_metrics(samples: Sequence[Sample]) -> Metrics:
     for name, of_groups in sorted(rates.items()):
         mass = sum(4 * rate * (1 - rate) for rate in of_groups)
         metrics[f"{name}/groups"] = len(of_groups)
+        metrics[f"{name}/solve_rate"] = _mean(of_groups)
         metrics[f"{name}/teaching_mass"] = mass
         metrics[f"{name}/mass_per_group"] = mass / len(of_groups)
         metrics[f"{name}/idle"] = _mean([rate in (0.0, 1.0) for rate in of_groups])
@@ -210,7 +211,8 @@ def _origin(kind: str, group: str) -> str:
     _, name, task = group.split(":", 2)
     if not task.startswith(f"{name}-"):
         return "replayed"
-    return "own" if task.removeprefix(f"{name}-{kind}-").isdecimal() else "derived"
+    rest = task.removeprefix(f"{name}-{kind}-")
+    return "own" if rest.isdecimal() else "chained" if rest.startswith(CHAIN) else "derived"
 
 
 def funnel_metrics(kind: str, proposals: Sequence[Sample], group_size: int) -> Metrics:

@@ -18,7 +18,6 @@ import numpy as np
 
 from azr.answering import Generate
 from azr.records import Completion, PromptIds, Task
-from azr.tasks.composites import GivenFunctions
 
 FILE = "in_flight.json.gz"
 
@@ -37,16 +36,15 @@ class WorkItem:
     name: str
     """Prefix of the step's task ids and random seeds, e.g. ``000012``."""
     kind: str
-    begins: Literal["propose", "follow", "estimate", "solve"]
-    """A proposal; the derived tasks and the first answer of an accepted task; a group of answers; one answer."""
+    begins: Literal["propose", "follow", "chain", "estimate", "solve"]
+    """A proposal; the derived tasks and the first answer of an accepted task; a group of answers to a chained task that
+    is not stored yet; a group of answers; one answer."""
     index: int = 0
     """Index of the proposal, or of the group in its step."""
     salt: int | str = 0
     """Tells apart the draws of a task that is solved more than once."""
     references: tuple[Task, ...] = ()
     """Tasks that the prompt of a proposal shows."""
-    functions: GivenFunctions | None = None
-    """Functions that the prompt of a proposal gives, for its program to call."""
     task: Task | None = None
     """The accepted task, or the one to answer."""
     ask: Generate | None = field(default=None, init=False)
@@ -64,7 +62,7 @@ class WorkItem:
     def origin(self) -> dict[str, Any]:
         """Return what begins it again, as a checkpoint holds it."""
         tree = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        task, shown = tree.pop("task"), {name: tree.pop(name) for name in ("references", "functions")}
+        task, shown = tree.pop("task"), {"references": tree.pop("references")}
         return tree | {"shown": shown if self.begins == "propose" else None, "task": task}
 
     async def generate(

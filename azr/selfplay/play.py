@@ -25,11 +25,11 @@ from azr.config import Config
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.chaining import chain_tasks
 from azr.selfplay.journal import Journal, WorkItem
 from azr.selfplay.proposer import draw_references, validate
 from azr.selfplay.rewards import can_teach, reward_answer, reward_proposal
 from azr.tasks.base import RejectReason, Run
-from azr.tasks.composites import GivenFunctions, give_functions, schedule
 from azr.tasks.registry import KINDS, derived_tasks
 
 PARTIAL_SHARE = 0.9
@@ -48,6 +48,8 @@ class StepResult:
     """Finished work, which the journal forgets once the samples are recorded."""
     data: Mapping[str, int] = field(default_factory=dict)
     """Counts of rows of a file."""
+    chains: Mapping[str, float] = field(default_factory=dict)
+    """Numbers on chained tasks, see `azr.selfplay.chaining.Chained`, as ``deduction/made``."""
 
 
 @dataclass(slots=True)
@@ -86,7 +88,8 @@ class SelfPlayStep:
     _further: dict[str, list[WorkItem]] = field(default_factory=dict)
     """Proposals in reserve: the first of them begins when one of this step has not become a learnable task."""
     _reserved: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Ids of the tasks that this step's proposals became, by kind and fingerprint."""
+    """Ids of the tasks that this step's proposals became or that it chained, by kind and fingerprint."""
+    _chains: dict[str, float] = field(default_factory=dict)
     _num_reserved: Counter[str] = field(default_factory=Counter)
     """Proposals that have passed the reservation, in a deterministic run in the order of indices from 0 on."""
     _turn: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -108,7 +111,12 @@ class SelfPlayStep:
         proposals = self._proposals(kinds, self.config.rollout.refill) if self.config.ablation.new_tasks else {}
         async with task_group() as self._group:
             for item in self.journal.left_over.get(self.step - 1, ()):
+                if item.begins == "chain" and item.task is not None:
+                    self._reserved[item.kind, item.task.fingerprint] = item.task.id
                 self._start(item)
+            # Before any proposal is validated, so that the same tasks are chained whatever finishes first.
+            for kind in kinds if self.config.selfplay.chained_tasks else ():
+                await self._chain(kind)
             async with task_group() as playing:
                 for kind in kinds:
                     play = self._play_kind(kind, proposals[kind], share) if proposals else self._play_stored(kind)
@@ -125,6 +133,26 @@ class SelfPlayStep:
             for item in itertools.chain(*self._proposals(kinds).values()):
                 self._start(item)
         return self._result()
+
+    async def _chain(self, kind: str) -> None:
+        """Chain stored tasks, and begin to estimate their solve rates."""
+        if not KINDS[kind].can_be_chained:
+            return
+        with self.phase("validate"):
+            chained = await chain_tasks(
+                kind,
+                self.buffer,
+                {fingerprint for of_kind, fingerprint in self._reserved if of_kind == kind},
+                config=self.config,
+                codec=self.codec,
+                execute=self.execute,
+                name=self.name,
+                step=self.step,
+            )
+        self._chains |= {f"{kind}/{name}": value for name, value in chained.numbers.items()}
+        for index, task in enumerate(chained.tasks):
+            self._reserved[kind, task.fingerprint] = task.id
+            self._start(self._item(kind, "chain", task=task, index=index))
 
     async def _play_kind(self, kind: str, proposals: Sequence[WorkItem], share: float) -> None:
         selfplay, seed_of_draws = self.config.selfplay, f"{self.config.run.seed}/{self.name}/{kind}"
@@ -144,10 +172,12 @@ class SelfPlayStep:
             self._solve_stored(kind, max(self._num_missing[kind], int(expected - 3 * math.sqrt(expected))))
         await self._wait_for_share(share, set(proposals).__contains__)
 
-        ended = ((item, task) for item, task in self._accepted.items() if item.kind == kind)
+        ended = (
+            (item, task) for item, task in self._accepted.items() if item.kind == kind and item.begins == "propose"
+        )
         own = {item.index: task for item, task in ended if item.name == self.name}
         accepted = [own[index] for index in sorted(own)]
-        self._store(kind)
+        self._store(kind, "propose")
         num_followed = sum(index < selfplay.solver_prompts for index in own)
         for task in accepted[num_followed : selfplay.solver_prompts]:
             self._start(self._item(kind, "solve", task=task, salt="new"))
@@ -182,13 +212,18 @@ class SelfPlayStep:
         assert item.task is not None
         if item.begins == "follow":
             return await self._follow(item, item.task)
+        if item.begins == "chain":
+            answers = await self._answer(item, item.task, "estimate", item.index)
+            if (rate := _solve_rate(answers)) is not None:
+                self._accepted[item] = replace(item.task, solve_rate=rate)
+            return answers
         return await self._answer(item, item.task, item.begins, item.index if item.begins == "estimate" else item.salt)
 
     async def propose(self, item: WorkItem) -> list[Sample]:
         """Sample a proposal, validate it, reserve its fingerprint, estimate its solve rate and reward it."""
         kind, id, is_seeding = item.kind, f"{item.name}-{item.kind}-{item.index:04d}", self.step == 0
-        prompt, references, functions = self.codec.proposer_prompt(
-            KINDS[kind], list(item.references), self.config.rollout.max_prompt_tokens, item.functions
+        prompt, references = self.codec.proposer_prompt(
+            KINDS[kind], list(item.references), self.config.rollout.max_prompt_tokens
         )
         with self.phase("propose"):
             completions = await self.journal.open(item).generate(
@@ -203,7 +238,6 @@ class SelfPlayStep:
                     kind,
                     completion,
                     references,
-                    functions,
                     config=self.config,
                     codec=self.codec,
                     execute=self.execute,
@@ -219,9 +253,8 @@ class SelfPlayStep:
         estimates = list[Sample]()
         if isinstance(outcome, Task) and not is_seeding:
             estimates = await self._answer(item, outcome, "estimate", item.index)
-            graded = [each.accuracy for each in estimates if each.accuracy is not None]
-            if graded:
-                outcome = replace(outcome, solve_rate=sum(graded) / len(graded))
+            if (rate := _solve_rate(estimates)) is not None:
+                outcome = replace(outcome, solve_rate=rate)
             else:
                 outcome = RejectReason.LOST
                 detail = "no attempt at it could be graded"
@@ -254,7 +287,7 @@ class SelfPlayStep:
         if isinstance(outcome, Task):
             self._accepted[item] = outcome
             if self.step:
-                self._start(replace(item, begins="follow", references=(), functions=None, task=outcome))
+                self._start(replace(item, begins="follow", references=(), task=outcome))
         elif is_own:
             # Every rejection is one task fewer for solvers. As many are solved in the end as without this head start.
             self._num_missing[kind] += 1
@@ -327,10 +360,11 @@ class SelfPlayStep:
             task = drawn[index] if index < len(drawn) else self._rngs[kind].choice(drawn)
             solving.append(self._start(self._item(kind, "solve", task=task, salt=index)))
 
-    def _store(self, kind: str) -> None:
-        """Put newly accepted tasks into the buffer, in the order in which their proposals began."""
+    def _store(self, kind: str, *begins: str) -> None:
+        """Put newly accepted tasks into the buffer, in the order in which their work began. ``begins``: see `WorkItem`;
+        chained tasks come last, whenever they were answered."""
         for item in self._tasks.values():
-            if item.kind == kind and item in self._accepted:
+            if item.kind == kind and item.begins in begins and item in self._accepted:
                 self.buffer.add(self._accepted[item])
                 self._stored.append(self._accepted.pop(item))
 
@@ -361,7 +395,7 @@ class SelfPlayStep:
     def _result(self) -> StepResult:
         """Merge the results of all kinds, sorted where the order in which things finished would show."""
         for kind in sorted(self.config.selfplay.kinds):
-            self._store(kind)
+            self._store(kind, "propose", "chain")
         done = {task: item for task, item in self._tasks.items() if not task.cancelled()}
         samples = sort_samples([sample for task in done for sample in task.result()])
         self.buffer.note(self.step, samples)
@@ -369,9 +403,10 @@ class SelfPlayStep:
             samples=samples,
             stored=sorted(self._stored, key=lambda task: task.kind),
             items=list(done.values()),
+            chains=self._chains,
         )
 
-    def _item(self, kind: str, begins: Literal["propose", "estimate", "solve"], **how: Any) -> WorkItem:
+    def _item(self, kind: str, begins: Literal["propose", "chain", "estimate", "solve"], **how: Any) -> WorkItem:
         return WorkItem(step=self.step, name=self.name, kind=kind, begins=begins, **how)
 
     @property
@@ -390,23 +425,17 @@ class SelfPlayStep:
             pool = self.buffer.references(kind, selfplay.replay, self.step)
             for first in indices[:: selfplay.proposals_per_prompt]:
                 references = tuple(draw_references(kind, pool, self.codec, selfplay.references, rng))
-                functions = self._draw_functions(kind, first)
                 items[kind] += [
-                    self._item(kind, "propose", index=index, references=references, functions=functions)
+                    self._item(kind, "propose", index=index, references=references)
                     for index in indices[first : first + selfplay.proposals_per_prompt]
                 ]
         return items
 
-    def _draw_functions(self, kind: str, index: int) -> GivenFunctions | None:
-        """Draw functions for a proposal to call, by `selfplay.composites.chance` and if stored programs serve."""
-        chance, most = schedule(self.config.selfplay.composites, self.step)
-        if not chance or not KINDS[kind].proposes_programs:
-            return None
-        rng = random.Random(self._seed(self.name, "composite", kind, index))
-        if rng.random() >= chance:
-            return None
-        count, tasks = rng.randint(1, most), self.buffer.tasks(kind)
-        return give_functions((tasks[i] for i in rng.sample(range(len(tasks)), len(tasks))), count)
+
+def _solve_rate(answers: Sequence[Sample]) -> float | None:
+    """Return the share of right answers; None if none was graded."""
+    graded = [each.accuracy for each in answers if each.accuracy is not None]
+    return sum(graded) / len(graded) if graded else None
 
 
 def sort_samples(samples: Sequence[Sample]) -> list[Sample]:

@@ -12,7 +12,6 @@ from azr.prompts.codec import PromptCodec
 from azr.records import COPIED, VALID, Completion, Judgement, Task
 from azr.selfplay.buffer import Pool
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
-from azr.tasks.composites import GivenFunctions, compose
 from azr.tasks.explanations import explain_rejection
 from azr.tasks.normalize import held_out_keys, is_program
 from azr.tasks.prompts import Section
@@ -40,7 +39,6 @@ async def validate(
     kind: str,
     completion: Completion,
     references: Sequence[Task],
-    functions: GivenFunctions | None = None,
     *,
     config: Config,
     codec: PromptCodec,
@@ -51,18 +49,11 @@ async def validate(
     """Return the task that a proposal becomes once its program ran, or the first check that it failed; and what was
     read from it and why it was rejected.
 
-    ``references``, ``functions``: those that its prompt showed; the program must call the latter.
+    ``references``: those that its prompt showed.
     """
 
     async def checked(program: Sequence[Section], run: Run) -> Task | RejectReason:
-        parents = tuple(references)
-        if functions is not None:
-            composed = compose(program, functions)
-            if isinstance(composed, RejectReason):
-                return composed
-            program = composed
-            parents += tuple(task for task in functions.tasks if task not in parents)
-        proposal = Proposal(id=id, sections=program, references=parents, step=step)
+        proposal = Proposal(id=id, sections=program, references=references, step=step)
         task = await KINDS[kind].validate(proposal, proposal_limits(config.selfplay.induction_inputs), run)
         return task if isinstance(task, RejectReason) else reject_reason(task, config, codec) or task
 

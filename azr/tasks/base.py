@@ -135,7 +135,9 @@ class TaskKind(ABC):
     labels: ClassVar[tuple[str, ...]] = LABELS
     """Labels of sections in its prompts and responses; a response with others is malformed."""
     proposes_programs: ClassVar[bool] = False
-    """Whether a proposal holds a program, which may then call functions of earlier ones."""
+    """Whether a proposal holds a program."""
+    can_be_chained: ClassVar[bool] = False
+    """Whether two of its tasks can make another, whose program gives the first one's output to the second."""
 
     @abstractmethod
     def seed(self) -> Task:

@@ -21,8 +21,8 @@ LastRun = tuple[ExecutionRequest, ExecutionResult] | None
 """The last program that judging the response ran."""
 
 _NOT_RUN = {
-    RejectReason.NOT_ALLOWED: "it states what may not be shown: control tokens, the program in its own message, an "
-    "exception named like no exception, or a composite that leaves out a given function",
+    RejectReason.NOT_ALLOWED: "it states what may not be shown: control tokens, the program in its own message, or "
+    "an exception named like no exception",
     RejectReason.TOO_LARGE: "it is longer than programs, messages or prompts may be",
 }
 """Rejections before anything ran."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from collections.abc import Mapping
 from functools import lru_cache
 
 ENTRY = "f"
@@ -130,18 +131,17 @@ def fingerprint(program: str, *extra: str) -> str:
 
 
 class Renamed(ast.NodeTransformer):
-    """Gives functions of one name, and what refers to them, another."""
+    """Gives functions, and what refers to them, other names."""
 
-    def __init__(self, name: str, new: str) -> None:
-        self._name, self._new = name, new
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        if node.name == self._name:
-            node.name = self._new
+        node.name = self._names.get(node.name, node.name)
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.copy_location(ast.Name(self._new, node.ctx), node) if node.id == self._name else node
+        return ast.copy_location(ast.Name(self._names.get(node.id, node.id), node.ctx), node)
 
 
 class _WithoutConstants(ast.NodeTransformer):

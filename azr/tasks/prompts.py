@@ -43,12 +43,10 @@ class CompactFormat:
     def _render(sections: Sequence[Section]) -> str:
         return "".join(f"<|{s.label}|>{s.text}" for s in sections)
 
-    def propose(self, kind: TaskKind, references: Sequence[Task], functions: str = "") -> str:
-        """Return the prompt that asks for a new task, given past ones. ``functions``: source of those that the program
-        must call, here a program without an input at the end."""
-        shown = [kind.reference(task) for task in references]
-        given = [[Section("program", functions)]] if functions else []
-        return f"<|propose|><|{kind.name}|>" + "".join(map(self._render, [*shown, *given])) + self.answer
+    def propose(self, kind: TaskKind, references: Sequence[Task]) -> str:
+        """Return the prompt that asks for a new task, given past ones."""
+        shown = "".join(self._render(kind.reference(task)) for task in references)
+        return f"<|propose|><|{kind.name}|>{shown}{self.answer}"
 
     def solve(self, kind: TaskKind, shown: Sequence[Section]) -> str:
         """Return the prompt that asks for the hidden part of a task."""
@@ -85,12 +83,6 @@ def read_sections(text: str, labels: Sequence[str]) -> tuple[Section, ...] | Non
     return tuple(Section(label, content.removesuffix("\n")) for label, content in named if label in labels) or None
 
 
-_GIVEN_FUNCTIONS = (
-    "These functions stand in front of your program already. Its f must call every one of them, and the program must "
-    "neither repeat them nor give their names to anything else:"
-)
-
-
 class ChatFormat:
     """English instructions, thinking before the answer, fenced blocks inside answer tags."""
 
@@ -113,13 +105,11 @@ class ChatFormat:
         self._render, self._facts, self.response_format = render, facts or PromptFacts(), response_format
         self._thinking = thinking
 
-    def propose(self, kind: TaskKind, references: Sequence[Task], functions: str = "") -> str:
+    def propose(self, kind: TaskKind, references: Sequence[Task]) -> str:
         instructions = kind.proposer_instructions(self._facts)
         shown = [
             f"Reference {index}:\n{_fenced(kind.reference(task))}" for index, task in enumerate(references, start=1)
         ]
-        if functions:
-            shown.append(f"{_GIVEN_FUNCTIONS}\n{_fenced([Section('program', functions)])}")
         return self._render("\n\n".join([instructions.task, self._form(instructions), *shown]))
 
     def solve(self, kind: TaskKind, shown: Sequence[Section]) -> str:
@@ -234,9 +224,8 @@ class CompletionFormat:
         """``encode``: from a text to the model's tokens, which are counted."""
         self._encode, self._facts = encode, facts or PromptFacts()
 
-    def propose(self, kind: TaskKind, references: Sequence[Task], functions: str = "") -> str:
+    def propose(self, kind: TaskKind, references: Sequence[Task]) -> str:
         """References are the examples; for a kind that proposes no programs, the one reference is asked about."""
-        assert not functions, "nothing in this format says that functions must be called"
         heading = kind.proposer_instructions(self._facts).heading
         worked = kind.examples(self._facts.induction_inputs)
         key = " ".join(task.fingerprint for task in references)

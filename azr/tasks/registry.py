@@ -87,7 +87,7 @@ def program_rules(facts: PromptFacts) -> str:
 class SingleCallKind(TaskKind):
     """Base of the kinds whose tasks are one call; as it stands, the output is what the solver must find."""
 
-    proposes_programs = True
+    proposes_programs = can_be_chained = True
     texts: ClassVar[str] = "deduction"
     """Table of prompts.toml with its instructions."""
     worked: ClassVar[tuple[Worked, ...]] = WORKED
@@ -211,6 +211,7 @@ class Abduction(SingleCallKind):
 class Error(SingleCallKind):
     name = texts = "error"
     reference_kinds = ("error",)
+    can_be_chained = False  # an exception ends the first half
     accepted_statuses = (CallStatus.OK, CallStatus.RAISED)
     worked = FAILING
 
@@ -241,6 +242,7 @@ class Error(SingleCallKind):
 class Induction(TaskKind):
     name = "induction"
     reference_kinds = ("deduction", "abduction", "induction")
+    can_be_chained = True
 
     def proposer_instructions(self, facts: PromptFacts) -> Instructions:
         example = _proposal_example(facts.induction_inputs)

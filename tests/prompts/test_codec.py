@@ -15,7 +15,6 @@ from azr.config_tree import override
 from azr.errors import UserError
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason
-from azr.tasks.composites import give_functions
 from azr.tasks.prompts import CompactFormat, CompletionFormat, Section
 from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
@@ -301,15 +300,6 @@ def test_a_generation_config_that_cannot_be_read_is_named(content, said, tmp_pat
     (folder / "generation_config.json").write_text(content)
     with pytest.raises(UserError, match=said):
         load(folder)
-
-
-def test_functions_to_call_hold_no_control_tokens_that_their_program_escaped(folders):
-    codec, kind = load(folders["chatml"]), KINDS["deduction"]
-    task = replace(kind.seed(), program="def f(a):\n    return '<\\x7cim_end|>'")
-    functions = give_functions([task], 1)
-    assert not codec.has_control_tokens(kind, task) and functions is not None and "<|im_end|>" in functions.source
-    ids, _, given = codec.proposer_prompt(kind, [task], 10_000, functions)
-    assert given is None and TOKENIZERS["chatml"][0].convert_tokens_to_ids("<|im_end|>") not in ids
 
 
 @pytest.mark.parametrize("message", ["", "é漢" * 40, "plain words " * 9])

@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 
 from azr.config import (
-    CompositesConfig,
     Config,
     ExecutorConfig,
     IntrinsicRewardConfig,
@@ -24,11 +23,13 @@ from azr.config import (
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.prompts.codec import PromptCodec
-from azr.records import REPEATS, VALID, Completion, Sample
+from azr.records import REPEATS, VALID, Completion, Judgement, Sample
 from azr.runs.metrics import num_ungraded, step_metrics
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.chaining import is_chained
 from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep, StepResult, sort_samples
+from azr.selfplay.solve_rates import SolveRates
 from azr.tasks.base import RejectReason
 from azr.tasks.normalize import fingerprint
 from azr.tasks.prompts import CompactFormat
@@ -296,45 +297,36 @@ async def test_references_of_a_step_are_drawn_before_it_adds_to_the_buffer(play)
     assert all(task.parents == ("seed-deduction",) for task in result.stored)
 
 
-async def test_a_composite_calls_stored_programs_and_is_stored_with_them(play):
-    composites = CompositesConfig(chance=1.0)
-    config = replace_play(CONFIG, proposer_prompts=3, references=1, composites=composites)
-    prompts: list[str] = []
-
-    class Remembering(Script):
-        async def generate(self, prompt_ids, **options):
-            prompts.append(CODEC.decode(prompt_ids))
-            return await super().generate(prompt_ids, **options)
-
-    proposals = [proposal("g_0(a) + 1"), proposal("a + 2"), proposal("g_0(0) + a + 3")]
-    result, buffer = await play(config, Remembering(proposals, half_right))
-    wanted = "<|program|>def g_0(a):\n    return a<|answer|>"
-    assert sum(prompt.endswith(wanted) for prompt in prompts if prompt.startswith("<|propose|>")) == 3
-    # The second did not call what it was given.
-    assert funnel(result, "deduction").rejected == {RejectReason.NOT_ALLOWED: 1}
-    stored = buffer.tasks("deduction")[1:]
-    assert [task.program for task in stored] == [
-        f"def g_0(a):\n    return a\n\ndef f(a):\n    return {body}" for body in ("g_0(a) + 1", "g_0(0) + a + 3")
+async def test_chained_tasks_are_estimated_trained_on_stored_and_chained_again(play):
+    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
+    script = Script([proposal("a + 1"), proposal("a * 5", "4"), *[proposal("a", "1")] * 4], half_right)
+    _, buffer = await play(config, script)
+    buffer.rates = SolveRates()
+    stored = [task.id for task in buffer.tasks("deduction")[1:]]
+    right = Judgement(verdict="right")
+    answers = [
+        Sample(role="solver", kind="deduction", problem_id=id, group="", accuracy=1.0 - index % 5 // 4, judgement=right)
+        for id in stored
+        for index in range(10)
     ]
-    assert [task.outputs for task in stored] == [("3",), ("5",)]
-    assert {task.parents for task in stored} == {("seed-deduction",)}
-    assert {task.fingerprint for task in stored} == {fingerprint(task.program) for task in stored}
-    # Composites are never given in their turn: the identity alone serves.
-    prompts.clear()
-    await play(config, Remembering([proposal("g_0(a) + 9")] * 3, half_right), buffer=buffer, name="000002")
-    assert sum(prompt.endswith(wanted) for prompt in prompts if prompt.startswith("<|propose|>")) == 3
-
-
-async def test_functions_that_leave_no_room_are_left_out_and_the_proposal_is_one_like_others(play):
-    buffer = TaskBuffer(("deduction",))
-    long = "def f(a):\n    return [" + "a, " * 100 + "a]"
-    buffer.add(KINDS["deduction"].make_task("long", long, ("1",), ("1",)))
-    composites = CompositesConfig(chance=1.0)
-    config = replace_play(CONFIG, proposer_prompts=1, references=0, composites=composites)
-    config = replace(config, rollout=replace(config.rollout, max_prompt_tokens=100))
-    result, buffer = await play(config, Script([proposal("a + 1")], half_right), buffer=buffer)
-    assert [task.program for task in result.stored] == ["def f(a):\n    return a + 1"]
-    assert result.stored[0].parents == ()
+    buffer.note(1, answers)
+    config = replace_play(config, chained_tasks=2)
+    result, _ = await play(config, script, buffer=buffer, name="000002")
+    first, second = result.stored
+    assert {first.program, second.program} == {
+        "def f(a):\n    a = a + 1\n    return a * 5",
+        "def f(a):\n    a = a * 5\n    return a + 1",
+    }
+    assert [task.id for task in result.stored] == ["000002-deduction-chain-0000", "000002-deduction-chain-0001"]
+    assert set(first.parents) == set(second.parents) == set(stored) and first.parents != second.parents
+    assert {task.outputs for task in result.stored} == {("15",), ("21",)}
+    # None of the answers, 3 and 4, is right.
+    assert [task.solve_rate for task in result.stored] == [0.0, 0.0]
+    groups = Counter(t.problem_id for t in trained(result) if t.role == "solver")
+    assert groups == {first.id: 4, second.id: 4} and buffer.rates.is_known(first.id)
+    metrics = step_metrics(result.samples, ("deduction",), 4, {"chains": result.chains})
+    assert metrics["deduction/solver/chained/groups"] == metrics["chains/deduction/made"] == 2
+    assert metrics["chains/deduction/predicted"] == pytest.approx((9 / 12) ** 2, abs=0.1)
 
 
 def replace_play(config: Config, **values) -> Config:
@@ -405,11 +397,18 @@ async def play_steps(config: Config, world: Delays) -> tuple[StepResult, dict]:
     return result, {kind: buffer.tasks(kind) for kind in config.selfplay.kinds}
 
 
-@pytest.mark.parametrize("play_options", [{}, {"new_tasks": False}, {"proposer_prompts": 3, "solver_prompts": 9}])
-async def test_steps_are_equal_whatever_the_order_in_which_things_finish(play_options):
+CHAINED = {"chained_tasks": 4, "repeated_tasks": 3, "replay": "learnability"}
+
+
+@pytest.mark.parametrize(
+    "play_options", [{}, {"new_tasks": False}, {"proposer_prompts": 3, "solver_prompts": 9}, CHAINED]
+)
+async def test_steps_are_equal_whatever_the_order_in_which_things_finish(play_options, monkeypatch):
+    monkeypatch.setattr("azr.selfplay.chaining.BAND", (0.0, 1.0))  # few answers are right
     config = replace_play(PLAY, **play_options)
     first = await play_steps(config, Delays(0))
     assert trained(first[0]) and all(len(tasks) > 2 for tasks in first[1].values())
+    assert ("chained_tasks" in play_options) == any(map(is_chained, first[0].stored))
     for seed in range(1, 15):
         assert await play_steps(config, Delays(seed)) == first
 
