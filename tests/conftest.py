@@ -29,6 +29,7 @@ CACHES = {
     ".git",
 }
 RUNS = "orz_ckpt"
+BACKENDS = ("docker", "bubblewrap", "namespace")
 WITH_RAY = ("tests/cluster/", "tests/e2e/", "tests/rollout/", "tests/train/")
 
 # Two processes with two threads each on two cores wait for each other: tests of small models take 20 times as long.
@@ -52,6 +53,16 @@ class OneProcessForRay(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneProcessForRay:
     return OneProcessForRay(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which backends of the executor no attack has met."""
+    names = [report.nodeid for report in terminalreporter.stats.get("passed", ())]
+    attacks = [name for name in names if name.startswith("tests/executor/test_hostile.py")]
+    if attacks:
+        missing = [name for name in BACKENDS if not any(f"[{name}" in attack for attack in attacks)]
+        terminalreporter.write_line(f"backends not attacked: {', '.join(missing) or 'none'} (make test-long has all)")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -91,6 +102,8 @@ def _refuse_the_clone(event: str, arguments: tuple[Any, ...]) -> None:
     top = Path(path).relative_to(ROOT).parts[0]
     flags = arguments[2] if event == "open" else 0
     writes = event in ("os.mkdir", "os.remove", "os.rename") or bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+    if top.startswith(".azr-outside-"):  # a secret that hostile programs look for
+        return
     if top == RUNS or (writes and top not in CACHES and "__pycache__" not in path):
         raise PermissionError(f"a test may not touch {path}: give it a folder of its own")
 
