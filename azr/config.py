@@ -123,13 +123,8 @@ class DataConfig:
     samples: CountOrZero = 8
     """Responses to each row, which form a group; 0 trains on traces alone, as in supervised fine-tuning."""
     traces: CountOrZero = 0
-    """Traces of each row that join its group; the policy answers once more for each that the row lacks.
-    `algorithm.off_policy` says what is learned from them."""
-    long_traces: Literal["drop", "cut"] = "drop"
-    """A trace of over `rollout.max_response_tokens` is omitted, or cut off there and so malformed."""
-    prefix: Count | Literal["none", "random"] = "none"
-    """Part of a trace that the policy continues. `none`: whole traces; `random`: a share between 0 and 1; a number: a
-    share that falls linearly from 0.8 to 0 over so many training steps."""
+    """Traces of each row that join its group; the policy answers once more for each that the row lacks. Those of over
+    `rollout.max_response_tokens` are left out. `algorithm.off_policy` says what is learned from them."""
 
     @property
     def group_size(self) -> int:

@@ -185,7 +185,7 @@ class OffPolicyConfig:
 
     loss: Literal["shaped", "plain", "sft"] = "shaped"
     """Loss of such a token of probability p and advantage A. `shaped`: -A p/(p+gamma), as in LUFFY; `plain`: -A p;
-    `sft`: -log p, and whole traces are in no baseline of the others."""
+    `sft`: -log p, and traces are in no baseline of the others."""
     gamma: Positive = 0.1
     """Of `shaped`: the smaller, the more improbable the tokens that are learned fastest, those of p = gamma."""
     sft_coef: NotNegative = 1.0

@@ -314,8 +314,6 @@ def _data_rules(config: Config) -> Iterator[str]:
         )
     if config.data.path is not None and not config.data.group_size:
         yield "data.samples and data.traces are both 0, so rows of data.path teach nothing: raise one of them."
-    if config.data.prefix != "none" and not config.data.traces:
-        yield (f"data.prefix is {config.data.prefix}, but data.traces is 0, so there is none to begin with: raise it.")
     asking = {"compact": "asks by tags", "completion": "continues examples"}
     if config.data.path is not None and (how := asking.get(config.model.prompt_format)):
         yield (

@@ -55,8 +55,8 @@ class Task:
         return {name: value for name, value in asdict(self).items() if value or name != "payload"}
 
 
-Origin = Literal["sampled", "prefix", "trace"]
-"""Who wrote a response: the policy, another model up to a point, or another model all of it."""
+Origin = Literal["sampled", "trace"]
+"""Who wrote a response: the policy, or another model."""
 
 
 FinishReason = Literal["stop", "length", "given_up"]
@@ -307,8 +307,8 @@ class Sample:
     weight_versions: list[tuple[int, int]] = field(default_factory=list)
     """Pairs of a version of the weights and of how many tokens in a row it sampled; tokens of a trace have none."""
     trace_tokens: int = 0
-    """How many of the response's first tokens another model's trace gave instead of the policy: 0 for an ordinary
-    response, all for a whole trace. Their log-probabilities are 0, and their weight versions say nothing."""
+    """Tokens that another model wrote: 0 for a response of the policy, all for a trace. Their log-probabilities are 0,
+    and their weight versions say nothing."""
     judgement: Judgement | None = None
     """None where nothing but the reward is known."""
     accuracy: float | None = None
@@ -357,17 +357,15 @@ class Sample:
 
     @property
     def origin(self) -> Origin:
-        if not self.trace_tokens:
-            return "sampled"
-        return "trace" if self.trace_tokens == self.response_tokens else "prefix"
+        return "trace" if self.trace_tokens else "sampled"
 
     @property
     def player(self) -> str:
-        """Prefix of its metrics: ``deduction/solver``, and ``deduction/solver/trace`` for another origin."""
+        """Prefix of its metrics: ``deduction/solver``, and ``deduction/solver/trace`` for a trace."""
         own = f"{self.kind}/{self.role}"
-        return own if self.origin == "sampled" else f"{own}/{self.origin}"
+        return f"{own}/trace" if self.origin == "trace" else own
 
     @property
     def sampled_versions(self) -> Ids:
-        """Version of the weights of each token that an engine sampled; empty for a whole trace."""
+        """Version of the weights of each token that an engine sampled; empty for a trace."""
         return self.completion.weight_versions[self.trace_tokens :]

@@ -69,7 +69,7 @@ def test_every_objective_has_its_formula(name: str) -> None:
     config, row = members(Objective)[name](), rows("Objectives")[name]
     logprobs, old, advantages = torch.tensor(drawn(1) - 2), torch.tensor(drawn(2) - 2), torch.tensor(drawn(3))
     got, _, _ = sampled_objective(logprobs, old, advantages, config, OWNERS)
-    s = sequence_means(logprobs - old, OWNERS, None).exp().numpy()
+    s = sequence_means(logprobs - old, OWNERS).exp().numpy()
     names = {"r": (logprobs - old).exp().numpy(), "s": s, "A": advantages.numpy(), "logp": logprobs.numpy()}
     close(got, value(row["objective"], **names, **vars(config)))
 
@@ -78,7 +78,7 @@ def test_every_objective_has_its_formula(name: str) -> None:
 def test_every_importance_weight_has_its_formula(name: str) -> None:
     config, row, apart = members(Importance)[name](), rows("Engine and trainer apart")[name], torch.tensor(3 * drawn(4))
     got, _ = importance_weights(apart, torch.zeros(6, dtype=torch.float64), config, OWNERS)
-    s = sequence_means(apart, OWNERS, None).exp().numpy()
+    s = sequence_means(apart, OWNERS).exp().numpy()
     close(got, by_token(row["c"], q=apart.exp().numpy(), s=s, **vars(config)))
 
 

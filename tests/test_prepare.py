@@ -79,7 +79,6 @@ def changed(config: Config, words: str) -> Config:
         ("--selfplay.repeated-tasks 1 --selfplay.no-train-on-estimates", "are played only to be trained on"),
         ("--algorithm.drop-zero-advantage --algorithm.entropy-coef 0.1", "drop_zero_advantage would take"),
         ("--data.path rows.jsonl --data.samples 0", "data.samples and data.traces are both 0"),
-        ("--data.prefix random", "data.prefix is random, but data.traces is 0"),
         ("--rollout.partial", "set rollout.staleness to 1 or more, or leave partial out"),
         ("--train.lora.rank 4 --train.lora.dropout 0.1", "differ from 1 at random: take 0, or learn from traces"),
         ("--train.lora.four-bit", "which cannot be trained themselves: set train.lora.rank"),

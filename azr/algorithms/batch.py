@@ -43,8 +43,8 @@ class Batch:
     """(N), ``(kind, role)`` of each sample."""
     groups: Sequence[str]
     """(N); samples with the same group answered the same prompt."""
-    trace_tokens: Sequence[int] = ()
-    """(N), how many of a response's first tokens are another model's; empty where all are the policy's."""
+    is_trace: Sequence[bool] = ()
+    """(N), whether another model wrote the response; empty if the policy wrote all."""
     rollout_logprobs_R: Tensor | None = None
     """Log-probabilities in the engine that sampled; 0 for tokens of traces."""
     penalties_R: Tensor | None = None
@@ -65,13 +65,13 @@ class Batch:
         """Table of samples that all have a reward."""
         rewards = [sample.reward for sample in samples if sample.reward is not None]
         assert len(rewards) == len(samples), "a sample without a reward cannot be trained on"
-        traces = [sample.trace_tokens for sample in samples]
+        traces = [sample.origin == "trace" for sample in samples]
         return cls(
             rewards=rewards,
             response_lengths=[len(sample.completion.response_ids) for sample in samples],
             kind_roles=[(sample.kind, sample.role) for sample in samples],
             groups=[sample.group for sample in samples],
-            trace_tokens=traces if any(traces) else (),
+            is_trace=traces if any(traces) else (),
             rollout_logprobs_R=torch.from_numpy(np.concatenate([sample.completion.logprobs for sample in samples])),
         )
 
@@ -119,11 +119,7 @@ class Batch:
     @cached_property
     def is_trace_R(self) -> Tensor | None:
         """Whether a trace gave the token, bool; None where the policy sampled all, so that nothing is spent on it."""
-        if not self.trace_tokens:
-            return None
-        counts = np.array([(t, length - t) for t, length in zip(self.trace_tokens, self.response_lengths, strict=True)])
-        assert counts.min() >= 0, "more tokens of a trace than the response has"
-        return torch.from_numpy(np.repeat(np.tile([True, False], len(counts)), counts.ravel()))
+        return torch.tensor(self.is_trace)[self.seq_index_R] if self.is_trace else None
 
     @property
     def only_traces(self) -> bool:
@@ -142,14 +138,13 @@ class Batch:
         return {name: column_R for name, column_R in columns.items() if column_R is not None}
 
     def sampled_part(self) -> Batch:
-        """Table for an estimator that must not see traces: whole ones are left out, and the tokens of the others."""
+        """Table for an estimator that must not see traces."""
         if self.is_trace_R is None:
             return self
-        pairs = zip(self.trace_tokens, self.response_lengths, strict=True)
-        members = [i for i, (tokens, length) in enumerate(pairs) if not tokens or tokens < length]
+        members = [i for i, is_trace in enumerate(self.is_trace) if not is_trace]
         return Batch(
             rewards=[self.rewards[i] for i in members],
-            response_lengths=[self.response_lengths[i] - self.trace_tokens[i] for i in members],
+            response_lengths=[self.response_lengths[i] for i in members],
             kind_roles=[self.kind_roles[i] for i in members],
             groups=[self.groups[i] for i in members],
             penalties_R=None if self.penalties_R is None else self.penalties_R[~self.is_trace_R],

@@ -59,10 +59,8 @@ def policy_loss(
     old_R = logprobs_R.detach() if old_logprobs_R is None else old_logprobs_R
     log_ratio_R = log_ratio(logprobs_R, old_R)
     ratio_R = log_ratio_R.exp()
-    importance_R, is_cut_R = importance_weights(old_R, rollout_logprobs_R, config.importance, seq_index_R, is_trace_R)
-    objective_R, is_low_R, is_high_R = sampled_objective(
-        logprobs_R, old_R, advantages_R, config.objective, seq_index_R, is_trace_R
-    )
+    importance_R, is_cut_R = importance_weights(old_R, rollout_logprobs_R, config.importance, seq_index_R)
+    objective_R, is_low_R, is_high_R = sampled_objective(logprobs_R, old_R, advantages_R, config.objective, seq_index_R)
     objective_R = importance_R * objective_R
     if is_trace_R is not None:
         of_traces_R = trace_objective(logprobs_R, advantages_R, config.off_policy)

@@ -40,7 +40,6 @@ def importance_weights(
     engine_R: Tensor,
     config: Importance,
     sequence_R: Tensor | None = None,
-    is_trace_R: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Weights of sampled tokens, detached, and which of them were cut off at a cap or set to 0, bool.
 
@@ -58,7 +57,7 @@ def importance_weights(
     apart_R = log_ratio(trainer_R, engine_R).detach()
     if isinstance(config, SequenceCap | SequenceMask):
         assert sequence_R is not None
-        apart_R = sequence_means(apart_R, sequence_R, is_trace_R)
+        apart_R = sequence_means(apart_R, sequence_R)
     ratio_R = apart_R.exp()
     match config:
         case NoImportance():
@@ -69,13 +68,11 @@ def importance_weights(
     return ratio_R.masked_fill(is_outside_R, 0), is_outside_R
 
 
-def sequence_means(x_R: Tensor, sequence_R: Tensor, is_trace_R: Tensor | None) -> Tensor:
-    """Give each token the mean of x over the sampled tokens of its response, whose index is in ``sequence_R``."""
-    sequences, index_R = sequence_R.unique(return_inverse=True)
-    counted_R = torch.ones_like(x_R) if is_trace_R is None else (~is_trace_R).to(x_R)
-    zeros = x_R.new_zeros(len(sequences))
-    sums, counts = (zeros.index_add(0, index_R, each_R) for each_R in (x_R * counted_R, counted_R))
-    return (sums / counts.clamp(min=1))[index_R]
+def sequence_means(x_R: Tensor, sequence_R: Tensor) -> Tensor:
+    """Give each token the mean of x over the tokens of its response, whose index is in ``sequence_R``."""
+    sequences, index_R, counts = sequence_R.unique(return_inverse=True, return_counts=True)
+    means: Tensor = x_R.new_zeros(len(sequences)).index_add(0, index_R, x_R) / counts
+    return means[index_R]
 
 
 def sampled_objective(
@@ -84,7 +81,6 @@ def sampled_objective(
     advantages_R: Tensor,
     config: Objective,
     sequence_R: Tensor | None = None,
-    is_trace_R: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Per-token loss of sampled tokens, and which of them are clipped below and above, bool.
 
@@ -95,7 +91,7 @@ def sampled_objective(
         return cispo(logprobs_R, ratio_R, advantages_R, config.ratio_cap)
     if isinstance(config, GSPO):
         assert sequence_R is not None
-        ratio_R = sequence_ratio(logprobs_R, old_R, sequence_R, is_trace_R)
+        ratio_R = sequence_ratio(logprobs_R, old_R, sequence_R)
     dual_clip = config.dual_clip if isinstance(config, PPO) else None
     return ppo(ratio_R, advantages_R, config.clip_low, config.clip_high, dual_clip)
 
@@ -116,13 +112,13 @@ def ppo(
     return loss_R, is_low_R, is_high_R
 
 
-def sequence_ratio(logprobs_R: Tensor, old_R: Tensor, sequence_R: Tensor, is_trace_R: Tensor | None) -> Tensor:
+def sequence_ratio(logprobs_R: Tensor, old_R: Tensor, sequence_R: Tensor) -> Tensor:
     """GSPO's ratio s = exp(mean of logp - logp_old over the response), for each of its tokens (arXiv 2507.18071).
 
     As s · p / p, with only the numerator differentiated (eq. 14, GSPO-token): summed over a response whose tokens have
     one advantage, that is the gradient of s for each of them (eq. 7).
     """
-    mean_R = sequence_means(log_ratio(logprobs_R, old_R).detach(), sequence_R, is_trace_R)
+    mean_R = sequence_means(log_ratio(logprobs_R, old_R).detach(), sequence_R)
     return mean_R.exp() * (logprobs_R - logprobs_R.detach()).exp()
 
 

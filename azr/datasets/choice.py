@@ -69,7 +69,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
         f"{len(rows) - len(fitting):,} {left_out}: their prompts have over {limit} tokens": len(rows) - len(fitting),
         f"{untraced:,} {left_out}: they have no traces": untraced if not config.data.samples else 0,
         f"{untraced:,} {answered}": untraced if config.data.samples and config.data.traces else 0,
-        f"no trace of {path} has {THOUGHT}, and prompts end with {THINK}: whole traces are learned as thoughts that "
+        f"no trace of {path} has {THOUGHT}, and prompts end with {THINK}: traces are learned as thoughts that "
         "never end; a model.template that opens no thinking would not do so": never_close,
     }
     notes |= _misfits(traced, config, codec) if config.data.samples and config.data.traces else {}
@@ -100,10 +100,10 @@ def _check_lengths(rows: Sequence[DataRow], config: Config, codec: PromptCodec) 
     fits = (
         len(codec.trace_ids(trace, codec.converse(row.turns)[1])) <= longest for row in rows for trace in row.traces
     )
-    if config.data.long_traces == "drop" and not any(fits):
+    if not any(fits):
         raise UserError(
             f"Every trace of {config.data.path} has over rollout.max_response_tokens={longest} tokens, and "
-            "data.samples is 0: raise the limit, or set data.long_traces to cut."
+            "data.samples is 0: raise the limit."
         )
 
 

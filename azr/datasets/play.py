@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from azr.answering import Generate, Problem, answer, cut_off_judgement, given_up, judged
+from azr.answering import Generate, Problem, answer, cut_off_judgement, judged
 from azr.concurrency import Phase, gather, stable_seed
-from azr.config import Config, DataConfig
+from azr.config import Config
 from azr.datasets.rows import DataRow, RowGrader, RowOrder
 from azr.evaluation.graders.extraction import boxes
 from azr.evaluation.graders.own import is_own
@@ -22,8 +21,6 @@ from azr.selfplay.rewards import can_teach, reward_answer
 from azr.tasks.base import Verdict
 from azr.tasks.prompts import ResponseFormat, answer_part
 
-PREFIX_START = 0.8
-"""First share of a linear schedule, as in LUFFY."""
 DETAILS: dict[Reason, str] = {
     "unclosed_thinking": "the thinking is not closed, or not just once",
     "no_answer": "no answer was found",
@@ -64,11 +61,11 @@ class DataPlay:
                 ((epoch, row),) = self.order.take(step, 1)
                 counts["rows"] += 1
                 counts["epoch"] = max(counts["epoch"], epoch)
-                answers, long_traces = await self._answer(self.rows[row], epoch, step, generate, phase)
+                answers, long_traces = await self._answer(self.rows[row], epoch, generate, phase)
                 for sample in answers:
                     reward_answer(sample, config.reward, config.rollout.max_response_tokens)
                 samples.extend(answers)
-                counts["traces"] += sum(bool(sample.trace_tokens) for sample in answers)
+                counts["traces"] += sum(sample.origin == "trace" for sample in answers)
                 counts["long_traces"] += long_traces
                 if config.rollout.refill == 1 or can_teach(answers):
                     break
@@ -76,24 +73,18 @@ class DataPlay:
         await gather(*(ask_until_one_teaches() for _ in range(wanted)))
         return StepResult(samples=sort_samples(samples), data=counts)
 
-    async def _answer(
-        self, row: DataRow, epoch: int, step: int, generate: Generate, phase: Phase
-    ) -> tuple[list[Sample], int]:
+    async def _answer(self, row: DataRow, epoch: int, generate: Generate, phase: Phase) -> tuple[list[Sample], int]:
         """Return a row's group, answers of the current policy and traces; and how many traces were too long."""
         ids, opened = self.codec.converse(row.turns)
         prompt, data = np.array(ids, np.int32), self.config.data
         prompt.flags.writeable = False  # so that a group shares it
         problem = self._problem(row, epoch, prompt)
-        names = self.config.run.seed, "data", epoch, row.question.id
         given, num_long = self._traces(row, epoch, opened)
         num_sampled = data.group_size - len(given) if data.samples else 0
-        work = [
-            self._continue(problem, generate, phase, trace, prefix_share(data, step, *names, i), (*names, i))
-            for i, trace in enumerate(given)
-        ]
+        work = [self._judged(problem, trace, phase) for trace in given]
         if num_sampled:
             longest = self.config.rollout.max_response_tokens
-            seed = stable_seed(*names)
+            seed = stable_seed(self.config.run.seed, "data", epoch, row.question.id)
             work.append(answer(problem, num_sampled, generate=generate, max_tokens=longest, seed=seed, phase=phase))
         return [sample for some in await gather(*work) for sample in some], num_long
 
@@ -114,68 +105,19 @@ class DataPlay:
         count = min(data.traces, len(row.traces))
         chosen = [row.traces[(epoch * count + i) % len(row.traces)] for i in range(count)]
         encoded = [self.codec.trace_ids(trace, opened) for trace in chosen]
-        fitting = [ids for ids in encoded if len(ids) <= longest or data.long_traces == "cut"]
-        return fitting, sum(len(ids) > longest for ids in encoded)
+        fitting = [ids for ids in encoded if len(ids) <= longest]
+        return fitting, len(encoded) - len(fitting)
 
-    async def _continue(
-        self,
-        problem: Problem,
-        generate: Generate,
-        phase: Phase,
-        trace: list[int],
-        share: float,
-        names: tuple[object, ...],
-    ) -> list[Sample]:
-        """Return the whole trace, or its beginning and what the policy continues it with, as a judged sample."""
-        longest = self.config.rollout.max_response_tokens
-        prompt = np.asarray(problem.prompt_ids)
-        completion, trace_tokens = whole_trace(prompt, trace, longest), min(len(trace), longest)
-        if share != 1.0:
-            prefix = trace[: min(int(share * len(trace)), longest - 1)]
-            asked, seed = np.concatenate([prompt, np.array(prefix, np.int32)]), stable_seed("prefix", *names)
-            with phase("solve"):
-                found = await generate(asked, n=1, max_tokens=longest - len(prefix), seed=seed)
-            completion, trace_tokens = given_up(prompt), 0
-            if found:
-                completion, trace_tokens = after_prefix(prompt, prefix, found[0]), len(prefix)
+    async def _judged(self, problem: Problem, trace: list[int], phase: Phase) -> list[Sample]:
+        completion = Completion(
+            prompt_ids=problem.prompt_ids,  # type: ignore[arg-type]
+            response_ids=np.array(trace, np.int32),
+            logprobs=0.0,  # type: ignore[arg-type]
+            finish_reason="stop",
+            weight_versions=0,  # type: ignore[arg-type]
+        )
         with phase("verify"):
-            return [await judged(problem, completion, trace_tokens=trace_tokens)]
-
-
-def prefix_share(data: DataConfig, step: int, *names: object) -> float:
-    """Return the share of a trace that is given in this step; 1 for all of it. ``names`` identify the trace."""
-    match data.prefix:
-        case "random":
-            return random.Random(stable_seed("prefix", *names)).random()
-        case int(steps):
-            return PREFIX_START * max(0.0, 1.0 - (step - 1) / steps)
-    return 1.0
-
-
-def whole_trace(prompt_ids: np.ndarray, trace_ids: list[int], longest: int) -> Completion:
-    """Return a trace as a completion, cut off after ``longest`` tokens."""
-    return Completion(
-        prompt_ids=prompt_ids,
-        response_ids=np.array(trace_ids[:longest], np.int32),
-        logprobs=0.0,  # type: ignore[arg-type]
-        finish_reason="stop" if len(trace_ids) <= longest else "length",
-        weight_versions=0,  # type: ignore[arg-type]
-    )
-
-
-def after_prefix(prompt_ids: np.ndarray, prefix_ids: list[int], continued: Completion) -> Completion:
-    """Return the response made of a prefix and its sampled continuation."""
-    given = np.array(prefix_ids, np.int32)
-    zeros = np.zeros(len(given), np.float32)
-    version = continued.weight_versions[:1] if len(continued.weight_versions) else np.zeros(1, np.int32)
-    return replace(
-        continued,
-        prompt_ids=prompt_ids,
-        response_ids=np.concatenate([given, continued.response_ids]),
-        logprobs=np.concatenate([zeros, continued.logprobs]),
-        weight_versions=np.concatenate([np.repeat(version, len(given)), continued.weight_versions]),
-        text=None,
-    )
+            return [await judged(problem, completion, trace_tokens=len(trace))]
 
 
 async def grade(

@@ -240,7 +240,7 @@ def _by_reason(steps: StepNumbers, role: Role) -> dict[str, list[tuple[float, fl
     for step in steps:
         for name, value in step.items():
             _, _, rest = name.partition(f"/{role}/")
-            what, _, reason = rest.removeprefix("trace/").removeprefix("prefix/").partition("/")
+            what, _, reason = rest.removeprefix("trace/").partition("/")
             if what in ("malformed", "ungraded") and reason in counts:
                 counts[reason][step["step"]] = counts[reason].get(step["step"], 0.0) + value
     return {reason: list(of_steps.items()) for reason, of_steps in counts.items()}

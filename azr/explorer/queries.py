@@ -45,7 +45,7 @@ REFUSED = "refused"
 ANY_RULE = "any rule"
 AROUND = 120
 """Characters before and after what was found."""
-ORIGINS = {"sampled": "", "prefix": "goes on from a trace", "trace": "another model's trace"}
+ORIGINS = {"sampled": "", "trace": "another model's trace"}
 """Words for `azr.records.Sample.origin`."""
 
 

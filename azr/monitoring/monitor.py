@@ -83,8 +83,8 @@ class SafetyStop:
 
 
 def response_metrics(samples: Sequence[Sample], repeated: Sequence[float]) -> dict[str, float]:
-    """Return per kind and role, of all responses, untrained ones included and what traces wrote or began apart
-    (`Sample.player`): percentiles of their tokens, and the share of those that are repetitive."""
+    """Return per kind and role, of all responses, untrained ones included and traces apart (`Sample.player`):
+    percentiles of their tokens, and the share of those that are repetitive."""
     players: defaultdict[str, list[int]] = defaultdict(list)
     for index, sample in enumerate(samples):
         players[sample.player].append(index)

@@ -372,7 +372,7 @@ class Workload:
             estimates=groups * play.group_size,
             solves=len(config.kinds) * play.solver_prompts,
             rows=rows,
-            row_answers=rows * (data.samples if data.prefix == "none" else data.group_size),
+            row_answers=rows * data.samples,
             trained=trained,
             max_tokens=trained * config.max_trajectory_tokens,
             mean_prompt=assumed.prompt_fill * config.rollout.max_prompt_tokens,

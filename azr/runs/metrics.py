@@ -129,8 +129,8 @@ def start_metrics(timing: StepTiming, engine_seconds: Mapping[str, float]) -> di
 
 def reward_metrics(samples: Sequence[Sample]) -> Metrics:
     """Return means over the rewarded samples of each kind and role: lengths in tokens, ``truncated`` and ``accuracy``
-    as shares, ``overlong`` as the mean penalty where there is one. What a trace wrote or began is apart, as
-    ``<kind>/<role>/trace/…`` and ``…/prefix/…``.
+    as shares, ``overlong`` as the mean penalty where there is one. Traces are apart, as
+    ``<kind>/<role>/trace/…``.
 
     Samples that only estimated, could not be graded or were too old do not count. ``weight_version`` is the newest
     version that sampled one of the others.

@@ -136,8 +136,7 @@ class Learner:
     def _estimate(self, batch: Batch, seed: int) -> bool:
         """Fill in advantages and returns, over all samples together. Returns False if a plug-in's estimator fails.
 
-        If traces are imitated whatever they earned (`off_policy.loss` sft), whole ones are in no baseline, only sampled
-        tokens of the other samples count, and tokens of traces get 0.
+        Traces that are imitated (`off_policy.loss` sft) are in no baseline, and their tokens get 0.
         """
         algorithm = self._config.algorithm
         is_sampled_R = None

@@ -270,7 +270,7 @@ def test_a_kl_in_the_reward_is_charged_where_it_arises() -> None:
     batch.charge_kl(KLConfig(coef=0.1, estimator="k1", where="reward"))
     near(estimate_advantages(batch, GAE())[1], [1.0, 1.05, 1.05, -0.15, -0.05])
     near(estimate_advantages(batch, ESTIMATOR_TYPES["trrpp"]())[1], [1.0] * 3 + [-0.15] * 2)
-    batch = replace(batch, trace_tokens=[2, 1])  # which is charged nothing
+    batch = replace(batch, is_trace=[True, False])  # which is charged nothing
     batch.charge_kl(KLConfig(coef=0.1, estimator="k1", where="reward"))
-    near(batch.penalties_R, [0.0, 0.0, -0.05, 0.0, 0.05])
-    assert batch.sampled_part().penalties_R.tolist() == pytest.approx([-0.05, 0.05])
+    near(batch.penalties_R, [0.0, 0.0, 0.0, 0.1, 0.05])
+    assert batch.sampled_part().penalties_R.tolist() == pytest.approx([0.1, 0.05])

@@ -41,11 +41,10 @@ def test_results_are_written_into_the_samples() -> None:
 
 
 def test_tokens_of_traces_have_no_mismatch() -> None:
-    samples = [sample([0.0, -1.0], trace_tokens=1), sample([0.0], trace_tokens=1)]
+    samples = [sample([0.0, 0.0], trace_tokens=2), sample([-1.0])]
     batch = with_advantages(Batch.from_samples(samples), 1.0, 1.0, 1.0)
-    batch.write_results(samples, torch.tensor([-9.0, -1.5, -9.0]))
-    assert outcomes(samples) == [(1.0, 0.5), (1.0, None)]
-    assert [each.tokens for each in samples] == [[("", None, None), ("", -1.0, -1.5)], []]
+    batch.write_results(samples, torch.tensor([-9.0, -9.0, -1.5]))
+    assert outcomes(samples) == [(1.0, None), (1.0, 0.5)]
 
 
 def test_a_column_per_fact_of_the_samples() -> None:
@@ -59,13 +58,13 @@ def test_a_column_per_fact_of_the_samples() -> None:
     assert not batch.critic_columns() and not batch.only_traces
 
 
-def test_the_part_that_was_sampled_has_no_trace_and_no_token_of_one() -> None:
-    samples = [sample([0.0, 0.0], 9.0, trace_tokens=2), sample([0.0, -1.0], 1.0, trace_tokens=1), sample([], 2.0)]
+def test_the_part_that_was_sampled_has_no_trace() -> None:
+    samples = [sample([0.0, 0.0], 9.0, trace_tokens=2), sample([-1.0], 1.0), sample([], 2.0)]
     batch = Batch.from_samples(samples)
-    batch.values_R = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    assert batch.is_trace_R is not None and batch.is_trace_R.tolist() == [True, True, True, False]
+    batch.values_R = torch.tensor([1.0, 2.0, 3.0])
+    assert batch.is_trace_R is not None and batch.is_trace_R.tolist() == [True, True, False]
     part = batch.sampled_part()
-    assert part.rewards == [1.0, 2.0] and part.response_lengths == [1, 0] and part.values_R.tolist() == [4.0]
+    assert part.rewards == [1.0, 2.0] and part.response_lengths == [1, 0] and part.values_R.tolist() == [3.0]
     assert part.is_trace_R is None and Batch.from_samples(samples[:1]).only_traces
 
 

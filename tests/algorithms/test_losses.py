@@ -91,7 +91,7 @@ def test_losses_of_micro_batches_add_up_where_responses_have_a_weight(objective,
         name: 0.3 * torch.randn(12, generator=generator, dtype=torch.float64) - 2
         for name in ("advantages_R", "rollout_logprobs_R", "old_logprobs_R", "reference_logprobs_R")
     }
-    given |= {"seq_index_R": torch.arange(4).repeat_interleave(3), "is_trace_R": torch.arange(12) == 0}
+    given |= {"seq_index_R": torch.arange(4).repeat_interleave(3), "is_trace_R": torch.arange(12) < 3}
     logprobs = 0.3 * torch.randn(12, generator=generator, dtype=torch.float64) - 2
     whole, sums = loss_of(config, logprobs, **given)
     parts = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from azr.algorithms.objectives import importance_weights, kl_loss, sampled_objective, sequence_ratio
+from azr.algorithms.objectives import importance_weights, kl_loss, sampled_objective
 from azr.config import (
     CISPO,
     GSPO,
@@ -90,12 +88,6 @@ def test_an_objective_has_the_value_and_gradient_of_its_formula(config: Objectiv
         differences.append((ends[0] - ends[1]) / 2e-6)
     close(logprobs.grad, differences, atol=1e-7)
     assert ((logprobs.grad == 0).numpy() == (is_low | is_high).numpy()).all(), "a clipped token has no gradient"
-
-
-def test_the_ratio_of_a_response_leaves_tokens_of_traces_out() -> None:
-    logprobs, old = tensor(-1.0, -2.0, -3.0, -1.0), tensor(-9.0, -1.0, -1.0, -1.5)
-    owners, is_trace = torch.tensor([5, 5, 5, 2]), torch.tensor([True, False, False, False])
-    close(sequence_ratio(logprobs, old, owners, is_trace)[1:], [math.exp(-1.5), math.exp(-1.5), math.exp(0.5)])
 
 
 RATIOS = (1.0, 1.5, 5.0, 0.1, 1.02, 0.99)

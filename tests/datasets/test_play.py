@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from azr.config import Config, DataConfig, ExecutorConfig, RewardConfig, RolloutConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.play import DataPlay, prefix_share
+from azr.datasets.play import DataPlay
 from azr.datasets.rows import DataRow, RowOrder, grader_names
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
@@ -256,7 +256,7 @@ def by_origin(played: StepResult, origin: str) -> list[Sample]:
     return [each for each in played.samples if each.origin == origin]
 
 
-async def test_a_whole_trace_takes_the_place_of_one_answer(config, codec, tmp_path) -> None:
+async def test_a_trace_takes_the_place_of_one_answer(config, codec, tmp_path) -> None:
     row = {**SUM, "traces": [SOLVED, UNSOLVED]}
     played, sampler = await play_row(config, codec, tmp_path, row, samples=3, traces=1)
     (trace,), sampled = by_origin(played, "trace"), by_origin(played, "sampled")
@@ -297,7 +297,7 @@ def test_rows_without_traces_are_counted_and_a_file_without_any_is_refused(confi
 def test_traces_that_close_no_thinking_are_named_where_prompts_open_it(config, codec, tmp_path) -> None:
     spoken = {**SUM, "traces": ["It is \\boxed{4}."]}
     note = load(config, codec, tmp_path, spoken, traces=1)[0]
-    assert "rows.jsonl has </think>, and prompts end with <think>: whole traces are learned as thoughts" in note
+    assert "rows.jsonl has </think>, and prompts end with <think>: traces are learned as thoughts" in note
     notes = load(config, codec, tmp_path, spoken, {**SUM, "id": "x", "traces": [SOLVED]}, traces=1)
     assert not any("never end" in note for note in notes)
     assert load(config, codec, tmp_path, spoken, traces=0) == []
@@ -352,40 +352,9 @@ async def test_fine_tuning_on_traces_that_are_all_too_long_is_refused(config, co
     row = {**SUM, "traces": ["so " * 400 + "\\boxed{4}"]}
     with pytest.raises(UserError, match=r"^Every trace of .* has over rollout.max_response_tokens=\d+ tokens"):
         await play_row(config, codec, tmp_path, row, samples=0, traces=1)
-    played, _ = await play_row(config, codec, tmp_path, row, samples=0, traces=1, long_traces="cut")
-    assert len(played.samples) == 1
 
 
-@pytest.mark.parametrize("long_traces", ["drop", "cut"])
-async def test_long_traces_are_dropped_or_cut_and_counted(config, codec, tmp_path, long_traces) -> None:
+async def test_long_traces_are_left_out_and_counted(config, codec, tmp_path) -> None:
     row = {**SUM, "traces": ["<think>" + "so " * 200 + "</think>\\boxed{4}"]}
-    played, _ = await play_row(config, codec, tmp_path, row, samples=2, traces=1, long_traces=long_traces)
-    traces = by_origin(played, "trace")
-    assert played.data["long_traces"] == 1 and len(played.samples) == 3
-    assert [(len(each.completion.response_ids), each.judgement.verdict) for each in traces] == (
-        [(100, "malformed")] if long_traces == "cut" else []
-    )
-
-
-async def test_a_prefix_is_gone_on_from_and_only_what_was_sampled_has_logprobs(config, codec, tmp_path) -> None:
-    row = {**SUM, "traces": [SOLVED]}
-    shown = {"samples": 1, "traces": 1, "prefix": 4}
-    played, sampler = await play_row(config, codec, tmp_path, row, step=3, **shown)
-    (mixed,), (sampled,) = by_origin(played, "prefix"), by_origin(played, "sampled")
-    prompt = sampled.completion.prompt_ids.tolist()
-    (asked, n, most) = next(each for each in sampler.asked if len(each[0]) > len(prompt))
-    count = mixed.trace_tokens
-    assert asked == prompt + mixed.completion.response_ids[:count].tolist() and (n, most) == (1, 100 - count)
-    assert mixed.completion.prompt_ids.tolist() == prompt
-    assert not mixed.completion.logprobs[:count].any() and set(mixed.completion.logprobs[count:]) == {-1.5}
-    assert set(mixed.completion.weight_versions[count:]) == {3}
-    late, sampler = await play_row(config, codec, tmp_path, row, step=9, **shown)
-    assert {each.origin for each in late.samples} == {"sampled"} and len(sampler.asked) == 2
-
-
-def test_schedules_of_prefixes() -> None:
-    linear = DataConfig(prefix=10)
-    assert [round(prefix_share(linear, step), 2) for step in (1, 6, 11, 99)] == [0.8, 0.4, 0.0, 0.0]
-    drawn = [prefix_share(DataConfig(prefix="random"), 1, index) for index in range(500)]
-    assert 0.45 < sum(drawn) / 500 < 0.55 and drawn[0] == prefix_share(DataConfig(prefix="random"), 7, 0)
-    assert prefix_share(DataConfig(), 5) == 1.0
+    played, _ = await play_row(config, codec, tmp_path, row, samples=2, traces=1)
+    assert played.data["long_traces"] == 1 and [each.origin for each in played.samples] == ["sampled"] * 3

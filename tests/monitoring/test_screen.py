@@ -100,7 +100,7 @@ async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkey
 
 
 def test_another_models_traces_are_flagged_and_stop_nothing() -> None:
-    samples = [sample("solver", trace_tokens=tokens) for tokens in (2, 1, 0)]
+    samples = [sample("solver", trace_tokens=tokens) for tokens in (2, 0, 0)]
     for each in samples:
         each.flags = [("harm", 0, 1)]
     metrics = flag_metrics(["harm"], samples, [[]] * 3)

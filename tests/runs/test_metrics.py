@@ -45,19 +45,18 @@ def test_samples_become_means_per_kind_and_role() -> None:
     assert metrics == wanted | {"weight_version": 5}
 
 
-def test_what_traces_wrote_or_began_is_apart() -> None:
+def test_traces_are_apart() -> None:
     played = [
         sample("solver", reward=-0.5, accuracy=0.0, length=4, version=3),
         sample("solver", reward=1.0, accuracy=1.0, length=8, version=9, trace_tokens=8),
-        sample("solver", reward=0.0, accuracy=0.0, length=6, version=2, trace_tokens=5),
     ]
     metrics = reward_metrics(played)
     assert metrics["weight_version"] == 3 and metrics["deduction/solver/trajectories"] == 1
     assert (metrics["deduction/solver/reward"], metrics["deduction/solver/trace/reward"]) == (-0.5, 1.0)
-    assert metrics["deduction/solver/trace/accuracy"] == 1.0 and metrics["deduction/solver/prefix/accuracy"] == 0.0
+    assert metrics["deduction/solver/trace/accuracy"] == 1.0
     assert metrics["deduction/solver/trace/response_length"] == 8.0
     assert solve_rates(metrics) == {"deduction": 0.0}
-    lengths = response_metrics(played, [0.0, 1.0, 1.0])
+    lengths = response_metrics(played, [0.0, 1.0])
     assert (lengths["deduction/solver/tokens/max"], lengths["deduction/solver/trace/tokens/max"]) == (4.0, 8.0)
     assert lengths["deduction/solver/repetitive"] == 0.0
     assert "weight_version" not in reward_metrics(played[1:2])
@@ -113,7 +112,7 @@ def test_tokens_are_those_that_were_sampled_in_each_phase() -> None:
         *proposals(2),
         given_up("solver", "estimate:a"),
         sample("solver", length=5),
-        sample("solver", length=7, trace_tokens=4, group="data:0:a"),
+        sample("solver", length=3, group="data:0:a"),
         sample("solver", length=7, trace_tokens=7, group="data:0:a"),
     ]
     assert sampled_tokens(samples) == {"propose": 4, "estimate": 0, "solve": 8}

@@ -89,11 +89,10 @@ def test_texts_of_tokens_add_up_though_they_depend_on_those_before() -> None:
 
 def test_a_line_says_what_a_trace_gave(tmp_path: Path) -> None:
     path = tmp_path / "step_000003.jsonl.gz"
-    begun, whole = (sample("solver", trace_tokens=tokens) for tokens in (1, 2))
-    write_samples(path, 3, [begun, whole], lambda ids: "")
+    write_samples(path, 3, [sample("solver", trace_tokens=tokens) for tokens in (0, 2)], lambda ids: "")
     said = [[line[name] for name in ("trace_tokens", "weight_versions")] for line in map(json.loads, lines(path))]
-    assert said == [[1, [[4, 1]]], [2, []]]
-    assert [read_sample(line).origin for line in lines(path)] == ["prefix", "trace"]
+    assert said == [[0, [[4, 2]]], [2, []]]
+    assert [read_sample(line).origin for line in lines(path)] == ["sampled", "trace"]
 
 
 def test_a_step_without_samples_is_an_empty_file(tmp_path: Path) -> None:

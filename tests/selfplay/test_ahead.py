@@ -84,8 +84,8 @@ def test_samples_with_a_token_that_is_too_old_are_stale_and_counted() -> None:
 
 
 def test_tokens_of_a_trace_have_no_age() -> None:
-    whole, prefix = sample(0, 0, trace_tokens=2), sample(0, 4, 5, trace_tokens=1)
-    samples = [whole, prefix, sample(0, 3, 5, trace_tokens=1)]
-    assert kept(samples, 5, 1) == [[0, 0], [0, 4, 5]]
+    trace = sample(0, 0, trace_tokens=2)
+    samples = [trace, sample(4, 5), sample(3, 5)]
+    assert kept(samples, 5, 1) == [[0, 0], [4, 5]]
     assert staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.5, "max": 1.0, "mixed": 1.0}
-    assert staleness_metrics([replace(whole)], 5) == {"dropped": 0.0}
+    assert staleness_metrics([replace(trace)], 5) == {"dropped": 0.0}

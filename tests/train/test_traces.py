@@ -21,29 +21,25 @@ from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, with_micro_batches
 
-TRACED = (0, 1, 2, 0, 1)
-"""Of every five responses one is a trace (2), two begin with half of one (1)."""
+TRACED = (False, True, True, False, False)
+"""Which of every five responses are traces."""
 
 
 @pytest.fixture
 def trajectories(completions: list[Completion]) -> list[Sample]:
     """In groups of five, the last of which is alone."""
-    return [traced(c, i, TRACED[i % 5] / 2) for i, c in enumerate(completions)]
+    return [made(c, i, TRACED[i % 5]) for i, c in enumerate(completions)]
 
 
-def traced(completion: Completion, index: int, share: float, reward: float | None = None) -> Sample:
-    """The completion with so large a share of a trace."""
-    tokens = round(share * len(completion.response_ids))
-    logprobs = completion.logprobs.copy()
-    logprobs[:tokens] = 0.0
+def made(completion: Completion, index: int, is_trace: bool = True) -> Sample:
     return Sample(
-        completion=replace(completion, logprobs=logprobs),
+        completion=replace(completion, logprobs=0.0 * completion.logprobs) if is_trace else completion,
         role="solver",
         kind="data",
         problem_id=str(index),
         group=str(index // 5),
-        reward=float(index % 3 == 0) if reward is None else reward,
-        trace_tokens=tokens,
+        reward=float(index % 3 == 0),
+        trace_tokens=is_trace * len(completion.response_ids),
     )
 
 
@@ -104,7 +100,7 @@ def plain_gradient(model: PreTrainedModel, config: Config, taught: Sequence[Samp
         advantage = t.reward - sum(rewards[t.group]) / len(rewards[t.group])
         for position, token in enumerate(c.response_ids.tolist()):
             logp = logprobs[position, token]
-            if position >= t.trace_tokens:
+            if t.origin == "sampled":
                 correction = min((logp - float(c.logprobs[position])).exp().item(), 2.0)
                 total = total - correction * advantage * (logp - logp.detach()).exp()
             elif off.loss == "sft":
@@ -164,7 +160,7 @@ async def test_imitation_ignores_what_the_trace_earned(estimator, base, groups, 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 async def test_steps_of_nothing_but_traces_make_them_more_probable(dtype, base, groups, completions) -> None:
     config = replace(base, algorithm=sft(policy_mini_batches=2), train=replace(base.train, dtype=dtype))
-    taught = [traced(c, i, 1.0) for i, c in enumerate(completions)]
+    taught = [made(c, i) for i, c in enumerate(completions)]
     first, learner = await learn(groups[2], config, taught)
     for _ in range(3):
         last = await learner.learn(taught, step=1)
@@ -184,5 +180,5 @@ async def test_the_critic_learns_from_what_was_sampled_alone(base, groups, lend_
         told.append((await learn(groups[1], ppo, changed, critic))[0])
     assert told[0]["critic"] == told[1]["critic"] and told[0]["policy"] != told[1]["policy"]
     imitating = replace(ppo, algorithm=sft(estimator=GAE()))
-    only = [traced(t.completion, i, 1.0) for i, t in enumerate(trajectories)]
+    only = [made(t.completion, i) for i, t in enumerate(trajectories)]
     assert "critic" not in (await learn(groups[1], imitating, only, critic))[0]
