@@ -61,15 +61,6 @@ LIVECODEBENCH_STDIN = LIVECODEBENCH | {
     "question_id": "2", "starter_code": "", "metadata": "{}", "public_test_cases": json.dumps(SUM_TESTS),
     "private_test_cases": PACKED,
 }  # fmt: skip
-APPS = {
-    "problem_id": 7, "question": "Add two numbers.", "difficulty": "introductory", "starter_code": "",
-    "solutions": json.dumps(["a, b = map(int, input().split())\nprint(a + b)"]), "url": "",
-    "input_output": json.dumps({"inputs": ["1 2\n", ["5 6", ""]], "outputs": ["3\n", ["11"]]}),
-}  # fmt: skip
-APPS_FUNCTION = APPS | {
-    "problem_id": 8,
-    "input_output": json.dumps({"fn_name": "add", "inputs": [[1, 2]], "outputs": [[3]]}),
-}
 MMLU_PRO = {
     "question_id": 5, "question": "Which?", "options": list("abcdefghij"), "answer": "J", "answer_index": 9,
     "cot_content": "", "category": "law", "src": "x",
@@ -95,9 +86,6 @@ UNPUBLISHED = [
     ("livecodebench", "livecodebench/test.jsonl", LIVECODEBENCH, fenced(ADD), fenced(ADD.replace("x + k", "x"))),
     ("livecodebench", "livecodebench/test3.jsonl", LIVECODEBENCH_STDIN, fenced(READ_ALL),
      fenced(READ_ALL.replace("float", "int"))),
-    ("apps", "apps_test.jsonl", APPS, fenced("a, b = map(int, input().split())\nprint(a + b)"), fenced("print(3)")),
-    ("apps", "apps_test.jsonl", APPS_FUNCTION, fenced("def add(a, b):\n    return a + b"),
-     fenced("def add(a, b):\n    return a - b")),
     ("mmlu-pro", "mmlu_pro_test.jsonl", MMLU_PRO, "ANSWER: J", "ANSWER: C"),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Grade programs: by calling a function (HumanEval, MBPP+), or on standard input too (LiveCodeBench, APPS)."""
+"""Grade programs: by calling a function (HumanEval, MBPP+), or on standard input too (LiveCodeBench)."""
 
 from __future__ import annotations
 

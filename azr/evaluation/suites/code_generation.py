@@ -1,4 +1,4 @@
-"""Code generation, judged by calls (HumanEval, HumanEval+, MBPP+) and by hidden tests (LiveCodeBench, APPS).
+"""Code generation, judged by calls (HumanEval, HumanEval+, MBPP+) and by hidden tests (LiveCodeBench).
 
 The hidden tests call a function, or run a program on standard input.
 """
@@ -189,37 +189,6 @@ def _livecodebench_row(suite: str, row: Row, number: int) -> Question:
     return Question(id=id, suite=suite, group=difficulty, message=message, problem=problem, gold=gold)
 
 
-def _apps_row(suite: str, row: Row, number: int) -> Question | None:
-    tests = row["input_output"]
-    tests = json.loads(tests) if isinstance(tests, str) and tests.strip() else tests
-    if not tests or not tests["inputs"]:
-        return None
-    inputs, outputs = list(tests["inputs"]), list(tests["outputs"])
-    if len(inputs) != len(outputs):
-        raise ValueError("there are not as many outputs as inputs")
-    problem, starter, name = text(row, "question"), str(row.get("starter_code") or ""), tests.get("fn_name")
-    gold: Any
-    if name:
-        # Outputs come in a list of one.
-        wanted = [output[0] if isinstance(output, list) and len(output) == 1 else output for output in outputs]
-        gold = starter_calls(str(name), [list(each) for each in inputs], wanted, outer_list=True, json=True)
-        form = "function" if starter.strip() else "called"
-        message = PROMPTS[form].format(problem=problem.rstrip(), starter=starter.rstrip(), name=name)
-    else:
-        gold = Tests(tuple(map(_lines, inputs)), tuple(map(_lines, outputs)), tolerance=0.0)
-        message = PROMPTS["program"].format(problem=problem.rstrip())
-    solutions = row.get("solutions") or "[]"
-    solutions = json.loads(solutions) if isinstance(solutions, str) else solutions
-    id, group = str(row["problem_id"] if "problem_id" in row else row["id"]), str(row.get("difficulty") or "all")
-    programs = tuple(map(str, solutions[:1]))
-    return Question(id=id, suite=suite, group=group, message=message, problem=problem, gold=gold, programs=programs)
-
-
-def _lines(stated: Any) -> str:
-    """Return a text that may be given as its lines."""
-    return "\n".join(map(str, stated)) if isinstance(stated, list) else str(stated)
-
-
 def livecodebench_files(folder: Path) -> list[Path]:
     """Return the existing files among the first five, which are version 5."""
     place = folder / "livecodebench" if (folder / "livecodebench").is_dir() else folder
@@ -227,8 +196,8 @@ def livecodebench_files(folder: Path) -> list[Path]:
     return [place / name for name in names if (place / name).is_file()]
 
 
-READERS: dict[str, Callable[[str, Row, int], Question | None]] = {
-    "humaneval": _humaneval_row, "humaneval+": _humaneval_row, "mbpp+": _mbpp_row, "apps": _apps_row,
+READERS: dict[str, Callable[[str, Row, int], Question]] = {
+    "humaneval": _humaneval_row, "humaneval+": _humaneval_row, "mbpp+": _mbpp_row,
     "livecodebench": _livecodebench_row,
 }  # fmt: skip
-"""Questions of rows, by suite; None for a row without tests."""
+"""Questions of rows, by suite."""
