@@ -30,7 +30,6 @@ COMMANDS = {
     "new": "write a package for your own kind of self-play, with tests",
     "prompts": "print the exact prompts of a recipe, and its stop strings",
     "check-model": "compare a model in transformers, the trainer and vLLM, before and after a weight sync",
-    "chat": "chat with a model or a run's policy in the terminal",
     "serve": "serve a model or a run's policy by vLLM, with the prompts and stop strings of training",
     "export": "write a run's policy as a Hugging Face folder",
     "doctor": "check this machine, and say how to add what is missing",

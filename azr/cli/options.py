@@ -190,9 +190,6 @@ def above(bound: float) -> Callable[[str], float]:
     return number(f"a number above {bound:g}", lambda value: bound < value < math.inf)
 
 
-share = number("a number above 0 and below 1", lambda value: 0 < value < 1)
-
-
 def value_text(value: Any) -> str:
     """Return a knob's value as it is typed."""
     if isinstance(value, list | tuple):

@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     check_place(options.model)
     # Only now, because these take seconds to load.
     from azr.hardware import compute_type
-    from azr.rollout.server import Server
+    from azr.rollout.server import Server, program
     from azr.runs.asked_model import open_model
 
     model = open_model(options.model, options.step, options.template)
@@ -46,7 +46,10 @@ def main(argv: Sequence[str]) -> int:
         print(f"{options.model} is asked by tags of the compact format: it completes prompts, and cannot chat.")
     print(f"serving {server.name} from {folder}; to ask it, once it is up:")
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)
-    print(_curl(server.name, f"http://{f'[{here}]' if ':' in here else here}:{options.port}", chats=chats))
+    url = f"http://{f'[{here}]' if ':' in here else here}:{options.port}/v1"
+    print(_curl(server.name, url, chats=chats))
+    if chats:
+        print(f"{shlex.join([*program(), 'chat', '--url', url])}   # a conversation")
     sys.stdout.flush()
     os.execve(command[0], command, server.environment())
 
@@ -91,4 +94,4 @@ def _curl(name: str, url: str, *, chats: bool) -> str:
         prompt = "<|solve|><|deduction|><|program|>def f(x):\n    return x + 1<|input|>2<|answer|>"
         path, asked = "completions", {"prompt": prompt, "skip_special_tokens": False}
     body = json.dumps({"model": name, **asked})
-    return f"curl {url}/v1/{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+    return f"curl {url}/{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}"

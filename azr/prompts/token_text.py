@@ -1,12 +1,12 @@
-"""Encode shared beginnings of prompts once, decode tokens by a table, and decode a stream of tokens.
+"""Encode shared beginnings of prompts once, and decode tokens by a table.
 
-The first two give exactly what the tokenizer gives, and leave a tokenizer to itself where that cannot be known.
+Both give exactly what the tokenizer gives, and leave a tokenizer to itself where that cannot be known.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
@@ -20,12 +20,6 @@ _OVERLAP = 128
 """Characters at the end of the shared beginning that are encoded again with the rest, at least. No pattern by which
 tokenizers split text looks so far ahead."""
 _TRIES = 64
-_UNKNOWN = "\ufffd"
-_LONGEST_PIECE = 3
-"""Maximal number of bytes, and so of tokens, of an incomplete character."""
-_WINDOW, _KEPT = 64, 16
-"""Tokens that are decoded together, so that the cost per token does not grow with the text; and the overlap of two
-windows, since the text of a token may depend on the few before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,29 +140,3 @@ def _byte_chars() -> Iterator[tuple[str, int]]:
 
 
 _BYTE_OF = dict(_byte_chars())
-
-
-def stream_text(decode: Callable[[Sequence[int]], str]) -> Generator[str, Sequence[int] | None, None]:
-    """Yield an empty text; then, for the next tokens that are sent, their text, and for None what was held back of
-    incomplete characters.
-
-    In vocabularies like SentencePiece's an invalid byte changes the text of its neighbours; text that was yielded
-    before stays.
-    """
-    window: list[int] = []
-    num_emitted = 0  # characters of the window's text that were yielded
-    num_waiting = 0  # latest tokens in a row without a whole character
-    emitted = ""
-    while (latest := (yield emitted)) is not None:
-        emitted = ""
-        for token_id in latest:
-            window.append(token_id)
-            text = decode(window)
-            whole = len(text.rstrip(_UNKNOWN))
-            num_waiting = 0 if whole == len(text) else num_waiting + 1
-            new = text[num_emitted : whole if num_waiting <= _LONGEST_PIECE else len(text) - _LONGEST_PIECE]
-            emitted, num_emitted = emitted + new, num_emitted + len(new)
-            if len(window) >= _WINDOW and num_emitted == len(text):
-                window = window[-_KEPT:]
-                num_emitted = len(decode(window))
-    yield decode(window)[num_emitted:]

@@ -181,11 +181,9 @@ class RolloutEngine(TakesSharedCalls):
         temperature: float | None = None,
         seed: int | None = None,
         stop_strings: Sequence[str] = (),
-        on_tokens: Callable[[Sequence[int]], None] | None = None,
     ) -> list[Completion]:
         """Draw `n` samples from softmax(logits / temperature), each of at most `max_tokens` tokens; the temperature is
         `rollout.temperature` if none is given. `stop_strings` end a response in addition to the engine's stops.
-        `on_tokens` gets the tokens of the only sample so far, whenever there are more.
 
         The same seed gives the same samples: in a deterministic engine to the last bit, in others as long as rounding
         does not differ between batches. Temperature 0 is greedy, with `n` = 1; its logprobs are those at temperature 1.
@@ -220,7 +218,6 @@ class RolloutEngine(TakesSharedCalls):
                     temperature=temperature,
                     seed=seed,
                     exclusive=self._deterministic,
-                    on_tokens=on_tokens,
                 )
             )
             try:

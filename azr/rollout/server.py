@@ -1,7 +1,8 @@
 """``vllm serve`` for one model: its command line and environment, and the stops of training for its requests.
 
 vLLM takes end tokens from a model's folder, and stop strings only from requests: `StopMiddleware`, which vLLM puts
-around its application, adds them. ``python -m azr.rollout.server`` is ``vllm`` for vLLM's CPU build.
+around its application, adds them. ``python -m azr.rollout.server`` is ``vllm`` for vLLM's CPU build, with the commands
+``serve``, ``chat`` and ``complete``.
 """
 
 from __future__ import annotations
@@ -73,18 +74,23 @@ class Server:
         }
         if self.template is not None:
             options["chat-template"] = self.template
-        on_cpu = _is_on_cpu()
-        if on_cpu:
+        if _is_on_cpu():
             choices = cpu_choices(self.max_model_len or 0)
             options |= {name.replace("_", "-"): value for name, value in choices.items()}
-        vllm = [sys.executable, "-m", "azr.rollout.server"] if on_cpu else [str(Path(sys.executable).with_name("vllm"))]
-        words = [*vllm, "serve", str(self.folder)]
+        words = [*program(), "serve", str(self.folder)]
         for name, value in options.items():
             if isinstance(value, bool):
                 words.append(f"--{'' if value else 'no-'}{name}")
             else:
                 words += [f"--{name}", str(value)]
         return [*words, *others]
+
+
+def program() -> list[str]:
+    """Return the words by which vLLM's command line is called here."""
+    if _is_on_cpu():
+        return [sys.executable, "-m", "azr.rollout.server"]
+    return [str(Path(sys.executable).with_name("vllm"))]
 
 
 def _is_on_cpu() -> bool:
@@ -152,22 +158,24 @@ def with_stops(body: bytes, stops: Stops) -> bytes:
     return json.dumps(request).encode()
 
 
-def serve_on_cpu() -> None:
-    """Run ``vllm serve``: the CPU build's own command fails because it looks for a package of another name."""
-    from vllm.entrypoints.cli.serve import ServeSubcommand
+def vllm_on_cpu() -> None:
+    """Run a command of vLLM: the CPU build's own program fails because it looks for a package of another name."""
+    from vllm.entrypoints.cli import openai, serve
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.logger import configure_logging_from_args
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     cli_env_setup()
     parser = FlexibleArgumentParser(description="vLLM CLI")
-    serve = ServeSubcommand()
-    serve.subparser_init(parser.add_subparsers(required=True, dest="subparser"))
+    parsers = parser.add_subparsers(required=True, dest="subparser")
+    commands = {each.name: each for each in (*serve.cmd_init(), *openai.cmd_init())}
+    for each in commands.values():
+        each.subparser_init(parsers)
     options = parser.parse_args()
     configure_logging_from_args(options)
-    serve.validate(options)
-    serve.cmd(options)
+    commands[options.subparser].validate(options)
+    commands[options.subparser].cmd(options)
 
 
 if __name__ == "__main__":
-    serve_on_cpu()
+    vllm_on_cpu()

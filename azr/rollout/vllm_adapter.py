@@ -7,7 +7,7 @@ import functools
 import importlib
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
@@ -243,14 +243,13 @@ async def sample(
     temperature: float,
     seed: int | None,
     exclusive: bool,
-    on_tokens: Callable[[Sequence[int]], None] | None = None,
 ) -> list[Completion]:
     """Sample `n` responses from softmax(logits / temperature), untruncated; temperature 0 is greedy.
 
     After `llm.abort(request_id)` unfinished responses are missing.
 
     `exclusive`: the engine runs no other request meanwhile; with a seed the responses are then bit-identical for equal
-    arguments and weights. `on_tokens`: called with all tokens of the first response so far, if not exclusive.
+    arguments and weights.
     """
     from vllm import SamplingParams
     from vllm.inputs import tokens_input
@@ -272,15 +271,13 @@ async def sample(
         # The sampled token's own logprob and no others, as plain lists.
         logprobs=0,
         flat_logprobs=True,
-        output_kind=RequestOutputKind.FINAL_ONLY if on_tokens is None else RequestOutputKind.CUMULATIVE,
+        output_kind=RequestOutputKind.FINAL_ONLY,
     )
     prompt = tokens_input(prompt_ids.tolist())
     if exclusive:
         output = await _generate_exclusive(llm, request_id, prompt, params)
     else:
-        async for output in llm.generate(prompt, params, request_id):
-            if on_tokens is not None:
-                on_tokens(output.outputs[0].token_ids)
+        *_, output = [each async for each in llm.generate(prompt, params, request_id)]
     return [_completion(prompt_ids, sampled) for sampled in output.outputs if sampled.finish_reason != "abort"]
 
 

@@ -31,7 +31,7 @@ def test_help_shows_no_literals_of_python(name, capsys):
     assert not re.search(r"None|False|True\)|default: \)|\(default: \(|\('", shown), shown
 
 
-@pytest.mark.parametrize("command", ["eval", "chat", "serve"])
+@pytest.mark.parametrize("command", ["eval", "serve"])
 def test_a_path_is_looked_at_before_anything_is_loaded(command):
     program = f"""
 import sys

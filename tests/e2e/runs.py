@@ -19,21 +19,21 @@ Strike = Callable[[int], None]
 """What happens to a process, by its id."""
 
 
-def run(*command: object, said: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a module with its options to the end. ``said``: on its standard input."""
+def run(*command: object) -> subprocess.CompletedProcess[str]:
+    """Run a module with its options to the end."""
     return subprocess.run(
         [sys.executable, "-m", *map(str, command)],
         env=os.environ | {"HF_HUB_OFFLINE": "1"},
-        input=said,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
     )
 
 
-def succeed(*command: object, said: str = "") -> str:
+def succeed(*command: object) -> str:
     """Return what a command prints; it must succeed."""
-    done = run(*command, said=said)
+    done = run(*command)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 

@@ -1,5 +1,5 @@
 """Real pretrained models through the commands of the README. The short form asks SmolLM2-135M-Instruct: a step of
-self-play with rows of a file and its export, and a step in every other prompt form. The long form adds chat,
+self-play with rows of a file and its export, and a step in every other prompt form. The long form adds `azr serve`,
 `azr check-model`, the recipe for a small coder and a few questions of a benchmark, and asks Qwen2.5-Coder-0.5B too."""
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
+from openai import OpenAI
 
 from azr.cli.main import dispatch
 from azr.records import VALID
@@ -16,6 +17,7 @@ from azr.runs.model_folder import read_object
 from azr.selfplay.seeds import write_lines
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.registry import KINDS as REGISTRY
+from tests.cli.test_serve import server
 from tests.datasets.test_rows import write
 from tests.e2e.chat_model import random_task
 from tests.e2e.each_form import FORMS
@@ -89,8 +91,11 @@ def test_its_export_keeps_the_rope_theta_of_the_model(exported: Path):
 
 @needs_smollm2
 def test_its_export_chats(exported: Path):
-    argv = ("--template", "tokenizer", "--temperature", 0, "--max-response-tokens", 40, "--context", 512)
-    assert "Paris" in succeed("azr", "chat", exported, *argv, said="What is the capital of France?\n")
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    with server(exported, "--template", "tokenizer") as address, OpenAI(base_url=address, api_key="none") as client:
+        name = client.models.list().data[0].id
+        answer = client.chat.completions.create(model=name, messages=question, temperature=0, max_tokens=40)
+    assert "Paris" in answer.choices[0].message.content
 
 
 @needs_smollm2
