@@ -19,8 +19,6 @@ from azr.tasks.base import Verdict
 
 LIMIT = 100
 """Most questions on a page."""
-MAX_REPORTED = 40
-"""Most questions in a report."""
 CHANGES = {
     "": "all questions, those that changed first",
     "better": "right more often on the right side",
@@ -169,38 +167,6 @@ def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values
     if key in listed:
         at = listed.index(key)
         beside = [(name, *other) for name, other in (("previous", before[at]), ("next", after[at])) if other]
-    prompt, columns = _answered(sides, key)
-    return render(
-        "question", links=links, sides=sides, suite=suite, id=id, prompt=prompt, columns=columns, asked=asked,
-        beside=beside,
-    )  # fmt: skip
-
-
-def reported_questions(runs: Sequence[ShownRun], number: int) -> tuple[Sides, list[Key]] | None:
-    """Return the first and last evaluation of a run, and the questions of a report; None without evaluations. The
-    questions are those that changed, balanced between both directions; the first ones if none changed."""
-    sides = _sides(runs, number, {})
-    if sides is None:
-        return None
-    better, worse = sides.changed("better"), sides.changed("worse")
-    of_worse = worse[: max(MAX_REPORTED // 2, MAX_REPORTED - len(better))]
-    changed = better[: MAX_REPORTED - len(of_worse)] + of_worse
-    return sides, sorted(changed, key=_by_numbers) or sides.keys[:MAX_REPORTED]
-
-
-def reported(sides: Sides, keys: Sequence[Key], links: Links) -> Markup:
-    """Return the part of a report on two evaluations and these questions."""
-    num_changed = len(sides.changed("better")) + len(sides.changed("worse"))
-    held = f"{len(keys)} of the {num_changed} that changed" if num_changed else str(len(keys))
-    return render(
-        "reported_evaluations", links=links, sides=sides, total=len(sides.keys),
-        held=held + ("; none changed" if not num_changed and len(sides.shown) > 1 else ""),
-        totals=_totals(sides, sides.keys), questions=[(key, *_answered(sides, key)) for key in keys],
-    )  # fmt: skip
-
-
-def _answered(sides: Sides, key: Key) -> tuple[str, list[tuple[str, list[Sample] | str]]]:
-    """Return a question's prompt, and for each side its title with the answers, or why they cannot be read."""
     prompt, columns = "", list[tuple[str, list[Sample] | str]]()
     for side in sides.shown:
         try:
@@ -210,7 +176,10 @@ def _answered(sides: Sides, key: Key) -> tuple[str, list[tuple[str, list[Sample]
             continue
         columns.append((side.title, answers))
         prompt = prompt or next((each.prompt for each in answers), "")
-    return prompt, columns
+    return render(
+        "question", links=links, sides=sides, suite=suite, id=id, prompt=prompt, columns=columns, asked=asked,
+        beside=beside,
+    )  # fmt: skip
 
 
 def _by_numbers(key: Key) -> tuple[str, str]:

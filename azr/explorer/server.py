@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib import resources
 from pathlib import Path
@@ -87,15 +87,12 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
             run, links = runs[number], Links(f"{root}/{number}")
             status = 200
             try:
-                if name in COMPARING:
-                    body = COMPARING[name](runs, number, links, values)
-                else:
-                    body = BODIES[name](run.index, links, values) if name else _first(runs, number, links, values)
+                shown = body(runs, number, name, links, values)
             except BadAddress as mistake:
-                body, status = render("empty", title="Not found", sentence=str(mistake)), 404
-            pages = {"": "evaluations"} if run.index.is_evaluation else PAGES
+                shown, status = render("empty", title="Not found", sentence=str(mistake)), 404
+            pages = menu(run)
             html = render(
-                "frame", title=pages.get(name, name), body=body, run=run, runs=runs, pages=pages, page=name, root=root,
+                "frame", title=pages.get(name, name), body=shown, run=run, runs=runs, pages=pages, page=name, root=root,
                 links=links,
             )  # fmt: skip
         return Response(encoded(html), status, media_type="text/html; charset=utf-8")
@@ -131,9 +128,17 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
     return Starlette(routes=[Route("/{path:path}", answer, methods=["GET"])])
 
 
-def _first(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Markup:
-    if runs[number].index.is_evaluation:
-        return evaluations.evaluations(runs, number, links, values)
+def menu(run: ShownRun) -> Mapping[str, str]:
+    """Return the names of the pages that each page links to, by the last part of their address."""
+    return {"": "evaluations"} if run.index.is_evaluation else PAGES
+
+
+def body(runs: Sequence[ShownRun], number: int, name: str, links: Links, values: Values) -> Markup:
+    """Return what a page of a run shows. Raises `BadAddress`."""
+    if name in BODIES:
+        return BODIES[name](runs[number].index, links, values)
+    if name in COMPARING or runs[number].index.is_evaluation:
+        return COMPARING[name or "evaluations"](runs, number, links, values)
     compared, others = _compared(runs, number, links, values)
     return overview(compared, runs[number], links, others)
 

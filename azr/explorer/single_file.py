@@ -1,49 +1,46 @@
-"""Runs as one HTML file that opens without a server: curves, the last step, the hardest tasks, evaluations."""
+"""The pages of runs, saved in one HTML file that opens without a server."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from markupsafe import Markup
 
-from azr.explorer import evaluations, pages, queries
-from azr.explorer.evaluations import Key
 from azr.explorer.index import RunIndex
-from azr.explorer.overview import lengths, overview
-from azr.explorer.queries import SampleFilter, TaskFilter
-from azr.explorer.server import names_of, static
-from azr.explorer.site import Links, ShownRun, encoded, render
+from azr.explorer.server import body, menu, names_of, static
+from azr.explorer.site import PAGES, BadAddress, Links, ShownRun, encoded, render
 
-MAX_TASKS = 40
-"""With all their attempts: the hardest of the last step, then the hardest of all."""
-MAX_TRAJECTORIES = 200
-"""Of the last step."""
+MAX_PAGES = 400
+"""Of a run: those of its menu, then those that they link to."""
 GENERATOR = "azr view"
 """By which a report is known again."""
 
 
-class Anchors(Links):
-    """Links within the file, for those tasks and questions that it holds."""
+class SavedLinks(Links):
+    """Links within the file, which holds a page from its first link on."""
 
     forms = False
 
-    def __init__(self, run: int, ids: Sequence[str], questions: Sequence[Key] = ()) -> None:
-        super().__init__("")
-        self._anchors = {("task", "", id): f"task-{run}-{place}" for place, id in enumerate(ids)}
-        self._anchors |= {("question", *key): f"question-{run}-{place}" for place, key in enumerate(questions)}
-
-    def anchor(self, page: str, id: str, suite: str = "") -> str | None:
-        """Return the name of a place in the file; None if the file does not hold it."""
-        return self._anchors.get(("task" if page == "lineage" else page, suite, id))
+    def __init__(self, run: int) -> None:
+        super().__init__(str(run))
+        self.anchors: dict[str, str] = {}
+        self.pages: list[tuple[str, str, dict[str, str]]] = []
+        """Anchor, name and values of each page."""
 
     def to(self, page: str, /, **values: str | int | float | None) -> str | None:
-        anchor = self.anchor(page, str(values.get("id", "")), str(values.get("suite", "")))
-        return None if anchor is None else f"#{anchor}"
+        given = {name: str(value) for name, value in values.items() if value not in (None, "")}
+        address = super().to(page, **given) or ""
+        if address not in self.anchors:
+            # A list is held as it opens, and not by every filter.
+            if len(self.pages) == MAX_PAGES or (page in PAGES and given.keys() - {"step", "id"}):
+                return None
+            self.anchors[address] = f"page-{self._root}-{len(self.pages)}"
+            self.pages.append((self.anchors[address], page, given))
+        return f"#{self.anchors[address]}"
 
 
 def report(paths: Sequence[Path], tell: Callable[[str], None]) -> bytes:
@@ -54,19 +51,28 @@ def report(paths: Sequence[Path], tell: Callable[[str], None]) -> bytes:
             index = opened.enter_context(closing(RunIndex(path)))
             index.refresh(tell)
             runs.append(ShownRun(name, index))
-        parts = [(name, _lowered(part)) for number in range(len(runs)) for name, part in _run(runs, number)]
+        links = [SavedLinks(number) for number in range(len(runs))]
+        menus = [
+            (run, [(name, of.to(page)) for page, name in menu(run).items()])
+            for run, of in zip(runs, links, strict=True)
+        ]
+        pages = [page for number, of in enumerate(links) for page in _pages(runs, number, of)]
         style, script = static("explorer.css").decode(), static("explorer.js").decode()
         policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'"
         html = render(
-            "report", title=" and ".join(run.name for run in runs), parts=parts, generator=GENERATOR, policy=policy,
-            style=Markup(style), script=Markup(script),
+            "report", title=" and ".join(run.name for run in runs), menus=menus, pages=pages, generator=GENERATOR,
+            policy=policy, style=Markup(style), script=Markup(script),
         )  # fmt: skip
         return encoded(html)
 
 
-def _lowered(page: str) -> Markup:
-    """Return a page as a part of the file, each of its headings one level lower."""
-    return Markup(re.sub(r"(</?h)(\d)", lambda tag: f"{tag[1]}{int(tag[2]) + 1}", page))
+def _pages(runs: Sequence[ShownRun], number: int, links: SavedLinks) -> Iterator[tuple[str, Markup]]:
+    """Yield anchor and body of each page; those that they link to join them."""
+    for anchor, page, values in links.pages:
+        try:
+            yield anchor, body(runs, number, page, links, values)
+        except BadAddress as mistake:
+            yield anchor, render("empty", title="Not found", sentence=str(mistake))
 
 
 def is_report(path: Path) -> bool:
@@ -77,38 +83,3 @@ def is_report(path: Path) -> bool:
 
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _run(runs: Sequence[ShownRun], number: int) -> list[tuple[str, Markup]]:
-    """Return the parts of the file on one run with their names in the table of contents."""
-    run = runs[number]
-    index, steps = run.index, queries.steps(run.index)
-    tasks = _hardest(index, steps)
-    evaluated = evaluations.reported_questions(runs, number)
-    links = Anchors(number, tasks, evaluated[1] if evaluated is not None else ())
-    answered = [] if evaluated is None else [(f"evaluations of {run.name}", evaluations.reported(*evaluated, links))]
-    parts = [("", render("notes", sentences=run.notes))]
-    if index.is_evaluation:
-        return parts + answered
-    with_curves = [each for each in runs if not each.index.is_evaluation]
-    is_first = run is with_curves[0]  # which has the curves of all
-    parts.append((f"curves of {run.name}", overview(with_curves if is_first else [run], run, links)))
-    if is_first:
-        parts.append(("lengths", lengths(with_curves)))
-    if steps:
-        parts.append((f"step {steps[-1]}", pages.step(index, links, {"step": str(steps[-1])})))
-        refused = SampleFilter(step=steps[-1], verdict=queries.REFUSED, limit=MAX_TRAJECTORIES)
-        rows, total = queries.find_samples(index, refused)
-        if rows:
-            parts.append(("refused", render("refused", links=links, step=steps[-1], rows=rows, total=total)))
-    parts.append(("lineage", pages.lineage(index, links, {})))
-    shown = [(id, pages.task(index, links, {"id": id})) for id in tasks]
-    hardest = render("reported_tasks", links=links, name=run.name, tasks=shown)
-    return [*parts, ("hardest tasks", hardest), *answered]
-
-
-def _hardest(index: RunIndex, steps: Sequence[int]) -> list[str]:
-    last = steps[-1] if steps else 0
-    of_last = TaskFilter(step_from=last, step_to=last, order="hardest", limit=MAX_TASKS // 2)
-    rows = queries.find_tasks(index, of_last)[0] + queries.find_tasks(index, TaskFilter(order="hardest"))[0]
-    return [*dict.fromkeys(row["id"] for row in rows)][:MAX_TASKS]
