@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from azr.config_training import *  # noqa: F403  # recipes take every class from here
-from azr.config_training import AlgorithmConfig, Count, CountOrZero, NumProcesses, Positive, TrainConfig
+from azr.config_training import AlgorithmConfig, Count, CountOrZero, NumProcesses, Positive, Share, TrainConfig
 from azr.execution import MAX_INPUTS
 from azr.own_data import own_data
 
@@ -73,6 +73,8 @@ class SelfPlayConfig:
     proposals_per_prompt: Count = 1
     """Proposals that answer the same prompt. They form a group for `rloo`, `grpo` and `dr_grpo`; with 1 all proposals
     of a kind form one group."""
+    proposer_baseline: Literal["prompt", "kind"] = "prompt"
+    """`kind`: all proposals of a kind form one group, whatever their prompts."""
     solver_prompts: CountOrZero = 64
     """Solver prompts per kind and step with one response each, besides the groups that estimate solve rates."""
     references: CountOrZero = 6
@@ -166,11 +168,18 @@ class IntrinsicRewardConfig:
 @dataclass(frozen=True, kw_only=True)
 class RewardConfig:
     wrong: Annotated[float, Field(ge=-10, le=1)] = -0.5
-    """Reward of a well-formed but wrong answer, and of a proposal that is in the buffer already."""
+    """Reward of a well-formed but wrong answer, and of a proposal that is in the buffer already if `repeat` is none."""
     malformed: Annotated[float, Field(ge=-10, le=1)] = -1.0
     """Reward of a malformed response, and of a proposal that validation rejects."""
     unlearnable: Annotated[float, Field(ge=-10, le=1)] = 0.0
     """Reward of a proposal with solve rate 0 or 1. The paper says 0; the authors' code -0.5."""
+    repeat: Annotated[float, Field(ge=-10, le=1)] | None = None
+    """Reward of a proposal that is in the buffer already or held out. With a number, such a proposal and one with solve
+    rate 0 or 1 never get a positive advantage, whatever the rewards of others. None: a repeat gets `wrong`, and one
+    that is held out is not trained on."""
+    novelty: Share = 0.0
+    """How much of a positive reward of a proposal depends on how new its shape is, the program up to names and
+    constants: the reward is multiplied by 1 - v + v / sqrt(1 + n) when n stored tasks have that shape."""
     format: Literal["strict", "answer", "thought"] = "strict"
     """What a response must have; anything else is malformed. `strict`: closed thinking, if the prompt opened it, and
     right after it one answer between its tags, in the compact format the answer alone; of a row, as far as its prompt

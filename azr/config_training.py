@@ -214,6 +214,8 @@ class AlgorithmConfig:
     programs; by kind_role, each (kind, role) as a whole, and so few proposals beside many solutions. By constant,
     tokens do, as by token, but their sum is divided by `rollout.max_response_tokens` for each trajectory, not by the
     batch's tokens. `auto` is constant with dr_grpo, and token with the others."""
+    proposer_share: Share = 0.5
+    """By kind_role, the weight of the proposers of each kind beside its solvers, of 1 in all."""
     objective: Objective = field(default_factory=PPO)
     """Loss of sampled tokens, by name; docs/algorithms.md has the formulas. They differ in steps after the first of
     `policy_mini_batches`, where the ratio of new to old probability is no longer 1."""

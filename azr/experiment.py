@@ -274,6 +274,7 @@ class SelfPlayExperiment:
             "executor": await self.system.executor.stats_delta(),
             "engines": await self.system.engines.stats(),
             "buffer": self.buffer.sizes(),
+            "shapes": self.buffer.num_shapes(),
             "data": played.data,
             "chains": played.chains,
             "batch": {"ungraded": num_ungraded(samples), "trajectories": len(batch), "tokens": trained},

@@ -57,7 +57,7 @@ def test_every_estimator_has_its_formula(name: str) -> None:
     """On six samples of one token, one group and one (kind, role)."""
     row, rewards, values = rows("Advantages")[name], drawn(1), drawn(2).astype(np.float32)
     batch = Batch(
-        rewards=rewards.tolist(), response_lengths=[1] * 6, kind_roles=["a"] * 6, groups=["g"] * 6,
+        rewards=rewards.tolist(), response_lengths=[1] * 6, kind_roles=[("a", "solver")] * 6, groups=["g"] * 6,
         values_R=torch.tensor(values),
     )  # fmt: skip
     advantages, _ = estimate_advantages(batch, ESTIMATOR_TYPES[name]())

@@ -32,6 +32,14 @@ def estimate_advantages(batch: Batch, estimator: Estimator) -> tuple[Tensor, Ten
     return advantages_R.float(), returns_R.float()
 
 
+def cap_advantages(advantages_R: Tensor, batch: Batch) -> Tensor:
+    """Return the advantages, none above 0 of samples that the batch caps."""
+    if not batch.capped:
+        return advantages_R
+    is_capped_R = torch.tensor(batch.capped)[batch.seq_index_R]
+    return torch.where(is_capped_R, advantages_R.clamp(max=0), advantages_R)
+
+
 def weighting_of(algorithm: AlgorithmConfig) -> str:
     """``algorithm.loss_weighting``, decided."""
     if algorithm.loss_weighting != "auto":
@@ -40,7 +48,12 @@ def weighting_of(algorithm: AlgorithmConfig) -> str:
 
 
 def loss_weights(
-    batch: Batch, weighting: str, mini_batches: Sequence[Sequence[int]], kept: Sequence[Sequence[int]], max_tokens: int
+    batch: Batch,
+    weighting: str,
+    mini_batches: Sequence[Sequence[int]],
+    kept: Sequence[Sequence[int]],
+    max_tokens: int,
+    proposer_share: float = 0.5,
 ) -> Tensor | None:
     """Factor of each token's loss, float32 (R); None for 1 throughout, which is ``weighting`` token.
 
@@ -52,7 +65,8 @@ def loss_weights(
     so sample i's mean loss counts share_i in that step, however many others have no gradient and were left out:
 
         trajectory  share_i = 1 / M
-        kind_role   share_i = 1 / (number of (kind, role) in the mini-batch · M of i's (kind, role))
+        kind_role   share_i = v_i / (sum of v over the (kind, role) in the mini-batch · M of i's (kind, role)), where v
+                    is ``proposer_share`` for proposers and what it lacks of 1 for solvers
         constant    share_i = L_i / (max_tokens M)                             (arXiv 2503.20783, section 3.2)
 
     Samples without tokens do not count in the first two, whose shares add up to 1: w is 1 on average over all tokens
@@ -60,7 +74,10 @@ def loss_weights(
     """
     if weighting == "token":
         return None
-    label_N = batch.kind_role_N if weighting == "kind_role" else torch.zeros_like(batch.kind_role_N)
+    label_N, value_N = torch.zeros_like(batch.kind_role_N), torch.ones(len(batch.kind_roles), dtype=torch.float64)
+    if weighting == "kind_role":
+        values = [proposer_share if role == "proposer" else 1 - proposer_share for _, role in batch.kind_roles]
+        label_N, value_N = batch.kind_role_N, torch.tensor(values, dtype=torch.float64)
     weight_N = torch.zeros(len(label_N), dtype=torch.float64)
     for members, remaining in zip(mini_batches, kept, strict=True):
         tokens = sum(batch.response_lengths[i] for i in remaining)
@@ -68,16 +85,16 @@ def loss_weights(
             weight_N[list(remaining)] = tokens / (max_tokens * len(members))
         else:
             index_M = torch.tensor(list(members))
-            weight_N[index_M] = _equal_weights(batch.lengths_N[index_M], label_N[index_M], tokens)
+            weight_N[index_M] = _equal_weights(batch.lengths_N[index_M], label_N[index_M], value_N[index_M], tokens)
     return weight_N[batch.seq_index_R].float()
 
 
-def _equal_weights(lengths_M: Tensor, label_M: Tensor, tokens: int) -> Tensor:
-    """Weight of a token of each sample when labels weigh the same in a mean over so many tokens, and so do the samples
-    of a label."""
+def _equal_weights(lengths_M: Tensor, label_M: Tensor, value_M: Tensor, tokens: int) -> Tensor:
+    """Weight of a token of each sample when labels weigh by their value in a mean over so many tokens, and the samples
+    of a label the same."""
     nonempty_M = (lengths_M > 0).double()
-    share_M = nonempty_M / _segment_sum(label_M, nonempty_M)[label_M].clamp(min=1)
-    return share_M / share_M.sum().clamp(min=1) * tokens / lengths_M.clamp(min=1)
+    share_M = value_M * nonempty_M / _segment_sum(label_M, nonempty_M)[label_M].clamp(min=1)
+    return share_M / (share_M.sum() or 1) * tokens / lengths_M.clamp(min=1)
 
 
 def discounted_sum(x_R: Tensor, seq_index_R: Tensor, decay: float) -> Tensor:

@@ -39,12 +39,14 @@ class Batch:
     """(N)"""
     response_lengths: Sequence[int]
     """(N), tokens; 0 is allowed."""
-    kind_roles: Sequence[Hashable]
+    kind_roles: Sequence[tuple[str, str]]
     """(N), ``(kind, role)`` of each sample."""
     groups: Sequence[str]
     """(N); samples with the same group answered the same prompt."""
     is_trace: Sequence[bool] = ()
     """(N), whether another model wrote the response; empty if the policy wrote all."""
+    capped: Sequence[bool] = ()
+    """(N), whether a sample may have no positive advantage; empty where all may."""
     rollout_logprobs_R: Tensor | None = None
     """Log-probabilities in the engine that sampled; 0 for tokens of traces."""
     penalties_R: Tensor | None = None
@@ -61,7 +63,7 @@ class Batch:
     """Log-probabilities in the policy before its first of several optimizer steps."""
 
     @classmethod
-    def from_samples(cls, samples: Sequence[Sample]) -> Self:
+    def from_samples(cls, samples: Sequence[Sample], capped: Sequence[bool] = ()) -> Self:
         """Table of samples that all have a reward."""
         rewards = [sample.reward for sample in samples if sample.reward is not None]
         assert len(rewards) == len(samples), "a sample without a reward cannot be trained on"
@@ -72,6 +74,7 @@ class Batch:
             kind_roles=[(sample.kind, sample.role) for sample in samples],
             groups=[sample.group for sample in samples],
             is_trace=traces if any(traces) else (),
+            capped=capped if any(capped) else (),
             rollout_logprobs_R=torch.from_numpy(np.concatenate([sample.completion.logprobs for sample in samples])),
         )
 
@@ -147,6 +150,7 @@ class Batch:
             response_lengths=[self.response_lengths[i] for i in members],
             kind_roles=[self.kind_roles[i] for i in members],
             groups=[self.groups[i] for i in members],
+            capped=[self.capped[i] for i in members] if self.capped else (),
             penalties_R=None if self.penalties_R is None else self.penalties_R[~self.is_trace_R],
             values_R=None if self.values_R is None else self.values_R[~self.is_trace_R],
         )
@@ -158,16 +162,18 @@ class Batch:
         self.penalties_R = config.coef * (kl_R if self.is_trace_R is None else kl_R.masked_fill(self.is_trace_R, 0))
 
     def with_shuffled_rewards(self, seed: int) -> Batch:
-        """Table whose rewards are in random order within each (kind, role), so that they say nothing about a sample."""
+        """Table whose rewards, and caps with them, are in random order within each (kind, role), so that they say
+        nothing about a sample."""
         rng = random.Random(f"rewards/{seed}")
         by_label: dict[Hashable, list[int]] = {}
         for index, label in enumerate(self.kind_roles):
             by_label.setdefault(label, []).append(index)
-        rewards = list(self.rewards)
+        sources = list(range(len(self.rewards)))
         for indices in by_label.values():
             for index, source in zip(indices, rng.sample(indices, len(indices)), strict=True):
-                rewards[index] = self.rewards[source]
-        return replace(self, rewards=rewards)
+                sources[index] = source
+        capped = [self.capped[source] for source in sources] if self.capped else ()
+        return replace(self, rewards=[self.rewards[source] for source in sources], capped=capped)
 
     def has_gradient(self, config: AlgorithmConfig) -> list[bool]:
         """Whether each sample's objective has a gradient: a token of it has an advantage, or is imitated."""

@@ -149,10 +149,9 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
         yield chart(title, _by_kind(runs, ending), unit, least=least)
     for metric, (title, unit) in _SINGLE.items():
         yield chart(title, _series(runs, {metric: metric.partition("/")[2]}), unit)
-    shapes = {name: name.split("/")[1] for name in _names(runs) if re.fullmatch("programs/.*/distinct_shapes", name)}
-    yield chart("distinct shapes among stored programs", _series(runs, shapes), "%", least=0.0, most=1.0)
-    buffered = {name: name.split("/")[1] for name in _names(runs) if name.startswith("buffer/")}
-    yield chart("tasks in the buffer", _series(runs, buffered), "tasks", least=0.0)
+    for what, title in (("buffer", "tasks in the buffer"), ("shapes", "distinct shapes among stored programs")):
+        stored = {name: name.split("/")[1] for name in _names(runs) if name.startswith(f"{what}/")}
+        yield chart(title, _series(runs, stored), what, least=0.0)
 
 
 def lengths(runs: Sequence[ShownRun], others: str = "") -> Markup:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -12,7 +12,7 @@ from azr.config import Replay
 from azr.records import Sample, Task
 from azr.selfplay.solve_rates import SolveRates
 from azr.tasks.base import RejectReason
-from azr.tasks.normalize import held_out_keys
+from azr.tasks.normalize import held_out_keys, shape
 from azr.tasks.registry import KINDS
 
 CAPACITY = 16384
@@ -60,11 +60,21 @@ class TaskBuffer:
         self._tasks: dict[str, deque[Task]] = {kind: deque() for kind in kinds}
         self._known: dict[str, dict[str, Task]] = {kind: {} for kind in kinds}
         """The stored tasks of a kind, by fingerprint."""
+        self._shapes: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
+        """How many stored tasks of a kind have a program of a shape."""
         self.rates = SolveRates()
 
     def sizes(self) -> dict[str, int]:
         """Return the number of stored tasks per kind."""
         return {kind: len(tasks) for kind, tasks in self._tasks.items()}
+
+    def num_shapes(self) -> dict[str, int]:
+        """Return the number of distinct shapes of stored programs per kind."""
+        return {kind: len(shapes) for kind, shapes in self._shapes.items()}
+
+    def times_seen(self, task: Task) -> int:
+        """Return how many stored tasks of the kind have a program of the task's shape; 0 for a task without one."""
+        return self._shapes[task.kind][shape(task.program)] if task.program else 0
 
     def tasks(self, kind: str) -> tuple[Task, ...]:
         """Return the tasks of a kind, oldest first."""
@@ -102,9 +112,19 @@ class TaskBuffer:
     def _append(self, task: Task) -> None:
         tasks, known = self._tasks[task.kind], self._known[task.kind]
         if len(tasks) == self._capacity:
-            del known[tasks.popleft().fingerprint]
+            oldest = tasks.popleft()
+            del known[oldest.fingerprint]
+            self._count(oldest, -1)
         tasks.append(task)
         known[task.fingerprint] = task
+        self._count(task, 1)
+
+    def _count(self, task: Task, more: int) -> None:
+        if task.program:
+            shapes, its_shape = self._shapes[task.kind], shape(task.program)
+            shapes[its_shape] += more
+            if not shapes[its_shape]:
+                del shapes[its_shape]
 
     def note(self, step: int, samples: Iterable[Sample]) -> None:
         """Update solve rates by the answers of a step that was played."""

@@ -259,7 +259,9 @@ class SelfPlayStep:
                 outcome = RejectReason.LOST
                 detail = "no attempt at it could be graded"
                 judgement = replace(judgement, verdict=outcome, detail=detail, reason="attempts_ungraded")
-        first = item.index - item.index % self.config.selfplay.proposals_per_prompt  # of those with the same prompt
+        first = item.index  # of those with the same baseline; groups of one form one group of their kind
+        if self.config.selfplay.proposer_baseline == "prompt":
+            first -= item.index % self.config.selfplay.proposals_per_prompt
         sample = Sample(
             completion=completion,
             role="proposer",
@@ -270,10 +272,10 @@ class SelfPlayStep:
             solve_rate=outcome.solve_rate if isinstance(outcome, Task) else None,
             used="ungraded" if outcome is RejectReason.LOST else "recorded",
         )
-        is_trained = outcome not in (RejectReason.LOST, RejectReason.IN_BENCHMARK) and not is_seeding
-        if is_trained and self.config.ablation.train_proposer:
+        if outcome is not RejectReason.LOST and not is_seeding and self.config.ablation.train_proposer:
             known = lambda: self.buffer.tasks(kind)  # noqa: E731
-            reward_proposal(sample, outcome, references, known, self.config.reward, self._max_tokens)
+            seen = self.buffer.times_seen(outcome) if isinstance(outcome, Task) else 0
+            reward_proposal(sample, outcome, references, known, seen, self.config.reward, self._max_tokens)
         self._proposal_ended(item, outcome)
         return [sample, *estimates]
 

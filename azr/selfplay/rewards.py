@@ -19,7 +19,7 @@ from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.errors import UserError
 from azr.records import Sample, Task
 from azr.registry import Registry
-from azr.tasks.base import RejectReason, Verdict
+from azr.tasks.base import REPEATED, RejectReason, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,8 @@ BAND = 0.25, 0.75
 MAX_BONUS = 0.5
 MAX_COMPARED = 10_000
 """Characters of two syntax trees that `edit_distance` compares exactly."""
+NOVELTY = "novelty"
+"""Name of the part of a reward that a program's shape costs, see `reward.novelty`."""
 OVERLONG = "overlong"
 """Name of the part of a reward that `length_penalty` gives."""
 
@@ -148,17 +150,23 @@ def reward_proposal(
     outcome: Task | RejectReason,
     references: Sequence[Task],
     known: Known,
+    times_seen: int,
     config: RewardConfig,
     max_tokens: int,
 ) -> None:
     """Set the reward of a proposal and mark it as trained on.
 
-    A task is rewarded by its solve rate. A mere duplicate counts as wrong, any other rejected proposal as malformed. It
-    stays as it is if a plug-in that the config names fails. ``references``, ``known``: see `BONUSES`;
-    ``max_tokens``: longest response.
+    A task is rewarded by its solve rate. A repeat gets `reward.repeat`, or else counts as wrong; any other rejected
+    proposal counts as malformed. One that is held out, without `reward.repeat`, stays as it is; so does a task if a
+    plug-in that the config names fails. ``references``, ``known``: see `BONUSES`; ``times_seen``: stored tasks with a
+    program of its shape; ``max_tokens``: longest response.
     """
     if isinstance(outcome, RejectReason):
-        reward = config.wrong if outcome is RejectReason.DUPLICATE else config.malformed
+        if outcome is RejectReason.IN_BENCHMARK and config.repeat is None:
+            return
+        reward = config.malformed
+        if outcome in REPEATED:
+            reward = config.wrong if config.repeat is None else config.repeat
         _set_reward(sample, reward, {str(outcome): reward}, config, max_tokens)
         return
     assert outcome.solve_rate is not None
@@ -166,9 +174,15 @@ def reward_proposal(
     if base is None:
         return
     bonuses = intrinsic_bonuses(outcome, references, known, config.intrinsic)
-    if bonuses is not None:
-        reward = combine(base, list(bonuses.values()), config.intrinsic.combine) if base > 0 else base
-        _set_reward(sample, reward, {config.proposer: base, **bonuses}, config, max_tokens)
+    if bonuses is None:
+        return
+    parts, reward = {config.proposer: base, **bonuses}, base
+    if base > 0:
+        reward = combine(base, list(bonuses.values()), config.intrinsic.combine)
+        if config.novelty:
+            parts[NOVELTY] = reward * config.novelty * ((1 + times_seen) ** -0.5 - 1)
+            reward += parts[NOVELTY]
+    _set_reward(sample, reward, parts, config, max_tokens)
 
 
 def reward_answer(sample: Sample, config: RewardConfig, max_tokens: int) -> None:

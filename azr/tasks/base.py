@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from azr import values
 from azr.execution import ADMITTED_SHARE, CallStatus, ExecutionRequest, ExecutionResult
-from azr.records import Task
+from azr.records import Sample, Task
 from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request
 from azr.tasks.normalize import fingerprint
 
@@ -94,9 +94,19 @@ class RejectReason(StrEnum):
     TOO_LARGE = "too_large"
     DUPLICATE = "duplicate"
     IN_BENCHMARK = "in_benchmark"
-    """The program is one of the held-out benchmark: neither stored nor trained on."""
+    """The program is one of the held-out benchmark: not stored, and trained on only as far as `reward.repeat` has a
+    price for it."""
     LOST = "lost"
     """The executor lost a call: no reward, no training."""
+
+
+REPEATED = RejectReason.DUPLICATE, RejectReason.IN_BENCHMARK
+"""Rejections of programs that run well, but are in the buffer or in an evaluation."""
+
+
+def teaches_nothing(sample: Sample) -> bool:
+    """Whether a sample is a proposal that repeats what is there, or a task that is always or never solved."""
+    return sample.role == "proposer" and (sample.verdict in REPEATED or sample.solve_rate in (0.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

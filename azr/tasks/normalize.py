@@ -157,9 +157,17 @@ class _WithoutConstants(ast.NodeTransformer):
 
 
 @lru_cache(maxsize=1 << 16)
+def shape(program: str) -> str:
+    """Hash of a program up to names and constants."""
+    # Each stored program is asked for when it is proposed, stored and evicted.
+    tree = _WithoutConstants().visit(ast.parse(normalize(program)))
+    return hashlib.blake2b(ast.dump(tree).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+@lru_cache(maxsize=1 << 16)
 def held_out_keys(program: str) -> tuple[str, ...]:
     """What a program shares with those that would give its answer away: its fingerprint and, where there is more than a
-    function of one statement, a hash of its syntax tree up to names and constants.
+    function of one statement, its `shape`.
 
     Of functions of one statement most would be the same up to constants: there only equal ones count.
     """
@@ -167,5 +175,4 @@ def held_out_keys(program: str) -> tuple[str, ...]:
     tree = ast.parse(normalize(program))
     if sum(isinstance(node, ast.stmt) for node in ast.walk(tree)) <= 2:
         return (fingerprint(program),)
-    shape = ast.dump(_WithoutConstants().visit(tree))
-    return fingerprint(program), hashlib.blake2b(shape.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return fingerprint(program), shape(program)

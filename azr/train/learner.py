@@ -14,7 +14,13 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from azr.algorithms.advantages import OWN_ESTIMATORS, estimate_advantages, loss_weights, weighting_of
+from azr.algorithms.advantages import (
+    OWN_ESTIMATORS,
+    cap_advantages,
+    estimate_advantages,
+    loss_weights,
+    weighting_of,
+)
 from azr.algorithms.batch import Batch
 from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metrics, value_metrics
 from azr.algorithms.packing import split_mini_batches, without_samples
@@ -23,6 +29,7 @@ from azr.concurrency import Phase
 from azr.config import Config, PluginEstimator
 from azr.errors import RunEnded
 from azr.records import Completion, Sample
+from azr.tasks.base import teaches_nothing
 from azr.train.model_worker import StepReport
 from azr.train.profile import table
 from azr.train.train_batch import TrainBatch
@@ -87,7 +94,8 @@ class Learner:
         if len(samples) < self._policy.size * max(algorithm.policy_mini_batches, algorithm.critic_mini_batches):
             log.warning("nothing is learned in this step, which has only %d trajectories", len(samples))
             return {"policy": {}}
-        batch, completions = Batch.from_samples(samples), [sample.completion for sample in samples]
+        capped = [self._config.reward.repeat is not None and teaches_nothing(sample) for sample in samples]
+        batch, completions = Batch.from_samples(samples, capped), [sample.completion for sample in samples]
         labels = [(sample.kind, sample.role, sample.origin) for sample in samples]
         policy_parts = critic_parts = split_mini_batches(labels, algorithm.policy_mini_batches, seed)
         if algorithm.critic_mini_batches != algorithm.policy_mini_batches:
@@ -120,7 +128,12 @@ class Learner:
             same = critic_batch if kept is critic_parts else None
             packed = same or self._pack(completions, kept)
             batch.loss_weights_R = loss_weights(
-                batch, weighting_of(algorithm), policy_parts, kept, self._config.rollout.max_response_tokens
+                batch,
+                weighting_of(algorithm),
+                policy_parts,
+                kept,
+                self._config.rollout.max_response_tokens,
+                algorithm.proposer_share,
             )
             metrics["policy"], logprobs_R = await self._update_policy(batch, packed, step)
             batch.write_results(samples, logprobs_R)
@@ -152,6 +165,7 @@ class Learner:
             returns_R = seen.rewards_N[seen.seq_index_R].float()
         else:
             advantages_R, returns_R = estimate_advantages(seen, algorithm.estimator)
+        advantages_R = cap_advantages(advantages_R, seen)
         if is_sampled_R is not None:
             zeros_R = torch.zeros(len(is_sampled_R))
             advantages_R, returns_R = (zeros_R.masked_scatter(is_sampled_R, x_R) for x_R in (advantages_R, returns_R))

@@ -9,11 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from azr.algorithms.advantages import ESTIMATORS, discounted_sum, estimate_advantages, loss_weights, weighting_of
+from azr.algorithms.advantages import (
+    ESTIMATORS,
+    cap_advantages,
+    discounted_sum,
+    estimate_advantages,
+    loss_weights,
+    weighting_of,
+)
 from azr.algorithms.batch import Batch
 from azr.config import ESTIMATOR_TYPES, GAE, AlgorithmConfig, DrGRPO, KLConfig
 
 KIND_ROLE = ("deduction", "solver")
+ESTIMATORS_OF_GROUPS = [name for name in ESTIMATOR_TYPES if name != "plugin"]
 
 
 def make_batch(
@@ -47,10 +55,11 @@ def weights_of(
     mini_batches: list[list[int]] | None = None,
     kept: list[list[int]] | None = None,
     max_tokens: int = 20,
+    **options: float,
 ) -> torch.Tensor | None:
     """Loss weights; by default in one mini-batch of which all is kept."""
     mini_batches = mini_batches or [list(range(len(batch.rewards)))]
-    return loss_weights(batch, weighting, mini_batches, kept or mini_batches, max_tokens)
+    return loss_weights(batch, weighting, mini_batches, kept or mini_batches, max_tokens, **options)
 
 
 def near(got: torch.Tensor, expected: list[float], atol: float = 1e-6) -> None:
@@ -100,6 +109,46 @@ def test_weights_by_kind_and_role_give_each_the_same_say() -> None:
     assert weights is not None
     # 18 tokens: 9 for three solutions that have any, 9 for two proposals
     assert [part.sum().item() for part in weights.split(lengths)] == pytest.approx([3.0, 3.0, 0.0, 3.0, 4.5, 4.5])
+
+
+@pytest.mark.parametrize(("share", "solutions", "proposals"), [(0.25, 4.5, 2.25), (0.0, 6.0, 0.0), (1.0, 0.0, 9.0)])
+def test_proposers_have_the_share_that_is_stated(share: float, solutions: float, proposals: float) -> None:
+    kind_roles = [("a", "solver")] * 4 + [("a", "proposer")] * 2
+    lengths = [6, 1, 0, 3, 4, 4]
+    batch = make_batch([0.0] * 6, lengths, kind_roles=kind_roles)
+    weights = weights_of(batch, "kind_role", proposer_share=share)
+    assert weights is not None
+    parts = [part.sum().item() for part in weights.split(lengths)]
+    assert parts == pytest.approx([solutions, solutions, 0.0, solutions, proposals, proposals])
+    alone = make_batch([0.0] * 2, [3, 4], kind_roles=kind_roles[4:])
+    weights = weights_of(alone, "kind_role", proposer_share=share)
+    assert weights is not None
+    assert weights.sum().item() == pytest.approx(7.0 if share else 0.0), "a step of proposals alone"
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from(sorted(ESTIMATORS_OF_GROUPS)), st.integers(0, 10**6))
+def test_a_capped_proposal_is_never_reinforced_whatever_the_rewards_around_it(name: str, seed: int) -> None:
+    rng = random.Random(seed)
+    count = rng.randint(1, 12)
+    rewards = [rng.choice([-1.0, -0.75, -0.5, 0.0, rng.uniform(-2, 1)]) for _ in range(count)]
+    lengths = [rng.randint(0, 3) for _ in range(count)]
+    kind_roles = [("a", rng.choice(["proposer", "solver"])) for _ in range(count)]
+    groups = [f"{role}{rng.randrange(3)}" for _, role in kind_roles]
+    values = [rng.uniform(-1, 1) for _ in range(sum(lengths))]
+    batch = run(name, rewards, lengths, kind_roles=kind_roles, groups=groups, values=values)
+    batch.capped = [rng.random() < 0.5 for _ in range(count)]
+    capped_R = cap_advantages(batch.advantages_R, batch)
+    for is_capped, before, after in zip(
+        batch.capped, batch.advantages_R.split(lengths), capped_R.split(lengths), strict=True
+    ):
+        assert not is_capped or bool((after <= 0).all())
+        assert torch.equal(after, before.clamp(max=0) if is_capped else before), "nothing else changes"
+
+
+def test_without_caps_advantages_stay_as_they_are() -> None:
+    batch = run("rloo", [1.0, 0.0, 0.25], [2, 1, 1], groups=["g"] * 3)
+    assert cap_advantages(batch.advantages_R, batch) is batch.advantages_R
 
 
 @pytest.mark.parametrize("dropped", [10, 100, 1000, 8000])

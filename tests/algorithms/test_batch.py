@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -92,3 +93,5 @@ def test_shuffled_rewards_stay_in_their_kind_and_role_and_leave_their_group() ->
     assert all(len(set(shuffled[group * 6 : group * 6 + 6])) > 1 for group in range(10))
     assert shuffled == batch.with_shuffled_rewards(seed=5).rewards != batch.with_shuffled_rewards(seed=6).rewards
     assert batch.rewards == rewards
+    capped = replace(batch, capped=[reward % 2 == 1 for reward in rewards]).with_shuffled_rewards(seed=5)
+    assert capped.rewards == shuffled and list(capped.capped) == [reward % 2 == 1 for reward in shuffled]

@@ -334,7 +334,7 @@ def pay(proposer: str = "learnability", *bonuses: str) -> dict[str, float] | Non
     """Return the parts of a proposal's reward; None if it has none."""
     config = RewardConfig(proposer=proposer, intrinsic=IntrinsicRewardConfig(bonuses=bonuses))
     proposal = Sample(role="proposer", kind=TASK.kind, problem_id=TASK.id, group="propose:x", used="recorded")
-    reward_proposal(proposal, TASK, [TASK], lambda: [TASK, TASK], config, 100)
+    reward_proposal(proposal, TASK, [TASK], lambda: [TASK, TASK], 0, config, 100)
     assert (proposal.used == "trained") == (proposal.reward is not None), "nothing is learned from what is not paid"
     return proposal.reward_parts if proposal.reward is not None else None
 

@@ -175,6 +175,7 @@ def test_what_groups_teach_is_told_apart_by_where_their_tasks_are_from() -> None
         "000003:000003-deduction-0002": (1, 1),
         "000003:000002-deduction-0001": (1, 0, 0, 0),
         "000003:seed-deduction": (0, 0),
+        "000003:000003-deduction-chain-0001": (1, 0, 0, 0),
         "000003:000003-induction-0004-deduction-0": (1, 0),
     }
     samples = [
@@ -182,8 +183,13 @@ def test_what_groups_teach_is_told_apart_by_where_their_tasks_are_from() -> None
     ]
     samples += [sample("solver", group="solve:000003:seed-deduction", accuracy=1.0)]
     samples += [sample("solver", group="estimate:000003:000003-deduction-0009", accuracy=None, used="ungraded")]
-    expected = {"own": (2, 1.0, 0.5, 0.5), "replayed": (2, 0.75, 0.375, 0.5), "derived": (1, 1.0, 1.0, 0.0)}
-    names = "groups", "teaching_mass", "mass_per_group", "idle"
+    expected = {
+        "own": (2, 0.75, 1.0, 0.5, 0.5),
+        "replayed": (2, 0.125, 0.75, 0.375, 0.5),
+        "derived": (1, 0.5, 1.0, 1.0, 0.0),
+        "chained": (1, 0.25, 0.75, 0.75, 0.0),
+    }
+    names = "groups", "solve_rate", "teaching_mass", "mass_per_group", "idle"
     assert teaching_metrics(samples) == {
         f"deduction/solver/{origin}/{name}": value
         for origin, values in expected.items()

@@ -112,6 +112,17 @@ def test_a_rate_follows_the_answers_and_fades_with_the_steps():
     assert rates.learnability("deduction-1", 1) == pytest.approx(2 / 9)
 
 
+def test_shapes_of_stored_programs_are_counted():
+    buffer = filled(5, capacity=3)
+    assert buffer.times_seen(task(9)) == 3 and buffer.num_shapes() == {"deduction": 1, "induction": 0}
+    other = replace(task(7), program="def f(word):\n    return word + 'x'")
+    assert buffer.times_seen(other) == 0 and buffer.times_seen(task(9, "induction")) == 0
+    for number in range(3):
+        buffer.add(replace(other, fingerprint=f"other {number}"))
+    assert buffer.times_seen(replace(other, program="def f(a):\n    return a + 3")) == 3
+    assert buffer.times_seen(task(9)) == 0 and buffer.num_shapes()["deduction"] == 1
+
+
 def test_an_evicted_task_leaves_no_rate():
     buffer = filled(2, capacity=2)
     buffer.note(1, answers("deduction-0", 1))

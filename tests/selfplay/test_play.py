@@ -173,6 +173,27 @@ async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_esti
     )
 
 
+async def test_with_a_price_of_repeats_what_is_held_out_costs_as_much_and_still_is_not_stored(play):
+    config = replace_play(replace(CONFIG, reward=RewardConfig(repeat=-1.0, novelty=0.5)), proposer_prompts=4)
+    buffer = seeded(config)
+    buffer._benchmark = {fingerprint("def f(other):\n    return other + 1"): "question 7 of mbpp+"}
+    script = Script([proposal("a + 1"), proposal("a", "1"), proposal("a * 7"), proposal("a - (-1)")], half_right)
+    result, buffer = await play(config, script, buffer=buffer)
+    rewards = Counter((each.verdict, each.reward) for each in trained(result) if each.role == "proposer")
+    assert rewards == {("in_benchmark", -1.0): 1, ("duplicate", -1.0): 1, ("valid", 0.0): 1, ("valid", 0.5): 1}
+    assert len(buffer.tasks("deduction")) == 3
+
+
+async def test_the_baseline_of_proposals_may_be_their_kinds(play):
+    proposals = [proposal(f"a + {i}") for i in range(4)]
+    config = replace_play(CONFIG, proposer_prompts=4, proposals_per_prompt=4, solver_prompts=0)
+    config = replace_play(config, proposer_baseline="kind")
+    result, _ = await play(config, Script(proposals, half_right))
+    proposed = [each for each in result.samples if each.role == "proposer"]
+    assert len({each.group for each in proposed}) == 4, "groups of one have their kind's baseline"
+    assert len({tuple(each.completion.prompt_ids) for each in proposed}) == 1
+
+
 async def test_estimates_are_groups_that_are_trained_on(play):
     config = replace_play(CONFIG, proposer_prompts=1, solver_prompts=0)
     result, _ = await play(config, Script([proposal("a + 1")], half_right))

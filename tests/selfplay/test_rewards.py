@@ -42,10 +42,32 @@ def test_what_a_solve_rate_pays_is_chosen_by_name(name, pays):
     assert paid == [(reward, {name: reward}) for reward in pays]
 
 
-def rewarded(outcome: Task | RejectReason, config: RewardConfig) -> tuple[float | None, dict[str, float]]:
+def rewarded(
+    outcome: Task | RejectReason, config: RewardConfig, times_seen: int = 0
+) -> tuple[float | None, dict[str, float]]:
     proposal = sample("proposer", reward=None)
-    reward_proposal(proposal, outcome, (), lambda: (), config, max_tokens=100)
+    reward_proposal(proposal, outcome, (), lambda: (), times_seen, config, max_tokens=100)
     return proposal.reward, proposal.reward_parts
+
+
+@pytest.mark.parametrize("repeat", [None, -1.0, 0.25])
+def test_a_repeat_has_a_price_of_its_own_and_so_has_what_is_held_out(repeat):
+    config = RewardConfig(repeat=repeat)
+    paid = {reason: rewarded(reason, config)[0] for reason in RejectReason if reason is not RejectReason.LOST}
+    assert paid.pop(RejectReason.DUPLICATE) == (-0.5 if repeat is None else repeat)
+    assert paid.pop(RejectReason.IN_BENCHMARK) == repeat
+    assert set(paid.values()) == {-1.0}
+
+
+def test_a_shape_that_is_stored_often_pays_less():
+    config = RewardConfig(novelty=1.0)
+    task = replace(SEED, solve_rate=0.5)
+    assert rewarded(task, config, 3) == (0.25, {"learnability": 0.5, "novelty": -0.25})
+    assert rewarded(task, config, 0) == (0.5, {"learnability": 0.5, "novelty": 0.0})
+    paid = [rewarded(task, RewardConfig(novelty=0.5), count)[0] for count in range(20)]
+    assert paid == sorted(paid, reverse=True) and paid[3] == 0.375
+    useless = RewardConfig(novelty=1.0, unlearnable=-0.75)
+    assert rewarded(replace(task, solve_rate=1.0), useless, 9) == (-0.75, {"learnability": -0.75})
 
 
 def test_a_registered_bonus_needs_no_knob_of_its_own(monkeypatch):
@@ -65,6 +87,7 @@ def test_solver_rewards():
 def test_a_repetition_is_wrong_and_any_other_rejected_proposal_malformed():
     rewards = {reason: rewarded(reason, PAPER) for reason in RejectReason}
     assert rewards.pop(RejectReason.DUPLICATE) == (-0.5, {"duplicate": -0.5})
+    assert rewards.pop(RejectReason.IN_BENCHMARK) == (None, {}), "not trained on"
     assert rewards == {reason: (-1.0, {str(reason): -1.0}) for reason in rewards}
 
 

@@ -156,17 +156,6 @@ async def test_the_worked_examples_earn_full_marks():
             assert await kind.grade(task, answer, pool.execute) is Verdict.RIGHT
 
 
-@pytest.mark.parametrize("style", [ChatFormat(str, FACTS), CompactFormat()], ids=["chat", "compact"])
-def test_functions_to_call_stand_last_and_without_any_the_prompt_is_as_ever(style):
-    kind, functions = KINDS["deduction"], "def g_0(a):\n    return a + 41"
-    shown = [kind.seed()]
-    without, given = style.propose(kind, shown), style.propose(kind, shown, functions)
-    assert style.propose(kind, shown, "") == without and functions not in without
-    assert given.index(functions) > given.index(kind.seed().program)
-    if isinstance(style, ChatFormat):
-        assert given.startswith(without) and "must call every one of them" in given.removeprefix(without)
-
-
 NUM_INPUTS = 4
 STYLE = CompletionFormat(lambda text: range(len(text) // 4), PromptFacts(induction_inputs=NUM_INPUTS))
 ALL = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))

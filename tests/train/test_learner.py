@@ -21,7 +21,7 @@ from azr.algorithms.advantages import estimate_advantages
 from azr.algorithms.batch import Batch
 from azr.cluster.gpu_turns import leave_gpu
 from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO, KLConfig, PluginEstimator
-from azr.records import Completion, Sample
+from azr.records import Completion, Judgement, Sample
 from azr.train.learner import Learner
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import CriticWorker, PolicyWorker
@@ -328,6 +328,24 @@ async def test_a_step_with_fewer_trajectories_than_updates_teaches_nothing_and_s
     assert outcomes(trajectories) == [("recorded", None, None)] * len(trajectories)
     assert f"nothing is learned in this step, which has only {len(trajectories)} traj" in caplog.text
     assert await learner.learn([], step=1) == {"policy": {}}
+
+
+async def test_with_a_price_of_repeats_no_proposal_that_teaches_nothing_is_reinforced(paper, trajectories) -> None:
+    config, [policy] = paper
+    proposals = [each for each in trajectories if each.role == "proposer"]
+    repeat, flat, *others = sorted(proposals, key=lambda each: each.reward, reverse=True)
+    repeat.judgement, flat.solve_rate = Judgement(verdict="duplicate"), 1.0
+    for each in others:
+        each.reward, each.solve_rate = -1.0, 0.5
+    repeat.reward = flat.reward = 0.0
+    for price, signs in ((None, {True}), (-1.0, {False})):
+        priced = replace(
+            config, reward=replace(config.reward, repeat=price), algorithm=AlgorithmConfig(estimator=RLOO())
+        )
+        for each in proposals:
+            each.group = "propose"
+        await Learner(priced, policy, None, None, phases(Counter())).learn(trajectories, 1)
+        assert {each.advantage > 0 for each in (repeat, flat)} == signs
 
 
 async def test_training_sees_shuffled_rewards_only_where_asked(paper, trajectories, monkeypatch) -> None:
