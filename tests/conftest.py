@@ -34,6 +34,7 @@ WITH_RAY = ("tests/cluster/", "tests/e2e/", "tests/rollout/", "tests/train/")
 
 # Two processes with two threads each on two cores wait for each other: tests of small models take 20 times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # A shell starts what runs in its background deaf to Ctrl-C, and the programs that tests interrupt would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -62,7 +62,9 @@ class WorkerGroup:
         remote = ray.remote(worker)
         # DeepSpeed picks its device and its build mode when it is imported, so the process must be born with them.
         memory = TRAINER_MEMORY if device == "cuda" else {}
-        env = {"env_vars": {"DS_ACCELERATOR": device, "DS_BUILD_OPS": "0", **KERNEL_CACHES, **memory}}
+        # Threads that spin while they wait would take the cores that the other roles compute on.
+        variables = {"DS_ACCELERATOR": device, "DS_BUILD_OPS": "0", "OMP_WAIT_POLICY": "passive"}
+        env = {"env_vars": {**variables, **KERNEL_CACHES, **memory}}
         actors = [
             remote.options(**share, runtime_env=env).remote(model_role, rank, len(options), device, config)
             for rank, share in enumerate(options)
