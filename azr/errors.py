@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -12,6 +13,22 @@ class UserError(ValueError):
 
     The command line prints it without a traceback and exits with code 2; other exceptions end in code 1.
     """
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Options that it is about, as the sentence names them: ``run.steps`` of a config, ``--port`` of a command.
+
+        They are read from the sentence, which has to name them for the user anyway: nothing is stated twice.
+        """
+        return tuple(dict.fromkeys(_OPTION.findall(str(self))))
+
+
+SECTIONS = (
+    "run", "model", "selfplay", "data", "ablation", "reward", "rollout", "executor", "algorithm", "train", "cluster",
+    "timeout", "eval", "safety", "checkpoint", "tracking",
+)  # fmt: skip
+"""Sections of a config. Other names with dots, such as ``rows.jsonl``, are no options, nor is what stands in quotes."""
+_OPTION = re.compile(rf"(?<![\w./'-])(--[a-z][\w.-]*\w|(?:{'|'.join(SECTIONS)})(?:\.[a-z]\w*)+)(?![\w/])")
 
 
 class RunEnded(UserError):

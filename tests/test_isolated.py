@@ -66,19 +66,14 @@ async def call(functions: OwnFunctions, do: str, **message: Any) -> Any:
     return await functions.call(f"a function to {do}", {"do": do, **message}, costs="that is all")
 
 
-@pytest.mark.parametrize(
-    "do, said",
-    [
-        ("nonsense", "returned soup"),
-        ("raise", "raised ValueError: a reason"),
-        ("hang", "took over 1 s, or ended its process"),
-        ("children", "took over 1 s, or ended its process"),
-        ("die", "took over 1 s, or ended its process"),
-        ("exit", "took over 1 s, or ended its process"),
-        ("large", "returned 8,388,622 bytes, which is more than"),
-        ("memory", "raised MemoryError"),
-    ],
-)
+ENDED = "took over 1 s, or ended its process"
+
+
+@pytest.mark.parametrize("do, said", [
+    ("nonsense", "returned soup"), ("raise", "raised ValueError: a reason"), ("hang", ENDED), ("children", ENDED),
+    ("die", ENDED), ("exit", ENDED), ("large", "returned 8,388,622 bytes, which is more than"),
+    ("memory", "raised MemoryError"),
+])  # fmt: skip
 async def test_trouble_costs_one_answer_and_is_said_once(functions, do, said, caplog) -> None:
     with caplog.at_level(logging.WARNING, isolated.__name__):
         for _ in range(2):

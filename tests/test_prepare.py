@@ -13,19 +13,16 @@ from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
 from azr.prepare import _prompt_notes, check, load_codec, prepare
-from azr.prompts.codec import PromptCodec
 from azr.records import Stops
 from azr.runs.checkpoint_store import INITIAL, ResumeState
 from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.train import adapter_files
 from tests.conftest import byte_tokenizer
 from tests.e2e.three_kinds import config as mini
+from tests.mistakes import mistake, sentences
 
 RESUMED = ResumeState(state=INITIAL, notes=())
-COMPLETION, CHAT = "--model.prompt-format completion", "--model.prompt-format chat"
-PARTIAL = "--rollout.staleness 1 --rollout.partial"
-WARMUP = "--algorithm.estimator gae --algorithm.estimator.critic-warmup-steps 2"
-SEVEN = "--selfplay.proposer-prompts 7 --selfplay.solver-prompts 0"
+RULES = sentences("Options of azr_14m_three_kinds that break a rule between options.")
 
 
 @pytest.fixture
@@ -37,12 +34,13 @@ def sound(tmp_path) -> Config:
     )
 
 
-def test_a_sound_config_passes(sound):
+def test_a_sound_config_passes(sound, tmp_path):
     check(sound)
-    assert prepare(sound).notes == []
+    before = sorted(tmp_path.rglob("*"))
+    assert prepare(sound).notes == [] and sorted(tmp_path.rglob("*")) == before, "it leaves nothing behind"
     assert sound.algorithm.kl.coef
     check(override(sound, {"algorithm.drop_zero_advantage": True}))
-    with pytest.raises(UserError, match="at least one kind"):
+    with mistake("selfplay.kinds"):
         check(override(sound, {"selfplay.kinds": ()}))
 
 
@@ -51,97 +49,29 @@ def changed(config: Config, words: str) -> Config:
     return override(config, Parser("test", "").parse_with_knobs(shlex.split(words))[1])
 
 
-@pytest.mark.parametrize(
-    "words, said",
-    [
-        ("--model.thinking open", "model.thinking is open, but only chat prompts can open the thinking"),
-        (f"{COMPLETION} --data.path rows.jsonl", "the completion format continues examples: set"),
-        (
-            f"{COMPLETION} --selfplay.kinds induction --selfplay.induction-inputs 11",
-            "worked examples of the completion format have 10 inputs: lower it",
-        ),
-        ("--model.template conversation", "the compact format has no chat template: leave it at auto"),
-        (
-            f"{CHAT} --model.template convesation",
-            r"neither auto, conversation, tokenizer nor a file; did you mean conversation\?",
-        ),
-        (f"{CHAT} --model.template no.jinja", "is 'no.jinja', which is neither"),
-        ("--selfplay.kinds deduction,magic", "There is no task kind 'magic'. selfplay.kinds may hold"),
-        ("--selfplay.kinds deduction,deduction", "at least one kind, and none twice"),
-        (f"{SEVEN} --algorithm.policy-mini-batches 5", "algorithm.policy_mini_batches=5 does not divide"),
-        ("--algorithm.estimator.critic-mini-batches 5", "algorithm.estimator.critic_mini_batches=5 does not divide"),
-        ("--train.data-parallel 5", "train.data_parallel=5 does not divide"),
-        (
-            "--selfplay.solver-prompts 0 --ablation.no-new-tasks --selfplay.no-train-on-estimates",
-            "No step would train on anything",
-        ),
-        ("--selfplay.derived-tasks 1 --selfplay.no-train-on-estimates", "switch selfplay.train_on_estimates on"),
-        ("--selfplay.repeated-tasks 1 --selfplay.no-train-on-estimates", "are played only to be trained on"),
-        ("--algorithm.drop-zero-advantage --algorithm.entropy-coef 0.1", "drop_zero_advantage would take"),
-        ("--data.path rows.jsonl --data.samples 0", "data.samples and data.traces are both 0"),
-        ("--rollout.partial", "set rollout.staleness to 1 or more, or leave partial out"),
-        ("--train.lora.rank 4 --train.lora.dropout 0.1", "differ from 1 at random: take 0, or learn from traces"),
-        ("--train.lora.four-bit", "which cannot be trained themselves: set train.lora.rank"),
-        ("--rollout.staleness 1", "give engines their own with --cluster.no-colocate, or set rollout.partial"),
-        (f"{PARTIAL} --algorithm.importance none", "nothing corrects for it while algorithm.importance is none"),
-        (f"{PARTIAL} --run.deterministic", "cannot be deterministic: leave one of them out"),
-        ("--train.tokens-per-micro-batch 100", "cannot hold one trajectory"),
-        ("--cluster.push ipc --cluster.no-colocate", "for engines on the trainers' GPUs: leave it"),
-        ("--cluster.push ipc --train.device cpu", "cluster.push=ipc is for GPUs, and this run is on CPUs"),
-        ("--cluster.push ipc --rollout.engines 2", "ipc needs the policy on 1 more of the engines' GPUs"),
-        ("--cluster.push nccl --train.device cpu", "cluster.push=nccl is for GPUs, and this run is on CPUs"),
-        ("--cluster.push nccl", "nccl takes no two processes on one GPU"),
-        ("--reward.proposer learnibility", "There is no reward 'learnibility'; did you mean learnability?"),
-        ("--reward.intrinsic.bonuses haltsead:1", "There is no bonus 'haltsead'; did you mean halstead?"),
-        ("--reward.intrinsic.bonuses halstead", "'halstead'; it must be a name and a number above 0"),
-        ("--reward.intrinsic.bonuses halstead:nan", "'halstead:nan'; it must be a name and a number above 0"),
-        ("--reward.intrinsic.bonuses halstead:0.5,halstead:1", "names 'halstead' twice"),
-        ("--reward.intrinsic.bonuses halstead:2e6", "a number above 0 and up to 1e6"),
-        ("--reward.overlong 192", "reward.overlong=192 .* lower it"),
-        ("--train.device cpu --train.kernels liger", "train.kernels is liger, but they need a GPU: take"),
-        ("--train.device cpu --train.attention flash_attn", "train.attention is flash_attn, which needs a GPU"),
-        ("--train.dtype float32 --train.attention flash_attn", "needs a GPU and train.dtype=bfloat16: take auto"),
-        ("--selfplay.chained-tasks 4 --selfplay.kinds error", "chained_tasks needs deduction, abduction or induction"),
-        ("--selfplay.chained-tasks 4 --selfplay.no-train-on-estimates", "switch selfplay.train_on_estimates on, or"),
-        (
-            "--executor.backend bubblewrap --executor.docker-runtime runsc",
-            "executor.docker_runtime=runsc is for containers, and executor.backend=bubblewrap has none",
-        ),
-        ("--train.profile-step 25", "profile_step is 25, but the policy is updated in steps 1 to 24: take one"),
-        (f"{WARMUP} --train.profile-step 2", "profile_step is 2, but the policy is updated in steps 3 to 24"),
-    ],
-)
-def test_knobs_that_contradict_each_other_are_named(sound, words, said):
-    with pytest.raises(UserError, match=said) as raised:
+@pytest.mark.parametrize("words", RULES)
+def test_knobs_that_contradict_each_other_are_named(sound, words):
+    with pytest.raises(UserError) as raised:
         check(changed(sound, words))
-    assert "\n" not in str(raised.value)
+    assert str(raised.value) == RULES[words]
 
 
-@pytest.mark.parametrize(
-    "words, said",
-    [
-        ("--model.path data/no_such_model", "holds no model"),
-        ("--model.path /no/such/model", "holds no model"),
-        ("--model.path ./nowhere", "model.path './nowhere' holds no model"),
-        ("--model.path 'two words/and more'", "the hub has no such model"),
-        ("--rollout.max-response-tokens 1097", "reads at most 4096 tokens"),
-        ("--run.name a/b", "must be the name of one folder"),
-        ("--eval.path playground", "There is no exam in playground"),
-        ("--eval.path none", "give the folder of an exam"),
-        ("--selfplay.seeds no_such.jsonl", "no_such.jsonl cannot be read"),
-        ("--selfplay.seeds README.md", "README.md holds no task"),
-        ("--rollout.max-prompt-tokens 100", "rollout.max_prompt_tokens is 100: raise it, omit the suite"),
-        ("--eval.suites exam cruxeval-u", "did you mean cruxeval-"),
-        ("--eval.data no_such", "There is no folder no_such"),
-        ("--eval.data data --eval.suites mbpp+", "data has no MbppPlus.jsonl"),
-        ("--eval.suites exam,exam", "named twice"),
-    ],
-)
+@pytest.mark.parametrize("words, options, says", [
+    ("--model.path data/no_such_model", "model.path", "holds no model"),
+    ("--model.path 'two words/and more'", "model.path", "the hub has no such model"),
+    ("--rollout.max-response-tokens 1097", "rollout.max_prompt_tokens rollout.max_response_tokens", "at most 4096"),
+    ("--run.name a/b", "--run.name --run.root", ""), ("--eval.path playground", "", "There is no exam in playground"),
+    ("--eval.path none", "eval.every eval.path eval.suites", ""), ("--eval.suites exam,exam", "", "named twice"),
+    ("--selfplay.seeds no_such.jsonl", "", "cannot be read"), ("--selfplay.seeds README.md", "", "holds no task"),
+    ("--rollout.max-prompt-tokens 100", "rollout.max_prompt_tokens eval.suites eval.every", ""),
+    ("--eval.suites exam cruxeval-u", "--list", "did you mean cruxeval-"),
+    ("--eval.data no_such", "", "There is no folder no_such"),
+    ("--eval.data data --eval.suites mbpp+", "--list", "data has no MbppPlus.jsonl"),
+])  # fmt: skip
 @pytest.mark.parametrize("fetch", [True, False])
-def test_what_is_not_there_is_named(sound, words, said, fetch):
-    with pytest.raises(UserError, match=said) as raised:
+def test_what_is_not_there_is_named(sound, words, options, says, fetch):
+    with mistake(*options.split(), says=says):
         prepare(changed(sound, words), fetch=fetch)
-    assert "\n" not in str(raised.value)
 
 
 def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
@@ -150,41 +80,33 @@ def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     del settings["eos_token"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(UserError, match="has no end token; set eos_token"):
-        PromptCodec.load(replace(mini, model=replace(mini.model, path=str(tmp_path))))
-    with pytest.raises(UserError, match="has no end token; set eos_token"):
+    with mistake(says="has no end token; set eos_token"):
         prepare(sound)
 
 
-@pytest.mark.parametrize(
-    "name, text, said",
-    [
-        ("tokenizer_config.json", "[]", "tokenizer_config.json holds no JSON object: take a fresh copy"),
-        ("tokenizer_config.json", "{", "tokenizer_config.json is not JSON .*: take a fresh copy"),
-        ("tokenizer_config.json", "\x00", "tokenizer_config.json is not JSON .*: take a fresh copy"),
-        ("tokenizer.json", "{", "holds no tokenizer that can be loaded"),
-        ("tokenizer.json", None, r"holds no tokenizer \(none of tokenizer\.json, "),
-        ("config.json", "{", "is not JSON"),
-        ("config.json", "[]", "holds no JSON object"),
-    ],
-)
-def test_a_missing_or_broken_file_of_the_model_is_named(sound, tmp_path, name, text, said):
+@pytest.mark.parametrize("name, text, says", [
+    ("tokenizer_config.json", "[]", "holds no JSON object"), ("tokenizer_config.json", "{", "is not JSON"),
+    ("tokenizer_config.json", "\x00", "is not JSON"), ("tokenizer.json", "{", "holds no tokenizer that can be loaded"),
+    ("tokenizer.json", None, "holds no tokenizer (none of tokenizer.json, "), ("config.json", "{", "is not JSON"),
+    ("config.json", "[]", "holds no JSON object"),
+])  # fmt: skip
+def test_a_missing_or_broken_file_of_the_model_is_named(sound, tmp_path, name, text, says):
     (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=said) as raised:
+    with pytest.raises(UserError) as raised:
         prepare(sound)
-    assert "\n" not in str(raised.value)
+    assert says in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_seeds_of_other_kinds_than_are_played_are_named_and_a_run_after_its_first_step_needs_no_file(sound, tmp_path):
     file = tmp_path / "seeds.jsonl"
     file.write_text(json.dumps({"kind": "error", "program": "def f(a):\n    return a", "inputs": ["1"]}))
     config = override(sound, {"selfplay.seeds": str(file)})
-    with pytest.raises(UserError, match=r"of the kinds error, and selfplay\.kinds plays none"):
+    with mistake("selfplay.seeds", "selfplay.kinds", says="of the kinds error"):
         prepare(config)
     played = override(config, {"selfplay.kinds": ("error",)})
     assert prepare(played).notes == []
     file.unlink()
-    with pytest.raises(UserError, match="cannot be read"):
+    with mistake(says="cannot be read"):
         prepare(played, RESUMED)  # nothing was done yet
     later = replace(RESUMED, state=replace(INITIAL, step=1))
     assert prepare(played, later).notes == []
@@ -197,9 +119,9 @@ def test_the_completion_format_needs_enough_seeds_and_room(sound, tmp_path):
     values = {"model.prompt_format": "completion", "selfplay.kinds": ("error",), "selfplay.seeds": str(file)}
     config = override(sound, {**values, "selfplay.references": 3})
     assert prepare(config).notes == []
-    with pytest.raises(UserError, match=r"has 3 tasks of the kind error, .* shows 4: add seeds, or lower"):
+    with mistake("selfplay.seeds", "selfplay.references", says="has 3 tasks of the kind error, but a prompt shows 4"):
         prepare(override(config, {"selfplay.references": 4}))
-    with pytest.raises(UserError, match=r"error proposal prompt with 0 references has \d+ tokens, but rollout.max_pr"):
+    with mistake("rollout.max_prompt_tokens", says="error proposal prompt with 0 references has"):
         prepare(override(config, {"rollout.max_prompt_tokens": 60}))
 
 
@@ -213,24 +135,19 @@ def test_the_choice_of_auto_is_explained_and_thinking_opened_by_an_unknown_tag_i
 
 def test_an_architecture_that_was_never_checked_is_refused_unless_told_otherwise(sound, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "nonesuch"}))
-    with pytest.raises(UserError, match=r"is a 'nonesuch' model, .*run azr check-model .* set --model\.unchecked"):
+    with mistake("model.path", "--model.unchecked", says="is a 'nonesuch' model"):
         prepare(sound)
     prepare(override(sound, {"model.unchecked": True}))
 
 
-@pytest.mark.parametrize(
-    "targets, said",
-    [
-        (("q_proj", "k_porj"), r"has 'k_porj', but the model has no such linear layer; did you mean k_proj\? It has"),
-        (("lm_head",), "has 'lm_head', but the model has no such linear layer; it has q_proj, k_proj"),
-        ((), "has ''"),
-        (("all-linear", "q_proj"), "all-linear stands for all"),
-    ],
-)
-def test_targets_of_adapters_that_the_model_lacks_are_named(sound, targets, said):
-    config = override(sound, {"train.lora.rank": 8, "train.lora.targets": targets})
-    with pytest.raises(UserError, match=said):
-        prepare(config)
+def test_targets_of_adapters_that_the_model_lacks_are_named(sound):
+    for targets, says in (
+        ("q_proj,k_porj", "has 'k_porj', but the model has no such linear layer; did you mean k_proj? It has"),
+        ("lm_head", "has 'lm_head', but the model has no such linear layer; it has q_proj, k_proj"),
+        ("", "has ''"), ("all-linear,q_proj", "all-linear stands for all"),
+    ):  # fmt: skip
+        with mistake("train.lora.targets", says=says):
+            prepare(override(sound, {"train.lora.rank": 8, "train.lora.targets": targets.split(",")}))
 
 
 @pytest.mark.parametrize("package, knobs", [("peft", {}), ("bitsandbytes", {"train.lora.four_bit": True})])
@@ -246,15 +163,8 @@ def test_packages_that_adapters_need_are_named(sound, package, knobs, monkeypatc
 @pytest.mark.parametrize("resume", [None, RESUMED])
 @pytest.mark.parametrize("root", ["config.json/runs", "/proc/azr/runs"], ids=["below a file", "where nobody writes"])
 def test_a_root_that_cannot_be_written_is_named(sound, tmp_path, root, resume):
-    with pytest.raises(UserError, match=r"Nothing can be written into .*/runs.* choose another --run\.root") as raised:
+    with mistake("--run.root", says="Nothing can be written into"):
         prepare(override(sound, {"run.root": str(tmp_path / root)}), resume)
-    assert "\n" not in str(raised.value)
-
-
-def test_looking_for_a_place_leaves_nothing_behind(sound, tmp_path):
-    before = sorted(tmp_path.rglob("*"))
-    prepare(sound)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -263,7 +173,7 @@ def test_heads_that_engines_cannot_share_out_are_named(sound, tmp_path, nested):
     tree = {"model_type": "qwen2", **({"text_config": shape} if nested else shape)}
     (tmp_path / "config.json").write_text(json.dumps(tree))
     prepare(override(sound, {"rollout.tensor_parallel": 7}))
-    with pytest.raises(UserError, match=r"tensor_parallel is 4, which does not divide the 14 attention heads"):
+    with mistake("rollout.tensor_parallel", says="14 attention heads"):
         prepare(override(sound, {"rollout.tensor_parallel": 4}))
 
 
@@ -274,6 +184,6 @@ def test_a_run_goes_on_with_the_ends_of_responses_that_it_began_with(sound):
     prepare(sound, RESUMED)
     before = replace(now, stops=Stops((), (1, 2)))
     before.write(run.prompt_form)
-    with pytest.raises(UserError, match="The list of end tokens of this run has changed"):
+    with mistake(says="The list of end tokens of this run has changed"):
         prepare(sound, RESUMED)
     assert PromptForm.read(run.prompt_form) == before, "preparing writes nothing"
