@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
 from azr.errors import UserError, did_you_mean
 from azr.registry import find_entry
+from azr.text import first_line
 
 ESTIMATOR = "algorithm.estimator"
 """The union whose choices a plug-in may add to."""
@@ -132,7 +133,7 @@ def parse_yaml(text: str) -> dict[str, Any]:
         what = ", ".join(filter(None, (error.problem, error.context))).replace("'<stream end>'", "the file ends")
         raise UserError(f"This is not YAML, {where}{what}.") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        what = "it is nested too deep" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+        what = "it is nested too deep" if isinstance(error, RecursionError) else first_line(error)
         raise UserError(f"This is not YAML: {what}.") from error
     if tree is None:
         raise UserError("A config is a mapping of sections, and this one is empty.")

@@ -22,7 +22,8 @@ from tools import docs
 WRITE = "python -m tools.docs writes it"
 
 
-def test_the_configuration_page_is_that_of_the_config() -> None:
+def test_the_configuration_page_is_that_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(docs.ROOT)  # the paths of own data are relative to it
     assert docs.CONFIGURATION.read_text() == docs.configuration(), WRITE
 
 

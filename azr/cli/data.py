@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from azr.cli.options import Parser
 from azr.errors import UserError, printable, unknown
+from azr.text import clipped
 
 if TYPE_CHECKING:
     from azr.datasets.preparing import Overlap, Prepared
@@ -124,5 +125,4 @@ def _print_preview(done: Prepared) -> None:
 
 
 def _short(text: str) -> str:
-    flat = printable(text[: 2 * _SHOWN_CHARS].replace("\n", "⏎"))
-    return flat if len(text) <= _SHOWN_CHARS else f"{flat[:_SHOWN_CHARS]}…"
+    return printable(clipped(text.replace("\n", "⏎"), _SHOWN_CHARS))

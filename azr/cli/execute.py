@@ -20,6 +20,7 @@ from azr.config import ExecutorConfig
 from azr.errors import UserError
 from azr.execution import MAX_INPUTS, CallStatus, ExecutionRequest
 from azr.executor import backends, protocol
+from azr.text import parse_object
 
 Inputs = Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_INPUTS)]
 Line: Any = msgspec.defstruct("Line", [("id", Any), ("program", str), ("inputs", Inputs)], forbid_unknown_fields=True)
@@ -71,12 +72,12 @@ async def _execute(source: FileIO, config: ExecutorConfig, checks: dict[str, Any
 
 
 async def _answer(pool: azr.SandboxPool, line: bytes, number: int, checks: dict[str, Any]) -> str:
-    message = None
+    message = dict[str, Any]()
     try:
-        message = json.loads(line.decode("utf-8-sig"))
+        message = parse_object(line)
         asked = msgspec.convert(message, Line)
-    except (ValueError, RecursionError) as error:
-        id = message.get("id") if isinstance(message, dict) else None
+    except ValueError as error:
+        id = message.get("id")
         refused = {"outputs": (), "deterministic": None, "static_check": (), "line": number, "error": str(error)}
         return json.dumps({"id": id, "status": CallStatus.REJECTED, **refused})
     result = await pool.execute(ExecutionRequest(program=asked.program, inputs=asked.inputs, **checks))

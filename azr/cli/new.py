@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import importlib.util
 import keyword
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from uuid import uuid4
 
 from azr.cli.options import Parser
 from azr.errors import UserError
+from azr.files import atomic_folder
 from azr.plugins import NAME, TAGS, own
 from azr.registry import find_entry
 from azr.tasks.prompts import LABELS
@@ -81,18 +79,12 @@ def _write(name: str, folder: Path) -> None:
             text = text.replace(word, instead)
         return text
 
-    staging = None
     try:
-        staging = folder.absolute().with_name(f".{folder.name}.{uuid4().hex[:8]}")
-        staging.mkdir()
-        for file in sorted(TEMPLATE.rglob("*")):
-            if file.is_file() and file.suffix in (".py", ".md", ".toml"):
-                place = staging / own(str(file.relative_to(TEMPLATE)))
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(own(file.read_text()))
-        os.rename(staging, folder)
+        with atomic_folder(folder) as staging:
+            for file in sorted(TEMPLATE.rglob("*")):
+                if file.is_file() and file.suffix in (".py", ".md", ".toml"):
+                    place = staging / own(str(file.relative_to(TEMPLATE)))
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    place.write_text(own(file.read_text()))
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}.") from error
-    finally:
-        if staging is not None and staging.exists():
-            shutil.rmtree(staging)

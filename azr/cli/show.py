@@ -17,6 +17,7 @@ from azr.explorer.record_files import Problem
 from azr.monitoring.texts import SAFETY, TOTALS
 from azr.records import VALID, Sample
 from azr.tasks.base import RejectReason, Verdict
+from azr.text import clipped, without_middle
 
 RESPONSES = 5
 """Printed unless ``-n`` says how many."""
@@ -142,7 +143,7 @@ def _sample_lines(index: RunIndex, row: SampleRow, *, whole: bool) -> Iterator[s
         yield f"flagged by {rule}: {_line(''.join(around), 2 * AROUND + 200)}"
     for name, text in (("prompt", sample.prompt), ("response", sample.response)):
         yield f"{name}:"
-        yield _indented(text if whole else _shortened(text))
+        yield _indented(text if whole else without_middle(text, SHOWN_CHARS, "; --whole shows them"))
 
 
 def _headline(sample: Sample) -> str:
@@ -198,17 +199,8 @@ def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.3g}"
 
 
-def _shortened(text: str) -> str:
-    """A long text without its middle."""
-    left_out = len(text) - 2 * SHOWN_CHARS
-    if left_out <= 0:
-        return text
-    return f"{text[:SHOWN_CHARS]}\n[{left_out} characters; --whole shows them]\n{text[-SHOWN_CHARS:]}"
-
-
 def _line(text: str, most: int = 200) -> str:
-    flat = text.replace("\n", "\\n")
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+    return clipped(text.replace("\n", "\\n"), most)
 
 
 def _indented(text: str) -> str:

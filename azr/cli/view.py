@@ -4,9 +4,7 @@ token, without which nothing is shown."""
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
-import os
 import secrets
 import socket
 import sys
@@ -16,6 +14,7 @@ from pathlib import Path
 from azr.cli.options import Parser, whole
 from azr.errors import UserError
 from azr.explorer.index import RunIndex
+from azr.files import atomic_write
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -49,18 +48,14 @@ def _write_report(runs: Sequence[Path], out: Path) -> int:
         raise UserError(f"There is no folder {out.parent}: make it, or choose another --out.")
     if not out.name:
         raise UserError(f"{str(out)!r} names no file: choose another --out.")
-    staging = out.with_name(f".{out.name}")
     try:
         if out.exists() and not is_report(out):
             raise UserError(f"{out} is there already and no report: remove it, or choose another --out.")
-        staging.touch()  # before what takes long
-        staging.write_bytes(report(runs, lambda sentence: print(sentence, file=sys.stderr)))
-        os.replace(staging, out)
+        with atomic_write(out) as staging:
+            staging.touch()  # before what takes long
+            staging.write_bytes(report(runs, lambda sentence: print(sentence, file=sys.stderr)))
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): choose another --out.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            staging.unlink(missing_ok=True)
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
     return 0
 

@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from azr.config import ClusterConfig, Config, TrainConfig
 from azr.errors import UserError
 from azr.hardware import ComputeType, Device, compute_type
+from azr.text import first_line
 
 SHARE = 0.2
 """Share of a bundle's CPU slot and GPU that one actor reserves: policy, critic, reference and engine fit in one bundle.
@@ -221,7 +222,7 @@ async def start_ray(cluster: ClusterConfig, places: int = 1, timeout_s: float = 
             start(address="local", num_cpus=max(CPU_SLOTS, places), include_dashboard=False)
     except Exception as error:  # Ray raises this class when a daemon is not up in time
         raise UserError(
-            f"Ray does not start ({str(error).strip().splitlines()[0]}): read its logs in "
+            f"Ray does not start ({first_line(error)}): read its logs in "
             "/tmp/ray/session_latest/logs, mend what they name, or start the run again when the machine is less busy."
         ) from error
 

@@ -22,6 +22,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskErr
 
 from azr.errors import UserError
 from azr.isolated import end_with
+from azr.text import first_line
 
 HEALTH_CHECK_S = 60.0
 """Interval of health checks during a long call."""
@@ -226,7 +227,7 @@ def root_cause(error: BaseException) -> str:
         error = error.cause
     if isinstance(error, OutOfMemoryError):
         return "Ray ended it because this machine's memory was nearly full"
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first_line(error)
 
 
 def unwrap_ray_error(error: BaseException) -> BaseException:

@@ -14,6 +14,7 @@ from azr.datasets.rows import DataRow, grader_names, read_rows
 from azr.errors import UserError
 from azr.evaluation.graders import check_graders
 from azr.evaluation.suites import hash_of
+from azr.files import atomic_write
 from azr.prompts.codec import PromptCodec
 from azr.tasks.prompts import THINK, THOUGHT
 
@@ -110,9 +111,8 @@ def _check_lengths(rows: Sequence[DataRow], config: Config, codec: PromptCodec) 
 def keep_identity(record: Path, named: str) -> str:
     """Write which file a run answers, after `check_identity`. Return the file's SHA-256."""
     identity = check_identity(record, named)
-    staging = record.with_name(f".{record.name}")
-    staging.write_text(json.dumps(identity) + "\n", encoding="utf-8")
-    staging.replace(record)
+    with atomic_write(record) as staging:
+        staging.write_text(json.dumps(identity) + "\n", encoding="utf-8")
     return identity["sha256"]
 
 

@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import importlib
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from azr.evaluation.graders.maths import MathGrader
 from azr.evaluation.question import Question
 from azr.evaluation.suites import exam, load_suites, suites_of
 from azr.evaluation.suites.files import ROW_ERRORS, Row, pyarrow, read_rows
+from azr.files import atomic_write
 from azr.hardware import cache_folder
 from azr.runs.model_folder import HUB_S, hub_errors, must_be_local
 
@@ -278,22 +278,18 @@ def write_rows(out: Path, rows: Iterable[Row], columns: tuple[str, ...] = ()) ->
     ``columns``: fields of rows that are text, beside ``id``, ``source``, ``prompt``, ``grader`` and ``traces``.
     Raises UserError when there is no room.
     """
-    staging = out.with_name(f".{out.name}.{os.getpid()}.part")  # two runs may begin on one data set at once
     try:
-        if out.name.endswith(".parquet"):
-            _write_parquet(staging, iter(rows), columns)
-        else:
+        with atomic_write(out) as staging:
+            if out.name.endswith(".parquet"):
+                _write_parquet(staging, iter(rows), columns)
+                return
             with staging.open("wb") as plain:
                 # Without name and time the same rows are the same bytes.
                 is_packed = out.name.endswith(".gz")
                 with gzip.GzipFile("", "wb", 6, plain, 0) if is_packed else contextlib.nullcontext(plain) as file:
                     file.writelines(f"{json.dumps(row, ensure_ascii=False, default=str)}\n".encode() for row in rows)
-        os.replace(staging, out)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): name another file.") from error
-    finally:
-        with contextlib.suppress(OSError):  # where nothing can be written, nothing is left behind
-            staging.unlink(missing_ok=True)
 
 
 def _write_parquet(staging: Path, rows: Iterator[Row], columns: tuple[str, ...]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from azr.errors import UserError
 from azr.records import Sample
 from azr.runs.sample_file import CUT_SHORT, json_line, read_members, read_sample, sample_line
+from azr.text import brief
 
 ANSWERS = "answers.jsonl.gz"
 """File name in a folder of `azr eval`."""
@@ -103,14 +104,9 @@ def _check_same(path: Path, earlier: Mapping[str, Any], protocol: Mapping[str, A
         before, now = earlier.get(name), json.loads(json.dumps(protocol.get(name)))
         if before != now:
             raise UserError(
-                f"{path.parent} holds an evaluation with another {name.replace('_', ' ')} ({_brief(before)}, now "
-                f"{_brief(now)}): use the same options, or another --out."
+                f"{path.parent} holds an evaluation with another {name.replace('_', ' ')} ({brief(before)}, now "
+                f"{brief(now)}): use the same options, or another --out."
             )
-
-
-def _brief(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[Sample]]:

@@ -27,6 +27,7 @@ from azr.hardware import ComputeType, Device
 from azr.records import Completion
 from azr.rollout.engine import RolloutEngine
 from azr.rollout.quiet_start import quiet_start
+from azr.text import first_line
 
 BOUNDS: dict[ComputeType, float] = {"float32": 1e-4, "bfloat16": 0.9}
 """Largest difference of one token's log-probability, in nats, that passes by default: twice the largest that was
@@ -187,12 +188,8 @@ def _load(path: str, dtype: ComputeType, device: Device) -> tuple[PreTrainedMode
     except UserError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path} holds no language model that transformers loads ({_first_line(error)}).") from error
+        raise UserError(f"{path} holds no language model that transformers loads ({first_line(error)}).") from error
     return eager.eval(), policy.eval()
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _prompts(path: str, tokens: int) -> list[list[int]]:
@@ -200,7 +197,7 @@ def _prompts(path: str, tokens: int) -> list[list[int]]:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} holds no tokenizer that can be loaded ({_first_line(error)}).") from error
+        raise UserError(f"{path} holds no tokenizer that can be loaded ({first_line(error)}).") from error
     limit = AutoConfig.from_pretrained(path).get_text_config().max_position_embeddings
     # A fixed long text without a period that a model could repeat.
     functions = (
@@ -310,4 +307,4 @@ async def _push(engine: RolloutEngine, outbox: HostOutbox, policy: PolicyModel, 
             await engine.load_bucket(bucket)
         await engine.finish_update(version, bucket.digest)
     except Exception as error:  # vLLM reports what its worker process raised as a bare Exception
-        raise UserError(f"vLLM does not take this model's weights from the trainer ({_first_line(error)}).") from error
+        raise UserError(f"vLLM does not take this model's weights from the trainer ({first_line(error)}).") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from azr.evaluation.suites import check_names, load_exam, load_suites, suites_of
 from azr.evaluation.suites.exam import NAME as EXAM
 from azr.evaluation.suites.exam import sealed_questions
 from azr.execution import ExecutionRequest, ExecutionResult
+from azr.files import atomic_write
 from azr.prompts.codec import PromptCodec
 from azr.records import PromptIds, Sample
 from azr.tasks.normalize import ENTRY, Renamed, held_out_keys, is_program, parse, written
@@ -50,13 +50,10 @@ class Evaluated:
     """All settings that decide the answers, except the weights."""
 
     def write(self, path: Path) -> None:
-        """Write the answers as an `AnswerFile`, by rename: the file is complete or absent."""
+        """Write the answers as an `AnswerFile`, which is complete or absent."""
         path.parent.mkdir(exist_ok=True)
-        staging = path.with_name(f".{path.name}")
-        staging.unlink(missing_ok=True)
-        with AnswerFile(staging, self.protocol) as file:
+        with atomic_write(path) as staging, AnswerFile(staging, self.protocol) as file:
             file.add(self.answers)
-        os.replace(staging, path)
 
 
 class PeriodicEval:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from azr.errors import UserError
 from azr.evaluation.answer_file import ANSWERS, read_answers
 from azr.evaluation.scores import GREEDY, Estimate, Measure, Row, estimate, greedy_share, sampled_share
 from azr.evaluation.suites import SUITES, top
+from azr.files import atomic_write
 from azr.records import Sample
 
 RESULTS, TABLE, CHART = "results.json", "table.md", "chart.png"
@@ -67,12 +67,10 @@ def write_results(folder: Path, about: Mapping[str, Any] | None, table: Sequence
 
 
 def _write(path: Path, text: str) -> None:
-    staging = path.with_name(f".{path.name}")
     try:
-        staging.write_text(text, encoding="utf-8", errors="surrogatepass")
-        os.replace(staging, path)
+        with atomic_write(path) as staging:
+            staging.write_text(text, encoding="utf-8", errors="surrogatepass")
     except OSError as error:
-        staging.unlink(missing_ok=True)
         raise UserError(f"{path} cannot be written ({error.strerror}): make room, then --resume.") from error
 
 

@@ -30,8 +30,8 @@ from azr.evaluation.question import Question
 from azr.evaluation.scores import Row, in_order, rows
 from azr.evaluation.suites import LoadedSuite
 from azr.executor.pool import SandboxPool
+from azr.files import hash_file
 from azr.hardware import ComputeType
-from azr.hashed_files import hash_file
 from azr.own_data import code_version
 from azr.records import PromptIds, Sample
 from azr.rollout.engine import RolloutEngine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from azr.algorithms.architectures import ALL_LINEAR, LINEAR_LAYERS
 from azr.cluster.push_choice import decide_push
 from azr.config import Config, DataConfig
 from azr.errors import UserError, nearest
+from azr.text import parse_object
 
 GIB = 2**30
 PLAIN_MFU = 0.154
@@ -155,9 +155,7 @@ def shape_of(path: str, config_file: str | None = None) -> ModelShape:
 
 def _read(file: Path) -> ModelShape:
     try:
-        tree: Any = json.loads(file.read_text())
-        if not isinstance(tree, dict):
-            raise ValueError("it holds no JSON object")
+        tree = parse_object(file.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{file} is no model's config.json: {error}") from error
     family = tree.get("model_type")

@@ -21,6 +21,7 @@ from azr.plugins.own import ESTIMATORS, WORDS, checked_task
 from azr.records import Task
 from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.prompts import Section
+from azr.text import brief, clipped, first_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,8 +57,7 @@ class PluginFunction:
         except Nonsense as nonsense:
             self._say(f"returned {nonsense}; {self.costs}")
         except Exception as error:
-            said = str(error).partition("\n")[0][:200]
-            self._say(f"raised {type(error).__name__}: {said}; {self.costs}", error)
+            self._say(f"raised {type(error).__name__}: {clipped(first_line(error), 200)}; {self.costs}", error)
 
     def _say(self, problem: str, error: Exception | None = None) -> None:
         if problem not in self._said and len(self._said) < NUM_SAID:
@@ -126,7 +126,7 @@ def guarded_function(plugin: str, group: str, name: str, function: Callable[...,
 def _number(returned: object, *_: object) -> float:
     if isinstance(returned, int | float) and math.isfinite(returned):
         return float(returned)
-    raise Nonsense(f"{repr(returned)[:60]}, which is no finite number")
+    raise Nonsense(f"{brief(returned)}, which is no finite number")
 
 
 def _advantages(returned: object, batch: Batch) -> Tensor:
@@ -134,7 +134,7 @@ def _advantages(returned: object, batch: Batch) -> Tensor:
     import torch
 
     if not isinstance(returned, torch.Tensor):
-        raise Nonsense(f"{repr(returned)[:60]}, which is no tensor")
+        raise Nonsense(f"{brief(returned)}, which is no tensor")
     if returned.shape != batch.seq_index_R.shape:
         tokens = len(batch.seq_index_R)
         raise Nonsense(f"a tensor of the shape {tuple(returned.shape)}, and there are {tokens:,} response tokens")
@@ -185,18 +185,18 @@ class PluginKind(TaskKind):
         if isinstance(returned, RejectReason):
             return returned
         if not isinstance(returned, Task):
-            raise Nonsense(f"{repr(returned)[:60]}, which is neither a task nor a RejectReason")
+            raise Nonsense(f"{brief(returned)}, which is neither a task nor a RejectReason")
         return checked_task(self.kind, returned, proposal.id)
 
     def _tasks(self, returned: object, *_: object) -> Derived:
         if not isinstance(returned, tuple):
-            raise Nonsense(f"{repr(returned)[:60]}, which is no tuple of tasks")
+            raise Nonsense(f"{brief(returned)}, which is no tuple of tasks")
         return tuple(checked_task(self.kind, each) for each in returned)
 
 
 def _verdict(returned: object) -> Verdict:
     if not isinstance(returned, Verdict):
-        raise Nonsense(f"{repr(returned)[:60]}, which is no Verdict")
+        raise Nonsense(f"{brief(returned)}, which is no Verdict")
     return returned
 
 

@@ -17,6 +17,7 @@ from azr.registry import entries_of, find_entry, import_own, load_entry
 from azr.tasks.base import TaskKind
 from azr.tasks.normalize import is_program
 from azr.tasks.prompts import Section
+from azr.text import brief
 
 KINDS, REWARDS, BONUSES, ESTIMATORS = "azr.kinds", "azr.rewards", "azr.bonuses", "azr.estimators"
 """Groups of entry points. Those of graders are `azr.evaluation.graders.own.GROUP`, and are looked up there."""
@@ -69,7 +70,7 @@ def _of_module(plugin: str) -> Iterator[tuple[str, str, Any]]:
     for name in _NAMES.values():
         types, word = ((list, tuple), "list of kinds") if name == _NAMES[KINDS] else (dict, "dict of functions by name")
         if has.get(name) and not isinstance(has[name], types):
-            raise UserError(f"{name} of the plug-in {plugin} is {repr(has[name])[:60]}: make it a {word}.")
+            raise UserError(f"{name} of the plug-in {plugin} is {brief(has[name])}: make it a {word}.")
     yield from ((KINDS, "", kind) for kind in has.get(_NAMES[KINDS]) or ())
     for group in (REWARDS, BONUSES, ESTIMATORS):
         yield from ((group, name, function) for name, function in (has.get(_NAMES[group]) or {}).items())
@@ -85,7 +86,7 @@ def _of_entries(entries: list[EntryPoint]) -> Iterator[tuple[str, str, Any]]:
 def checked_task(kind: TaskKind, task: object, id: str | None = None) -> Task:
     """Return a kind's task. Raises Nonsense if it cannot be played, shown, or written as JSON and read again."""
     if not isinstance(task, Task) or task.kind != kind.name or id not in (None, task.id):
-        raise Nonsense(f"{repr(task)[:60]}, which is no task of the kind with the id that was asked for")
+        raise Nonsense(f"{brief(task)}, which is no task of the kind with the id that was asked for")
     if task.program and not is_program(task.program):
         raise Nonsense("a task whose program does not define f: other things belong into the payload")
     kind.io_pairs(task)
@@ -94,7 +95,7 @@ def checked_task(kind: TaskKind, task: object, id: str | None = None) -> Task:
             is_text = isinstance(section, Section) and isinstance(section.text, str)
             if not is_text or section.label not in kind.labels:
                 labels = ", ".join(kind.labels)
-                raise Nonsense(f"a task with the section {repr(section)[:60]}; its labels are {labels}")
+                raise Nonsense(f"a task with the section {brief(section)}; its labels are {labels}")
     try:
         same = msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(task))), Task)
     except (TypeError, ValueError) as error:

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from azr.errors import UserError
 from azr.tasks.prompts import THINK, THOUGHT
+from azr.text import clipped
 
 Turn = Mapping[Literal["role", "content"], str]
 """One message of a conversation; the role is ``user`` or ``assistant``."""
@@ -151,7 +152,7 @@ def render_conversation(template: str, tokenizer: PreTrainedTokenizerBase, turns
         said = turn["content"].rpartition(THOUGHT)[2] if turn["role"] == "assistant" else turn["content"]
         if said.strip() not in rest:
             raise UserError(
-                f"The chat template loses the {turn['role']} message {said.strip()[:60]!r}: take another "
+                f"The chat template loses the {turn['role']} message {clipped(said.strip())!r}: take another "
                 "model.template, or remove the message."
             )
         rest = rest.replace(said.strip(), "\0", 1)

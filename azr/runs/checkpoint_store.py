@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from azr.config import Config, RunConfig
 from azr.config_tree import leaves
 from azr.errors import UserError
-from azr.hashed_files import HashedFile, hash_file, sync
+from azr.files import HashedFile, hash_file, sync
 from azr.own_data import code_version
 from azr.records import NO_ROWS_TAKEN, RowsLeft
 from azr.runs.run_dir import RunDirectory, run_path

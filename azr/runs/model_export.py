@@ -4,14 +4,12 @@ torch are loaded only to merge adapters into the weights that they belong to."""
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import yaml
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
@@ -19,6 +17,7 @@ from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
 
 from azr.errors import UserError
+from azr.files import atomic_folder
 from azr.runs.checkpoint_store import CorruptCheckpoint, RunState, step_of
 from azr.runs.exported_files import add_former_keys, remove_think_tokens
 from azr.runs.metrics import EVAL, has_eval
@@ -110,9 +109,7 @@ def export(
         raise UserError(f"{out} is a file: choose a folder.")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        staging = place.with_name(f".{place.name}.{uuid4().hex[:8]}")
-        staging.mkdir()
-        try:
+        with atomic_folder(place) as staging:
             _copy(source, staging, merged=merged)
             if source.has_adapters and merged:
                 found, named = (str(source.base), "model.path of the run") if base is None else (base, "--base")
@@ -122,10 +119,6 @@ def export(
             _describe(source, staging, merged=merged)
             add_former_keys(staging)
             nbytes = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
-            os.rename(staging, place)
-        except BaseException:
-            shutil.rmtree(staging)
-            raise
     except OSError as error:
         raise UserError(f"{out} was not written: {error}.") from error
     return nbytes

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from azr.errors import UserError
+from azr.text import clipped, first_line, parse_object
 from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
     except OSError as error:
         if not fetch:
             return None
-        why = "HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else (str(error).strip() or repr(error)).splitlines()[0][:200]
+        why = "HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else clipped(first_line(error), 200)
         raise UserError(
             f"{named} {path!r} is no local folder and could not be fetched from the hub ({why}): give a Hugging Face "
             "model folder."
@@ -92,7 +93,7 @@ def hub_errors(sentence: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, HTTPError) as error:
-        why = (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
+        why = clipped(first_line(error), 200).rstrip(".")
         raise UserError(f"{sentence}: {why}.") from error
 
 
@@ -135,7 +136,7 @@ def tokenizer_errors(path: str, folder: Path, named: str = "model.path") -> Iter
         raise
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{named} {path!r} holds no tokenizer that can be loaded ({str(error).splitlines()[0]}); give a whole "
+            f"{named} {path!r} holds no tokenizer that can be loaded ({first_line(error)}); give a whole "
             "Hugging Face model folder."
         ) from error
 
@@ -192,14 +193,11 @@ def _tensor_names(path: Path) -> set[str]:
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises UserError, naming the file, when it is missing or holds something else."""
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        return parse_object(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): {ADVICE}.") from error
     except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}): {ADVICE}.") from error
-    if not isinstance(tree, dict):
-        raise UserError(f"{path} holds no JSON object: {ADVICE}.")
-    return tree
+        raise UserError(f"{path} holds no JSON object ({error}): {ADVICE}.") from error
 
 
 def write_object(path: Path, tree: dict[str, Any]) -> None:

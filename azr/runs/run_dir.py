@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
-from uuid import uuid4
 
 import msgspec
 import yaml
@@ -26,6 +25,7 @@ import yaml
 from azr.config import Config, RunConfig
 from azr.config_tree import to_tree
 from azr.errors import UserError
+from azr.files import atomic_folder, atomic_write
 from azr.isolated import process_stat
 from azr.own_data import code_version
 from azr.records import Stops
@@ -65,22 +65,15 @@ class RunDirectory:
         check_free(config.run)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            staging = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
-            staging.mkdir()
+            with atomic_folder(path) as staging:
+                for name in ("rollouts", "checkpoints"):
+                    (staging / name).mkdir()
+                write_config(config, staging / "config.yaml", command_comment())
         except OSError as error:
+            check_free(config.run)  # another run may have taken the name meanwhile
             raise UserError(
                 f"Nothing can be written into {path.parent} ({error}): choose another --run.root."
             ) from error
-        try:
-            for name in ("rollouts", "checkpoints"):
-                (staging / name).mkdir()
-            write_config(config, staging / "config.yaml", command_comment())
-            # Renaming onto a folder that is not empty fails, so two runs can never get the same one.
-            os.rename(staging, path)
-        except OSError:
-            shutil.rmtree(staging)
-            check_free(config.run)
-            raise
         return cls(path)
 
     def exported(self, step: int) -> Path:
@@ -127,10 +120,10 @@ class RunDirectory:
     def rewrite_config(self, config: Config) -> None:
         """Replace ``config.yaml`` by one rename, with the commands so far and this one: the run goes on with other
         options."""
-        staging, before = self.config.with_name(".config.yaml"), self.config.read_text(encoding="utf-8")
+        before = self.config.read_text(encoding="utf-8")
         commands = [line for line in before.splitlines(keepends=True) if line.startswith("# ")]
-        write_config(config, staging, "".join([*commands, command_comment()]))
-        os.replace(staging, self.config)
+        with atomic_write(self.config) as staging:
+            write_config(config, staging, "".join([*commands, command_comment()]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +137,8 @@ class PromptForm:
 
     def write(self, path: Path) -> None:
         """Write it whole or not at all: a run that is killed meanwhile must find a file that it can read, or none."""
-        staging = path.with_name(f".{path.name}")
-        staging.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        os.replace(staging, path)
+        with atomic_write(path) as staging:
+            staging.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> PromptForm | None:

@@ -18,6 +18,7 @@ import msgspec
 from blake3 import blake3
 
 from azr.errors import UserError
+from azr.files import atomic_write
 from azr.records import PromptIds, Sample, Task
 
 Decode = Callable[[PromptIds], str]
@@ -43,10 +44,9 @@ def write_samples(path: Path, step: int, samples: Sequence[Sample], decode: Deco
     The file appears under its name when it is complete. It consists of gzip members of some lines each, so that a
     reader gets at one sample without reading them all.
     """
-    staging = path.with_name(f".{path.name}")
     ids, prompt = None, ""
     lines, size = list[bytes](), 0
-    with staging.open("wb") as file:
+    with atomic_write(path) as staging, staging.open("wb") as file:
         for sample in samples:
             if sample.completion.prompt_ids is not ids:  # samples of one group share the array
                 ids = sample.completion.prompt_ids
@@ -64,7 +64,6 @@ def write_samples(path: Path, step: int, samples: Sequence[Sample], decode: Deco
                 lines, size = [], 0
         if lines or not file.tell():
             file.write(gzip.compress(b"".join(lines), COMPRESSION, mtime=0))
-    os.replace(staging, path)
 
 
 def token_texts(ids: Sequence[int], decode: Decode) -> Iterator[str]:

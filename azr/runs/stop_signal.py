@@ -18,6 +18,7 @@ from azr.errors import RunEnded
 from azr.records import ROLES, Role, Sample
 from azr.runs.metrics import malformed_share, sampled
 from azr.runs.sample_file import Decode
+from azr.text import without_middle
 
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -151,7 +152,7 @@ class MalformedAlarm:
         malformed = [each for each in responses if each.is_malformed]
         reasons = Counter(_reason(each) for each in malformed)
         counts = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in reasons.most_common())
-        example = shortened(self._decode(malformed[0].completion.response_ids))
+        example = repr(without_middle(self._decode(malformed[0].completion.response_ids), SHOWN_CHARS))
         where = f"; all texts are in {texts}" if texts is not None else ""
         return (
             f"ALARM: {len(malformed)} of {len(responses)} {role} responses of {name} were malformed or cut off "
@@ -163,11 +164,3 @@ def _reason(malformed: Sample) -> str:
     if malformed.finish_reason == "length":
         return "cut_off"
     return (malformed.judgement.reason if malformed.judgement is not None else "") or "of no recorded reason"
-
-
-def shortened(text: str) -> str:
-    """A text on one line, quoted, with its middle left out where it is long."""
-    left_out = len(text) - 2 * SHOWN_CHARS
-    if left_out <= 0:
-        return repr(text)
-    return f"{text[:SHOWN_CHARS]!r} [{left_out} characters] {text[-SHOWN_CHARS:]!r}"

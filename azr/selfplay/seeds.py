@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,10 +23,12 @@ from azr import values
 from azr.concurrency import gather
 from azr.errors import UserError, did_you_mean
 from azr.execution import MAX_INPUTS, CallStatus, ExecutionRequest, ExecutionResult
+from azr.files import atomic_write
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
 from azr.tasks.registry import KINDS, Induction, SingleCallKind
+from azr.text import clipped, parse_object
 
 BROKEN = "broken"
 """Reason for a line that states no task."""
@@ -68,21 +69,6 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def read_object(line: bytes) -> dict[str, Any]:
-    """Return the JSON object in a line. Raises ValueError with a few words if there is none."""
-    try:
-        record = json.loads(line.decode("utf-8-sig"))
-    except RecursionError as error:
-        raise ValueError("the JSON is nested too deep") from error
-    except UnicodeDecodeError as error:
-        raise ValueError("the line is not UTF-8") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the line is not JSON: {error.msg} (column {error.colno})") from error
-    if not isinstance(record, dict):
-        raise ValueError("the line is not a JSON object")
-    return record
-
-
 def seed_lines(path: Path, tasks_of: Callable[[dict[str, Any], int], Iterable[Task]], no_task: str) -> list[SeedLine]:
     """Return the tasks of a file and its broken lines.
 
@@ -94,7 +80,7 @@ def seed_lines(path: Path, tasks_of: Callable[[dict[str, Any], int], Iterable[Ta
     lines: list[SeedLine] = []
     for number, line in read_lines(path):
         try:
-            lines += [(number, task) for task in tasks_of(read_object(line), number)]
+            lines += [(number, task) for task in tasks_of(parse_object(line), number)]
         except ValueError as error:
             lines.append((number, str(error)))
     if not any(isinstance(task, Task) for _, task in lines):
@@ -120,7 +106,7 @@ def _read_task(record: Mapping[str, Any], line: int) -> Task:
     except UnicodeEncodeError as error:
         raise ValueError("the message holds half of a character, which no prompt can") from error
     if stated.kind not in KINDS:
-        raise ValueError(f"there is no task kind {stated.kind[:60]!r}{did_you_mean(stated.kind, KINDS)}")
+        raise ValueError(f"there is no task kind {clipped(stated.kind)!r}{did_you_mean(stated.kind, KINDS)}")
     # Another run's ids would mix with those of this run's own tasks.
     task = replace(stated, id=f"seed-{line:06d}", parents=(), step=0, solve_rate=None)
     kind = KINDS[task.kind]
@@ -260,15 +246,10 @@ def _equal(stated: str, found: str) -> bool:
 
 def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
     """Write JSON lines; the file appears under its name when it is complete. Raises OSError."""
-    staging = path.with_name(f".{path.name}.part")
-    try:
-        with staging.open("wb") as file:
-            for record in records:
-                line = json.dumps(record, ensure_ascii=False) + "\n"
-                file.write(line.encode("utf-8", "backslashreplace"))
-        os.replace(staging, path)
-    finally:
-        staging.unlink(missing_ok=True)
+    with atomic_write(path) as staging, staging.open("wb") as file:
+        for record in records:
+            line = json.dumps(record, ensure_ascii=False) + "\n"
+            file.write(line.encode("utf-8", "backslashreplace"))
 
 
 def reasons(refused: Sequence[Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from azr.errors import UserError
-from azr.hashed_files import hash_file
+from azr.files import hash_file
 
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"

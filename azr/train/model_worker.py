@@ -27,8 +27,9 @@ from azr.cluster.placement import take_gpus
 from azr.cluster.supervisor import end_with_raylet
 from azr.config import Config
 from azr.errors import UserError
+from azr.files import HashedFile
 from azr.hardware import Device, hpz_partition_size, keep_kernels, network_environment
-from azr.hashed_files import HashedFile
+from azr.text import first_line
 from azr.train.adapter_files import hash_weights, weights_folder
 from azr.train.offload import GpuMemory, OffloadedTensors, trim
 from azr.train.state import load_state, save_state
@@ -266,7 +267,7 @@ class ModelWorker:
         except OSError as error:
             raise UserError(
                 f"cannot load the {self.model_role} model from {path!r}: give a folder with a Hugging Face model or "
-                f"the name of one on the hub ({str(error).splitlines()[0]})"
+                f"the name of one on the hub ({first_line(error)})"
             ) from error
         self._away = OffloadedTensors(self.device)
         if not train.is_sharded:

@@ -25,7 +25,7 @@ from azr.cluster.weight_buckets import Receiver
 from azr.cluster.weight_sync import PushReport, send_weights
 from azr.cluster.weight_transfers import make_outbox
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
-from azr.hashed_files import HashedFile, hash_file
+from azr.files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
 from azr.train.model_worker import ModelWorker, StepReport
 from azr.train.profile import profiled

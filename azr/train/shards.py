@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from azr.errors import UserError
-from azr.hashed_files import HashedFile, sync, write_hashed
+from azr.files import HashedFile, sync, write_hashed
 
 MAX_MODEL_FILE_BYTES = 5 * 10**9
 """A model larger than this is several files, as Hugging Face's libraries write it."""

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from azr.hashed_files import HashedFile
+from azr.files import HashedFile
 from azr.train.adapter_files import check_base
 from azr.train.shards import ShardReader, write_shard
 from azr.train.whole import WholeEngine

@@ -266,7 +266,12 @@ SHARD = "model-00002-of-00003.safetensors"
         (10, "tokenizer.json", cut, "tokenizer.json is no tokenizer"),
         (10, "tokenizer_config.json", Path.unlink, "tokenizer_config.json cannot be read"),
         (10, "tokenizer_config.json", lambda path: path.write_text("[]"), "holds no JSON object"),
-        (10, "tokenizer_config.json", lambda path: path.write_bytes(b"\xff"), "tokenizer_config.json is not JSON"),
+        (
+            10,
+            "tokenizer_config.json",
+            lambda path: path.write_bytes(b"\xff"),
+            "holds no JSON object (it is not UTF-8)",
+        ),
     ],
 )
 def test_a_damaged_policy_is_refused(run: Path, step: int, name: str, harm, said: str, capsys):

@@ -131,7 +131,7 @@ def test_flagged_responses_are_found_with_the_text_around(tmp_path, capsys):
 def test_long_texts_are_shortened_unless_all_is_asked_for(tmp_path, capsys):
     run = MadeRun(tmp_path / "run")
     run.step(1, [proposal("x", text="y" * 5000)])
-    assert "[2000 characters; --whole shows them]" in shown(capsys, str(run.path), "-n", "1")
+    assert "[… 2,000 characters; --whole shows them …]" in shown(capsys, str(run.path), "-n", "1")
     assert "y" * 5000 in shown(capsys, str(run.path), "-n", "1", "--whole")
 
 

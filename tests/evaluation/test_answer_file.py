@@ -77,7 +77,7 @@ def test_an_evaluation_by_another_protocol_is_not_mixed_in(tmp_path: Path):
     data = (tmp_path / "a.gz").read_bytes()
     with pytest.raises(UserError, match=r"another samples \(8, now 4\): use the same options"):
         AnswerFile(tmp_path / "a.gz", PROTOCOL | {"samples": 4})
-    with pytest.raises(UserError, match=r"another seed \(null, now 3\)"):
+    with pytest.raises(UserError, match=r"another seed \(None, now 3\)"):
         AnswerFile(tmp_path / "a.gz", PROTOCOL | {"seed": 3})
     assert (tmp_path / "a.gz").read_bytes() == data
 

@@ -89,7 +89,7 @@ def test_known_shapes_have_the_published_number_of_parameters(name, parameters):
     ({"num_key_value_heads": None, "head_dim": None}, None),
     ({"num_attention_heads": "4"}, "has num_attention_heads '4', where a plan needs a whole number"),
     ({"hidden_size": None}, "lacks 'hidden_size'"),
-    (None, "is no model's config.json: it holds no JSON object"),
+    (None, "is no model's config.json: it is not a JSON object"),
 ])  # fmt: skip
 def test_a_config_is_read_as_transformers_reads_it(change, said, tmp_path):
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 8}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from azr.hashed_files import HashedFile, hash_file, write_hashed
+from azr.files import HashedFile, hash_file, write_hashed
 from azr.runs.checkpoint_store import (
     MANIFEST,
     PIN_FILE,

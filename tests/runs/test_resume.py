@@ -10,7 +10,7 @@ from safetensors.numpy import save as save_tensors
 
 from azr.config import GAE, AlgorithmConfig, Config, DataConfig, ModelConfig, RunConfig, TrainConfig
 from azr.errors import UserError
-from azr.hashed_files import hash_file
+from azr.files import hash_file
 from azr.runs.checkpoint_store import (
     INITIAL,
     CheckpointStore,

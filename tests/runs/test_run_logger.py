@@ -12,7 +12,7 @@ import pytest
 
 from azr.config import Config, DataConfig, RunConfig
 from azr.errors import UserError
-from azr.hashed_files import hash_file
+from azr.files import hash_file
 from azr.records import PromptIds, Task
 from azr.runs.metrics import Metrics
 from azr.runs.progress import open_progress
@@ -92,7 +92,7 @@ async def test_texts_are_written_beside_the_next_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize("next_call", ["log_rollouts", "flush"])
 async def test_texts_that_could_not_be_written_end_the_run(next_call: str, tmp_path: Path) -> None:
     logger = opened(config(tmp_path))
-    logger.run.rollouts(1).with_name(".step_000001.jsonl.gz").mkdir()
+    logger.run.rollouts(1).mkdir()
     await logger.log_rollouts(1, [sample("solver")], decode)
     for _ in range(2):
         with pytest.raises(IsADirectoryError):
@@ -104,7 +104,7 @@ async def test_texts_that_could_not_be_written_end_the_run(next_call: str, tmp_p
 
 async def test_a_failure_that_nobody_asked_about_is_in_the_log(tmp_path: Path) -> None:
     logger = opened(config(tmp_path))
-    logger.run.rollouts(1).with_name(".step_000001.jsonl.gz").mkdir()
+    logger.run.rollouts(1).mkdir()
     await logger.log_rollouts(1, [], decode)
     logger.close()
     assert "could not be written" in logger.run.log.read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from azr.errors import RunEnded
 from azr.records import Judgement, Role, Sample
-from azr.runs.stop_signal import MalformedAlarm, StopRequested, StopSignal, shortened
+from azr.runs.stop_signal import MalformedAlarm, StopRequested, StopSignal
 from tests.runs.factory import completion, sample
 
 
@@ -144,9 +144,10 @@ def test_one_line_shows_a_response_as_it_was_sampled_and_where_to_look() -> None
 
 
 def test_of_a_long_response_both_ends_are_shown_on_one_line() -> None:
-    assert shortened("b" * 400) == repr("b" * 400)
-    head, tail = repr("\n" * 200), repr("e" * 200)
-    assert shortened("\n" * 250 + "e" * 250) == f"{head} [100 characters] {tail}"
+    lines: list[str] = []
+    alarm(lines).observe("step 3", bad("proposer", "\n" * 250 + "e" * 250))
+    shown = repr("\n" * 200 + "\n[… 100 characters …]\n" + "e" * 200)
+    assert f"one of them reads {shown};" in lines[0] and "\n" not in lines[0]
 
 
 def test_three_rounds_of_one_role_in_a_row_end_the_run() -> None:

@@ -22,7 +22,7 @@ from torch.distributed import distributed_c10d
 
 from azr.config import Config
 from azr.errors import UserError
-from azr.hashed_files import hash_file
+from azr.files import hash_file
 from azr.records import Completion
 from azr.train.learner import score, update_critic
 from azr.train.model_worker import ModelWorker

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from azr.errors import UserError
-from azr.hashed_files import hash_file
+from azr.files import hash_file
 from azr.train.shards import ShardReader, TensorSpec, shard_path, write_model, write_shard
 
 CPU = torch.device("cpu")

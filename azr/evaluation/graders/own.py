@@ -19,6 +19,7 @@ from azr.isolated import Nonsense, OwnFunctions, Trouble, serve
 from azr.records import Judgement
 from azr.registry import find_entry, import_own
 from azr.tasks.base import Verdict
+from azr.text import brief
 
 GROUP = "azr.graders"
 """Group of entry points by which installed packages name their graders."""
@@ -97,16 +98,16 @@ def checked(returned: object) -> dict[str, Any]:
         raise Nonsense(f"a dict without {SCORE!r}, which must be True, False, None or a number from 0 to 1")
     score = _plain(parts.pop(SCORE))
     if score is not None and not isinstance(score, bool) and not (isinstance(score, float) and 0 <= score <= 1):
-        given = f"{SCORE} {_short(score)}" if isinstance(returned, Mapping) else _short(score)
+        given = f"{SCORE} {brief(score)}" if isinstance(returned, Mapping) else brief(score)
         raise Nonsense(f"{given}, which is none of True, False, None and a number from 0 to 1")
     if len(parts) > MAX_PARTS:
         raise Nonsense(f"{len(parts)} parts, and at most {MAX_PARTS} are logged")
     parts = {name: _plain(value) for name, value in parts.items()}
     for name, value in parts.items():
         if not isinstance(name, str) or not _PART.fullmatch(name):
-            raise Nonsense(f"a part named {_short(name)}, which must be at most 40 letters, digits, '_', '-' and '.'")
+            raise Nonsense(f"a part named {brief(name)}, which must be at most 40 letters, digits, '_', '-' and '.'")
         if not isinstance(value, bool) and not (isinstance(value, float) and math.isfinite(value)):
-            raise Nonsense(f"the part {name} {_short(value)}, which is no bool and no finite number")
+            raise Nonsense(f"the part {name} {brief(value)}, which is no bool and no finite number")
     return {SCORE: score, "parts": parts}
 
 
@@ -118,10 +119,6 @@ def _plain(value: object) -> object:
         return float(value)
     except OverflowError:
         return math.inf
-
-
-def _short(value: object) -> str:
-    return repr(value)[:60]
 
 
 def load(arguments: Sequence[str]) -> Callable[[Any], dict[str, Any]]:

@@ -26,6 +26,7 @@ from azr.evaluation.graders.sandboxed import MAX_INPUT
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import GRADERS, GraderName, Question, Suite
 from azr.evaluation.suites.files import Row, questions, text
+from azr.text import clipped
 
 FIELDS: dict[GraderName, tuple[str, ...]] = {
     "math": ("answer",),
@@ -84,7 +85,7 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
             if not answers or not all(map(_is_answer, answers)):
                 raise TypeError(f"the answer {given['answer']!r} is neither text nor a number, nor a list of them")
             if tests := next(filter(is_tests, answers), None):
-                raise ValueError(f"the answer {tests[:60]!r} is tests of a program: its grader is calls or stdin")
+                raise ValueError(f"the answer {clipped(tests)!r} is tests of a program: its grader is calls or stdin")
             return MathGold(tuple(map(str, answers)), tolerance)
         case "choice":
             options, label = given["options"], given["answer"]

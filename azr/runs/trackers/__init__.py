@@ -19,10 +19,11 @@ from azr.registry import Registry
 from azr.runs.metrics import Metrics
 from azr.runs.run_dir import RunDirectory
 from azr.runs.sample_file import read_metrics
-from azr.runs.trackers.base import NOTHING, Table, Tracker, first_line
+from azr.runs.trackers.base import NOTHING, Table, Tracker, failure
 from azr.runs.trackers.mlflow import MlflowTracker
 from azr.runs.trackers.tensorboard import TensorBoardTracker
 from azr.runs.trackers.wandb import WandbTracker
+from azr.text import without_middle
 
 TRACKERS = Registry[type[Tracker]](
     "tracker",
@@ -197,7 +198,7 @@ class Feed:
                 self._lost_samples = True
                 self._say(
                     f"{self._tracker.label} did not take the samples of step {step}, and maybe not those of others: "
-                    f"{first_line(error)}; azr view has them all"
+                    f"{failure(error)}; azr view has them all"
                 )
 
     def _announce(self, held: int) -> None:
@@ -214,7 +215,7 @@ class Feed:
         if not self._failed:
             self._failed = True
             self._say(
-                f"{self._tracker.label} failed and is tried again with each step: {first_line(error)}; metrics.jsonl "
+                f"{self._tracker.label} failed and is tried again with each step: {failure(error)}; metrics.jsonl "
                 "has every step"
             )
 
@@ -231,10 +232,8 @@ def sample_tables(step: int, samples: Sequence[Sample], tasks: Sequence[Task]) -
     return {name: table for name, table in tables.items() if table.rows}
 
 
-def cut(text: str, most: int = CHARACTERS) -> str:
-    """The text, without its middle where it is too long."""
-    half = most // 2
-    return text if len(text) <= most else f"{text[:half]}\n[… {len(text) - 2 * half} characters …]\n{text[-half:]}"
+def _cut(text: str) -> str:
+    return without_middle(text, CHARACTERS // 2)
 
 
 def _rollout_table(step: int, samples: Sequence[Sample]) -> Table:
@@ -248,8 +247,8 @@ def _rollout_table(step: int, samples: Sequence[Sample]) -> Table:
         for each in ranked[:: max(1, len(ranked) - 1)]:
             verdict, detail = (each.verdict or None), "" if each.judgement is None else each.judgement.detail
             rows.append((
-                *(step, *player, each.problem_id, each.reward, verdict, cut(detail)),
-                *(each.response_tokens, each.finish_reason, cut(each.prompt), cut(each.response)),
+                *(step, *player, each.problem_id, each.reward, verdict, _cut(detail)),
+                *(each.response_tokens, each.finish_reason, _cut(each.prompt), _cut(each.response)),
             ))  # fmt: skip
     return Table(columns=ROLLOUT_COLUMNS, rows=tuple(rows))
 
@@ -259,8 +258,8 @@ def _task_table(step: int, tasks: Sequence[Task]) -> Table:
     chosen = [tasks[at * len(tasks) // TASKS] for at in range(TASKS)] if len(tasks) > TASKS else tasks
     rows = [
         (
-            *(step, task.kind, task.id, task.solve_rate, cut(task.program)),
-            *(cut("\n".join(task.inputs)), cut("\n".join(task.outputs)), cut(task.message)),
+            *(step, task.kind, task.id, task.solve_rate, _cut(task.program)),
+            *(_cut("\n".join(task.inputs)), _cut("\n".join(task.outputs)), _cut(task.message)),
         )
         for task in chosen
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -14,7 +13,9 @@ from typing import ClassVar
 
 from azr.config import Config
 from azr.errors import UserError
+from azr.files import atomic_write
 from azr.runs.metrics import Metrics
+from azr.text import clipped, first_line
 
 NOTHING = -1
 """The step that a tracker holds before its first; step 0 is the evaluation before a run's first step."""
@@ -76,9 +77,8 @@ class Bookmark:
         """On the disk when it returns."""
         self.id, self.step = id, step
         self._path.parent.mkdir(exist_ok=True)
-        draft = self._path.with_suffix(".draft")
-        draft.write_text(json.dumps({"id": id, "step": step}) + "\n")
-        os.replace(draft, self._path)
+        with atomic_write(self._path) as staging:
+            staging.write_text(json.dumps({"id": id, "step": step}) + "\n")
 
 
 def need(module: str, tracker: str) -> None:
@@ -96,10 +96,9 @@ def bins(counts: list[int]) -> list[float]:
     return [b / last for b in range(len(counts))]
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's message, at most 200 characters, or its class if it has none."""
-    text = str(error).strip()
-    return without_password(text.splitlines()[0])[:200] if text else type(error).__name__
+def failure(error: BaseException) -> str:
+    """Return the first line of an exception's message, at most 200 characters and without passwords."""
+    return clipped(without_password(first_line(error)), 200)
 
 
 def without_password(text: str) -> str:

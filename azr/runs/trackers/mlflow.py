@@ -18,7 +18,7 @@ from azr.config_tree import leaves
 from azr.errors import UserError
 from azr.own_data import code_version
 from azr.runs.metrics import Metrics
-from azr.runs.trackers.base import Bookmark, Table, Tracker, bins, first_line, need, without_password
+from azr.runs.trackers.base import Bookmark, Table, Tracker, bins, failure, need, without_password
 
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -63,7 +63,7 @@ class MlflowTracker(Tracker):
                 mlflow.MlflowClient(uri).search_experiments(max_results=1)
         except mlflow.exceptions.MlflowException as error:
             raise UserError(
-                f"The MLflow server {without_password(uri)} refuses the run ({first_line(error)}): check "
+                f"The MLflow server {without_password(uri)} refuses the run ({failure(error)}): check "
                 "MLFLOW_TRACKING_URI and its credentials, or remove mlflow from tracking.to."
             ) from error
 

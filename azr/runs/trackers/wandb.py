@@ -14,7 +14,7 @@ from azr.config_tree import to_tree
 from azr.errors import UserError
 from azr.own_data import code_version
 from azr.runs.metrics import Metrics
-from azr.runs.trackers.base import Bookmark, Table, Tracker, bins, first_line, need
+from azr.runs.trackers.base import Bookmark, Table, Tracker, bins, failure, need
 
 SETTINGS: dict[str, Any] = {
     "console": "off",
@@ -53,7 +53,7 @@ class WandbTracker(Tracker):
             known = wandb.login(prompt=False, verify=True, timeout=VERIFY_S)
         except (wandb.errors.Error, ValueError) as error:
             raise UserError(
-                f"Weights & Biases refuses the login ({first_line(error)}): run `wandb login`, or set "
+                f"Weights & Biases refuses the login ({failure(error)}): run `wandb login`, or set "
                 "WANDB_MODE=offline and use `wandb sync` later."
             ) from error
         if not known:

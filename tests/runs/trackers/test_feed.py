@@ -21,7 +21,6 @@ from azr.runs.trackers import (
     TRACKERS,
     Trackers,
     check_names,
-    cut,
     hand_over,
     is_due,
     sample_tables,
@@ -193,11 +192,6 @@ def test_a_sample_is_the_best_and_the_worst_of_each_player_and_some_tasks() -> N
 
 def test_a_step_without_anything_has_no_tables() -> None:
     assert sample_tables(1, [], []) == {}
-
-
-def test_a_long_text_loses_its_middle() -> None:
-    assert cut("abcdef", 6) == "abcdef"
-    assert cut("abcdefg", 4) == "ab\n[… 3 characters …]\nfg"
 
 
 def test_samples_are_taken_at_the_beginning_and_then_now_and_then() -> None:

@@ -1,15 +1,47 @@
-"""Files that are hashed while they are written, so that no second reading is needed."""
+"""Files and folders that appear when they are complete, and files that are hashed while they are written."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from blake3 import blake3
 
 _CHUNK = 16 << 20
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a file beside ``path`` to write, which replaces it at the end of the block. Nothing is left of it if the
+    block fails. Raises OSError."""
+    staging = path.with_name(f".{os.getpid()}.{path.name}")
+    staging.unlink(missing_ok=True)  # a killed process may have had the same id
+    try:
+        yield staging
+        os.replace(staging, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # of a disk on which nothing can be written
+            staging.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``path`` to fill, which gets its name at the end of the block. Nothing is left of it if
+    the block fails. Raises OSError, also if there is a folder with files of this name by then."""
+    staging = path.absolute().with_name(f".{path.name}.{uuid4().hex[:8]}")
+    staging.mkdir()
+    try:
+        yield staging
+        os.rename(staging, path)
+    except BaseException:
+        shutil.rmtree(staging)
+        raise
 
 
 @dataclass(frozen=True, slots=True)
