@@ -56,14 +56,15 @@ def _logprobs_agree(options: Namespace, folder: str) -> bool:
 
 
 def _form_teaches(options: Namespace, folder: str) -> bool:
-    from azr.evaluation.form_check import MAX_TOKENS, SAMPLES, check_forms
+    from azr.evaluation.form_check import FORMS, MAX_TOKENS, RESPONSES, SAMPLES, check_forms
 
     dtype = compute_type("auto")
-    print("Proposals and answers in every form: some minutes on a CPU.", flush=True)
+    count = f"{RESPONSES} proposals and answers in each of up to {len(FORMS)} forms"
+    print(f"{count}: some minutes on a CPU.", flush=True)
     found = asyncio.run(check_forms(folder, dtype=dtype))
     print(f"Shares of {SAMPLES} responses of at most {MAX_TOKENS} tokens, {options.path} in {dtype}:")
     print(found.table())
-    print(f"A proposal in {found.best[0]}:\n{textwrap.indent(found.example(), '    ')}")
+    print(f"A proposal in {found.best}:\n{textwrap.indent(found.example(), '    ')}")
     print(found.advice())
     return found.learns
 

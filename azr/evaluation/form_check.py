@@ -36,12 +36,11 @@ FORMS: dict[str, ModelConfig] = {
 """Forms that a pretrained model may follow, as options of a run; `conversation` opens the thinking."""
 COMPACT = {"compact": ModelConfig(prompt_format="compact")}
 """The only form of a model whose vocabulary has its tags."""
-TEMPERATURES = (1.0, 0.7)
 MAX_TOKENS = 160
 """Longest response. The answers of the tasks have a few dozen tokens."""
 SAMPLES = 6
-"""Responses of each form, kind, role and temperature."""
-RESPONSES = len(ROLES) * len(SelfPlayConfig().kinds) * len(TEMPERATURES) * SAMPLES
+"""Responses of each form, kind and role, at temperature 1."""
+RESPONSES = len(ROLES) * len(SelfPlayConfig().kinds) * SAMPLES
 """Responses of each form."""
 REFERENCES = 4
 """Past tasks in a proposal prompt."""
@@ -52,12 +51,11 @@ TIMEOUT_S = 1200.0
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Responses in one form and at one temperature, of one role to one kind."""
+    """Responses in one form, of one role to one kind."""
 
     form: str
     role: Role
     kind: str
-    temperature: float
     samples: Sequence[Sample]
 
     @property
@@ -85,47 +83,43 @@ class FormCheck:
     text: Callable[[Completion], str]
 
     def table(self) -> str:
-        """Return a table: one line per form, role and kind, with a group of columns for each temperature."""
-        groups = "".join(f"{f'temperature {t:g}':>34}" for t in TEMPERATURES)
-        columns = f"{'well-formed':>14}{'valid/right':>13}{'tokens':>7}" * len(TEMPERATURES)
-        lines = [" " * 33 + groups, f"{'form':<14}{'role':<10}{'kind':<9}{columns}"]
-        for form, role, kind in dict.fromkeys((cell.form, cell.role, cell.kind) for cell in self.cells):
-            of_line = [cell for cell in self.cells if (cell.form, cell.role, cell.kind) == (form, role, kind)]
-            shares = "".join(f"{each.well_formed:>14.0%}{each.good:>13.0%}{each.tokens:>7.0f}" for each in of_line)
-            lines.append(f"{form:<14}{role:<10}{kind:<9}{shares}")
+        """Return a table: one line per form, role and kind."""
+        lines = [f"{'form':<14}{'role':<10}{'kind':<9}{'well-formed':>14}{'valid/right':>13}{'tokens':>7}"]
+        for cell in self.cells:
+            shares = f"{cell.well_formed:>14.0%}{cell.good:>13.0%}{cell.tokens:>7.0f}"
+            lines.append(f"{cell.form:<14}{cell.role:<10}{cell.kind:<9}{shares}")
         return "\n".join([*lines, *(f"{form}: not tried. {why}" for form, why in self.left_out.items())])
 
-    def score(self, form: str, temperature: float, role: Role) -> tuple[float, float]:
+    def score(self, form: str, role: Role) -> tuple[float, float]:
         """Return the shares of valid or right and of well-formed responses, over all kinds."""
-        cells = [each for each in self.cells if (each.form, each.temperature, each.role) == (form, temperature, role)]
+        cells = [each for each in self.cells if (each.form, each.role) == (form, role)]
         return fmean(each.good for each in cells), fmean(each.well_formed for each in cells)
 
     @property
-    def best(self) -> tuple[str, float]:
-        """Form and temperature with most valid proposals and right answers; of equals the one followed most often."""
-        choices = dict.fromkeys((cell.form, cell.temperature) for cell in self.cells)
+    def best(self) -> str:
+        """Form with most valid proposals and right answers; of equals the one followed most often."""
 
-        def followed(choice: tuple[str, float]) -> tuple[float, float]:
-            proposer, solver = (self.score(*choice, role) for role in ROLES)
+        def followed(form: str) -> tuple[float, float]:
+            proposer, solver = (self.score(form, role) for role in ROLES)
             return proposer[0] + solver[0], proposer[1] + solver[1]
 
-        return max(choices, key=followed)
+        return max(dict.fromkeys(cell.form for cell in self.cells), key=followed)
 
     @property
     def learns(self) -> bool:
         """Whether rewards can differ: some proposal is valid, and some answer is right."""
-        return all(self.score(*self.best, role)[0] > 0 for role in ROLES)
+        return all(self.score(self.best, role)[0] > 0 for role in ROLES)
 
     def example(self) -> str:
         """Return one whole proposal in the best form, a valid one if there is any."""
-        cells = [each for each in self.cells if (each.form, each.temperature) == self.best and each.role == "proposer"]
+        cells = [each for each in self.cells if (each.form, each.role) == (self.best, "proposer")]
         samples = sorted((s for cell in cells for s in cell.samples), key=lambda s: s.judgement.verdict != VALID)  # type: ignore[union-attr]
         return self.text(samples[0].completion)
 
     def advice(self) -> str:
         """Return one sentence that says which form to take."""
-        form, temperature = self.best
-        (valid, _), (right, _) = (self.score(form, temperature, role) for role in ROLES)
+        form = self.best
+        (valid, _), (right, _) = (self.score(form, role) for role in ROLES)
         shares = f"{valid:.0%} of its proposals are valid and {right:.0%} of its answers right"
         if not self.learns:
             return (
@@ -135,8 +129,8 @@ class FormCheck:
         model, default = (COMPACT | FORMS)[form], ModelConfig()
         words = [f"--model.prompt-format {model.prompt_format}"] if model.prompt_format != default.prompt_format else []
         words += [f"--model.template {model.template}"] if model.template != default.template else []
-        words.append(f"--rollout.temperature {temperature:g} --selfplay.induction-inputs {INDUCTION_INPUTS}")
-        return f"Take {form}, {temperature:g}: {' '.join(words)} ({shares})."
+        words.append(f"--selfplay.induction-inputs {INDUCTION_INPUTS}")
+        return f"Take {form}: {' '.join(words)} ({shares})."
 
 
 async def check_forms(path: str, *, dtype: ComputeType) -> FormCheck:
@@ -191,17 +185,17 @@ async def _ask(
         for kind in tasks
     } | {("solver", kind): [task_problem(task, "forms", codec, execute) for task in tasks[kind]] for kind in tasks}
 
-    async def cell(role: Role, kind: str, temperature: float) -> Cell:
-        seed = stable_seed(form, role, kind, temperature)
+    async def cell(role: Role, kind: str) -> Cell:
+        seed = stable_seed(form, role, kind)
         asked = [
-            answer(each, 1, generate=generate, max_tokens=MAX_TOKENS, seed=seed + number, temperature=temperature)
+            answer(each, 1, generate=generate, max_tokens=MAX_TOKENS, seed=seed + number, temperature=1.0)
             for number, each in enumerate(problems[role, kind])
         ]
         samples = [sample for samples in await gather(*asked) for sample in samples]
         step(len(samples))
-        return Cell(form, role, kind, temperature, samples)
+        return Cell(form, role, kind, samples)
 
-    return await gather(*(cell(role, kind, t) for role, kind in problems for t in TEMPERATURES))
+    return await gather(*(cell(role, kind) for role, kind in problems))
 
 
 def _held_out(kind: str, inputs: int) -> list[Task]:

@@ -120,7 +120,7 @@ def test_check_model_says_which_form_a_model_follows_or_that_it_will_learn_nothi
     done = run("azr", "check-model", model, "--only", "forms")
     advice = done.stdout.splitlines()[-1]
     if model == QWEN:
-        assert done.returncode == 0 and advice.startswith("Take completion, "), done.stdout + done.stderr
+        assert done.returncode == 0 and advice.startswith("Take completion: "), done.stdout + done.stderr
     else:
         assert done.returncode == 1 and "will learn nothing by self-play" in advice, done.stdout + done.stderr
 

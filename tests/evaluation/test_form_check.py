@@ -10,55 +10,52 @@ from azr.tasks.registry import KINDS
 from tests.runs.factory import sample
 
 
-def cell(form: str, role: Role, temperature: float, *verdicts: str) -> Cell:
+def cell(form: str, role: Role, *verdicts: str) -> Cell:
     none = given_up(np.zeros(0, np.int32))
-    return Cell(
-        form, role, "deduction", temperature, [sample(role, verdict=each, completion=none) for each in verdicts]
-    )
+    return Cell(form, role, "deduction", [sample(role, verdict=each, completion=none) for each in verdicts])
 
 
 def check(*cells: Cell) -> FormCheck:
     return FormCheck(cells, {}, lambda completion: "text")
 
 
-def of_form(form: str, temperature: float, proposal: str, answer: str) -> tuple[Cell, Cell]:
-    proposals = cell(form, "proposer", temperature, proposal, RejectReason.MALFORMED)
-    return proposals, cell(form, "solver", temperature, answer, Verdict.WRONG)
+def of_form(form: str, proposal: str, answer: str) -> tuple[Cell, Cell]:
+    proposals = cell(form, "proposer", proposal, RejectReason.MALFORMED)
+    return proposals, cell(form, "solver", answer, Verdict.WRONG)
 
 
 def test_shares_of_a_cell():
-    proposals = cell("tokenizer", "proposer", 1.0, VALID, RejectReason.FAILED, RejectReason.MALFORMED, VALID)
+    proposals = cell("tokenizer", "proposer", VALID, RejectReason.FAILED, RejectReason.MALFORMED, VALID)
     assert (proposals.well_formed, proposals.good, proposals.tokens) == (0.75, 0.5, 0)
-    answers = cell("tokenizer", "solver", 1.0, Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED)
+    answers = cell("tokenizer", "solver", Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED)
     assert (answers.well_formed, answers.good) == (0.5, 0.25)
 
 
 def test_the_form_with_most_that_can_be_used_is_recommended():
     found = check(
-        *of_form("tokenizer", 1.0, RejectReason.FAILED, Verdict.RIGHT),
-        *of_form("tokenizer", 0.7, VALID, Verdict.RIGHT),
-        *of_form("conversation", 1.0, VALID, Verdict.MALFORMED),
-        *of_form("conversation", 0.7, VALID, Verdict.WRONG),
+        *of_form("conversation", VALID, Verdict.WRONG),
+        *of_form("tokenizer", VALID, Verdict.RIGHT),
+        *of_form("completion", RejectReason.FAILED, Verdict.RIGHT),
     )
-    assert found.best == ("tokenizer", 0.7) and found.learns
+    assert found.best == "tokenizer" and found.learns
     assert found.advice() == (
-        "Take tokenizer, 0.7: --model.template tokenizer --rollout.temperature 0.7 --selfplay.induction-inputs 4 (50% "
-        "of its proposals are valid and 50% of its answers right)."
+        "Take tokenizer: --model.template tokenizer --selfplay.induction-inputs 4 (50% of its proposals are valid and "
+        "50% of its answers right)."
     )
-    assert len(found.table().splitlines()) == 2 + 4
+    assert len(found.table().splitlines()) == 1 + 6
 
 
 def test_of_equal_forms_the_one_that_is_followed_is_recommended():
     found = check(
-        *of_form("tokenizer", 1.0, RejectReason.MALFORMED, Verdict.RIGHT),
-        *of_form("conversation", 1.0, RejectReason.FAILED, Verdict.RIGHT),
+        *of_form("tokenizer", RejectReason.MALFORMED, Verdict.RIGHT),
+        *of_form("conversation", RejectReason.FAILED, Verdict.RIGHT),
     )
-    assert found.best == ("conversation", 1.0)
+    assert found.best == "conversation"
 
 
 def test_a_model_without_a_valid_proposal_or_a_right_answer_will_learn_nothing():
     for proposal, answer in ((RejectReason.FAILED, Verdict.RIGHT), (VALID, Verdict.WRONG)):
-        found = check(*of_form("tokenizer", 1.0, proposal, answer))
+        found = check(*of_form("tokenizer", proposal, answer))
         assert not found.learns
         assert found.advice().startswith(
             "This model will learn nothing by self-play: even in its best form, tokenizer, "
