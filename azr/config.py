@@ -104,10 +104,10 @@ class SelfPlayConfig:
     seed_tasks: CountOrZero = 256
     """Tasks per kind gathered before the first step, grown from one identity program or from `seeds`."""
     seeds: str | None = None
-    """File of tasks to start from, one JSON object a line as in a run's `tasks.jsonl`; `.gz` is unpacked. Each is
-    checked again in the sandbox as if it had just been proposed, and the run directory's `seeds_rejected.jsonl` says
-    why a line was refused. Only kinds that have fewer than `seed_tasks` then grow; one without any starts from the
-    identity program. A resumed run does not read it again."""
+    """File of tasks to start from, one JSON object a line as in a run's `tasks.jsonl` or in the Absolute Zero authors'
+    seed files; `.gz` is unpacked. Each is checked again in the sandbox as if it had just been proposed, and the run
+    directory's `seeds_rejected.jsonl` says why a line was refused. Only kinds that have fewer than `seed_tasks` then
+    grow; one without any starts from the identity program. A resumed run does not read it again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architect
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.push_choice import decide_push
 from azr.config import TEMPLATES, Config, NoImportance
-from azr.datasets.preparing import rows_file
+from azr.datasets.hub import rows_file
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, did_you_mean
 from azr.evaluation.suites.exam import exam_questions
@@ -27,9 +27,9 @@ from azr.runs.model_folder import attention_heads, context_length, model_folder,
 from azr.runs.run_dir import PromptForm, RunDirectory, check_free, run_path
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.rewards import check_names
-from azr.selfplay.seeds import SeedLine, read_seeds
+from azr.selfplay.seeds import SINGLE_CALL_KINDS, SeedLine, read_seeds
 from azr.tasks.prompts import THINK
-from azr.tasks.registry import KINDS
+from azr.tasks.registry import KINDS, SingleCallKind
 from azr.train.adapter_files import check_adapters, check_four_bit
 
 if TYPE_CHECKING:
@@ -81,17 +81,12 @@ def check(config: Config) -> None:
 
 
 def prepare(
-    config: Config,
-    resume: ResumeState | None = None,
-    *,
-    fetch: bool = True,
-    into_run: bool = True,
-    restart: bool = False,
+    config: Config, resume: ResumeState | None = None, *, fetch: bool = True, restart: bool = False
 ) -> Prepared:
     """Check everything that the config names outside of itself, and make the parts of its run.
 
-    `fetch`: download a model of the hub; without it only its config and tokenizer. `into_run`: check the run directory
-    and the trackers too. `restart`: a run that is there will make way. Writes nothing but the hub's cache.
+    `fetch`: download a model of the hub; without it only its config and tokenizer. `restart`: a run that is there
+    will make way. Writes nothing but the hub's cache.
 
     Raises:
         UserError: something is missing or cannot be used.
@@ -101,9 +96,8 @@ def prepare(
         check_four_bit()
     if config.train.lora.rank:
         check_adapters()
-    if into_run:
-        _check_run_directory(config, resumed=resume is not None, restart=restart)
-        trackers.check_ready(config)
+    _check_run_directory(config, resumed=resume is not None, restart=restart)
+    trackers.check_ready(config)
     begins = resume is None or resume.state.step == 0
     seeds = _read_seeds(config) if begins and config.kinds and config.selfplay.seeds is not None else None
     screen = Screen.read(patterns_of(config.safety))
@@ -219,7 +213,9 @@ def _read_seeds(config: Config) -> list[SeedLine]:
     """Raise UserError when the seed file has no task of a kind that is played, or too few to be the examples of a
     prompt. Its programs are checked later."""
     selfplay, wanted = config.selfplay, config.selfplay.references
-    lines = read_seeds(Path(str(selfplay.seeds)))
+    one_call = [kind for kind in selfplay.kinds if isinstance(KINDS[kind], SingleCallKind)]
+    usual = [kind for kind in one_call if kind in SINGLE_CALL_KINDS]
+    lines = read_seeds(Path(str(selfplay.seeds)), usual or one_call or SINGLE_CALL_KINDS)
     found = Counter(task.kind for _, task in lines if isinstance(task, Task))
     if not set(found) & set(selfplay.kinds):
         raise UserError(

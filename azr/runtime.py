@@ -1,4 +1,4 @@
-"""A run that is prepared, to its end: start it or resume it, play, save, restart, stop. Seeding alone, too."""
+"""A run that is prepared, to its end: start it or resume it, play, save, restart, stop."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ from azr.runs.sample_file import read_tasks
 from azr.runs.stop_signal import MalformedAlarm, StopRequested, StopSignal
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
-from azr.selfplay.seeding import fill_buffer
-from azr.system import System, Trainers
+from azr.system import System
 from azr.tasks.base import RejectReason
 from azr.tasks.registry import KINDS
 from azr.train.learner import Learner
@@ -125,37 +124,36 @@ class Driver:
                 yield
 
         async with _started(self._prepared, self._stop_signal, phase, state.step) as system:
-            assert system.trainers is not None, "a run trains"
             started_in = start_metrics(clock.step_timing(), system.engines.start_seconds)
             if state.step:
-                await system.trainers.turns.trainers_turn(progress.busy)
+                await system.turns.trainers_turn(progress.busy)
                 folder, limit = str((self._store.path(state.step) / TRAINERS).absolute()), self._config.timeout.train_s
-                for group in system.trainers.trained:
+                for group in system.trained:
                     await group.call("load_checkpoint", folder, timeout_s=limit, to="load their state")
             async with self._open_logger(progress, resume) as logger:
                 logger.log_start(started_in)
-                await self._check_shared(system.trainers)
-                await self._log_start(system, system.trainers, progress)
+                await self._check_shared(system)
+                await self._log_start(system, progress)
                 # Objects alive now live as long as the run. Freeze them: scanning them costs the garbage collector 10%
                 # of a step.
                 gc.collect()
                 gc.freeze()
                 async with self._open_data(state) as data, TextReader(patterns_of(self._config.safety)) as reader:
                     elapsed_s = lambda: time.monotonic() - started  # noqa: E731
-                    await play(self._experiment(system, system.trainers, logger, data, reader, state.step, elapsed_s))
+                    await play(self._experiment(system, logger, data, reader, state.step, elapsed_s))
 
-    async def _check_shared(self, trainers: Trainers) -> None:
+    async def _check_shared(self, system: System) -> None:
         """Raise UserError if a trainer, perhaps on another node, cannot write where checkpoints will be."""
         with tempfile.TemporaryDirectory(prefix=STAGING, dir=self._run.checkpoints) as folder:
             limit = self._config.timeout.start_s
             try:
-                await trainers.policy.call("check_folder", str(Path(folder).absolute()), timeout_s=limit)
+                await system.policy.call("check_folder", str(Path(folder).absolute()), timeout_s=limit)
             except OSError as error:
                 raise UserError(f"{error}. Give a folder that all nodes share with --run.root.") from error
 
-    async def _log_start(self, system: System, trainers: Trainers, progress: Progress) -> None:
+    async def _log_start(self, system: System, progress: Progress) -> None:
         limit = self._config.timeout.start_s
-        how = await trainers.policy.call("computes_with", timeout_s=limit, to="say how it computes")
+        how = await system.policy.call("computes_with", timeout_s=limit, to="say how it computes")
         progress.log(f"networks compute in {system.placement.dtype}; the policy with {how[0]}")
         progress.log(f"an engine's KV cache holds {system.engines.kv_cache_tokens:,} tokens")
         progress.log(f"model-written code runs behind {system.executor.start_report}")
@@ -208,7 +206,6 @@ class Driver:
     def _experiment(
         self,
         system: System,
-        trainers: Trainers,
         logger: RunLogger,
         data: DataPlay | None,
         reader: TextReader,
@@ -234,10 +231,10 @@ class Driver:
             await asyncio.to_thread(logger.sync)
             states, policy = folder / TRAINERS, folder / POLICY
             states.mkdir()
-            for group in trainers.trained:
+            for group in system.trained:
                 doing = "save their state"
                 staging.written.extend(await group.call("save_checkpoint", str(states), timeout_s=deadline_s, to=doing))
-            by_rank = await trainers.policy.call("save_hf", str(policy), timeout_s=deadline_s, to="save the model")
+            by_rank = await system.policy.call("save_hf", str(policy), timeout_s=deadline_s, to="save the model")
             staging.written.extend(file for files in by_rank for file in files)
 
         return SelfPlayExperiment(
@@ -248,7 +245,7 @@ class Driver:
             data=data,
             buffer=buffer,
             system=system,
-            learner=Learner(config, trainers.policy, trainers.critic, trainers.reference, logger.phase),
+            learner=Learner(config, system.policy, system.critic, system.reference, logger.phase),
             logger=logger,
             checkpointer=AsyncCheckpointer(self._store, config.checkpoint.every, save, log_line, done),
             journal=journal,
@@ -276,41 +273,6 @@ async def play(experiment: SelfPlayExperiment) -> None:
         await checkpointer.cancel()
 
 
-async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
-    """Grow the tasks that a run would start from, in their order, without any trainer.
-
-    Writes nothing but `refused`, and that only for a config with a seed file.
-
-    Raises UserError for a user's mistake, TimeoutError when a wait passed its deadline, and StopRequested after a
-    signal. In each case nothing is left running.
-    """
-    config, codec, stop, tasks = prepared.config, prepared.codec, StopSignal(), list[Task]()
-    async with _session(stop) as progress:
-        progress.start(total_steps=0)
-        async with _started(prepared, stop, progress.busy, with_trainers=False) as system:
-            alarm = MalformedAlarm(codec.decode, progress.log, stop=config.run.stop_when_malformed)
-            rounds = fill_buffer(
-                empty_buffer(codec, prepared.evaluation, config.selfplay.kinds),
-                config,
-                prepared.seeds,
-                codec=codec,
-                generate=system.engines.generate,
-                execute=system.executor.execute,
-                phase=progress.busy,
-                log=progress.log,
-                refused=refused,
-            )
-
-            async def collect() -> None:
-                async for name, grown in rounds:
-                    tasks.extend(grown.stored)
-                    if grown.samples:
-                        alarm.watch(name, grown.samples)
-
-            await stop.cancel_on_stop(collect())
-    return tasks
-
-
 @asynccontextmanager
 async def _session(stop: StopSignal) -> AsyncIterator[Progress]:
     """Show progress and listen for signals while the block lasts."""
@@ -326,11 +288,9 @@ async def _session(stop: StopSignal) -> AsyncIterator[Progress]:
 
 
 @asynccontextmanager
-async def _started(
-    prepared: Prepared, stop: StopSignal, phase: Phase, from_step: int = 0, *, with_trainers: bool = True
-) -> AsyncIterator[System]:
+async def _started(prepared: Prepared, stop: StopSignal, phase: Phase, from_step: int) -> AsyncIterator[System]:
     """Start Ray and the system; both end with the block."""
-    starting = System.start(prepared.config, prepared.codec.stops, phase, from_step, with_trainers=with_trainers)
+    starting = System.start(prepared.config, prepared.codec.stops, phase, from_step)
     system = await stop.cancel_on_stop(starting)
     try:
         yield system

@@ -28,9 +28,12 @@ from azr.train.worker_group import WorkerGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trainers:
-    """The models that are trained, and the reference model."""
+class System:
+    """All processes of a run but the driver. Make one with `start`, end it with `stop`."""
 
+    placement: Placement
+    engines: EngineGroup
+    executor: RemoteExecutor
     policy: WorkerGroup
     critic: WorkerGroup | None
     reference: WorkerGroup | None
@@ -42,26 +45,8 @@ class Trainers:
         """Models with an optimizer."""
         return [self.policy, self.critic] if self.critic is not None else [self.policy]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class System:
-    """All processes of a run but the driver. Make one with `start`, end it with `stop`."""
-
-    placement: Placement
-    engines: EngineGroup
-    executor: RemoteExecutor
-    trainers: Trainers | None
-    """None where engines keep the model as it is on disk, as for `azr seeds`."""
-
-    @property
-    def turns(self) -> GpuTurns:
-        assert self.trainers is not None, "nothing is trained, so engines keep their GPUs"
-        return self.trainers.turns
-
     @classmethod
-    async def start(
-        cls, config: Config, stops: Stops, phase: Phase, from_step: int = 0, *, with_trainers: bool = True
-    ) -> Self:
+    async def start(cls, config: Config, stops: Stops, phase: Phase, from_step: int = 0) -> Self:
         """Start Ray or join its cluster, reserve resources and start every actor that the config needs. End Ray after
         an error.
 
@@ -70,21 +55,17 @@ class System:
         """
         with phase("start Ray"):
             await start_ray(config.cluster, config.num_gpus, config.timeout.start_s)
-        if not with_trainers:
-            config = engines_alone(config)
         try:
             with phase("reserve resources"):
                 placement = await place(config)
             config = replace(config, train=replace(config.train, dtype=placement.dtype))
             shared = take_turns(config, placement.device)
-            workers: dict[str, type[ModelWorker]] = {}
-            if with_trainers:
-                config = decide_push(config, placement.device)
-                workers["policy"] = PolicyWorker
-                if config.algorithm.needs_critic:
-                    workers["critic"] = CriticWorker
-                if config.has_reference:
-                    workers["reference"] = PolicyWorker
+            config = decide_push(config, placement.device)
+            workers: dict[str, type[ModelWorker]] = {"policy": PolicyWorker}
+            if config.algorithm.needs_critic:
+                workers["critic"] = CriticWorker
+            if config.has_reference:
+                workers["reference"] = PolicyWorker
             executor = RemoteExecutor(
                 config.executor, config.timeout.generate_s, seed=config.run.seed if config.run.deterministic else None
             )
@@ -108,35 +89,41 @@ class System:
             ray.shutdown()
             raise
         started = {name: model.result() for name, model in models.items()}
-        trainers = _connect(started, engines.result(), config, shared) if started else None
-        return cls(placement=placement, engines=engines.result(), executor=executor, trainers=trainers)
+        policy = started.pop("policy")
+        return cls(
+            placement=placement,
+            engines=engines.result(),
+            executor=executor,
+            policy=policy,
+            critic=started.get("critic"),
+            reference=started.get("reference"),
+            turns=_connect(policy, list(started.values()), engines.result(), config, shared),
+        )
 
     async def stop(self) -> None:
         """End every actor, give the resources back and leave Ray."""
-        trainers = self.trainers
-        models = [*trainers.trained, trainers.reference] if trainers is not None else []
         try:
             self.executor.kill()
-            ending = [model.shutdown() for model in models if model is not None]
+            ending = [model.shutdown() for model in (*self.trained, self.reference) if model is not None]
             await asyncio.gather(self.engines.shutdown(), *ending, return_exceptions=True)
         finally:
             self.placement.remove()
             ray.shutdown()
 
 
-def _connect(models: dict[str, WorkerGroup], engines: EngineGroup, config: Config, shared: bool) -> Trainers:
+def _connect(
+    policy: WorkerGroup, others: list[WorkerGroup], engines: EngineGroup, config: Config, shared: bool
+) -> GpuTurns:
     """Connect trainers and engines: weights go from the policy to the engines, and GPUs are handed over."""
-    policy, critic, reference = models["policy"], models.get("critic"), models.get("reference")
     engines.weights = WeightSync(policy, engines.slots, config.timeout.train_s)
-    turns = GpuTurns(
+    return GpuTurns(
         engines=engines,
         weights=engines.weights,
         policy=policy,
-        others=[model for model in (critic, reference) if model is not None],
+        others=others,
         take_turns=shared,
         timeout_s=config.timeout.train_s,
     )
-    return Trainers(policy=policy, critic=critic, reference=reference, turns=turns)
 
 
 def engines_alone(config: Config) -> Config:

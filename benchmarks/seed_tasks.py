@@ -22,7 +22,7 @@ from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.records import Task
 from azr.selfplay.proposer import proposal_limits
-from azr.selfplay.seeds import read_authors_seeds, seed_limits
+from azr.selfplay.seeds import read_seeds, seed_limits
 from azr.tasks.base import Proposal, RejectReason, Run
 from azr.tasks.inputs import read_input
 from azr.tasks.registry import KINDS
@@ -159,7 +159,7 @@ def default_file() -> Path:
 
 def rows(path: Path) -> list[tuple[int, Task]]:
     """Line numbers and tasks; of the kinds with one call, deduction stands for all."""
-    lines = read_authors_seeds(path, kinds=("deduction",))
+    lines = read_seeds(path, kinds=("deduction",))
     assert not [reason for _, reason in lines if isinstance(reason, str)]
     return [(line, task) for line, task in lines if isinstance(task, Task)]
 

@@ -1,7 +1,7 @@
 """Absolute Zero self-play with Qwen2.5-7B and a little of LUFFY's data: ``python -m playground.azr_7b_traces``.
 
-Every step plays with itself, and answers 64 questions eight times, once by another model's trace. ``azr data prepare
-luffy SRC data/luffy.parquet`` makes the questions of the published file. Eight 80 GB GPUs.
+Every step plays with itself, and answers 64 questions eight times, once by another model's trace. docs/data.md
+says how the published file becomes data/luffy.jsonl. Eight 80 GB GPUs.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ config = replace(
     run=replace(azr_7b.run, name="azr_7b_traces"),
     # The traces close their thinking, but know no answer tags.
     reward=replace(azr_7b.reward, format="thought"),
-    data=DataConfig(path="data/luffy.parquet", play="mixed", prompts=64, samples=7, traces=1),
+    data=DataConfig(path="data/luffy.jsonl", play="mixed", prompts=64, samples=7, traces=1),
 )
 
 if __name__ == "__main__":

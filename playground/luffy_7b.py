@@ -1,7 +1,7 @@
 """LUFFY (arXiv 2504.14945) with its base model on eight 80 GB GPUs: ``python -m playground.luffy_7b``.
 
-One of eight responses to each question is another model's trace. ``azr data prepare luffy SRC data/luffy.parquet``
-makes the questions of the published file. RL with an SFT loss: ``--algorithm.off-policy.loss sft``; without traces:
+One of eight responses to each question is another model's trace. docs/data.md says how the published file
+becomes data/luffy.jsonl. RL with an SFT loss: ``--algorithm.off-policy.loss sft``; without traces:
 ``--data.samples 8 --data.traces 0 --algorithm.objective.clip-low 0.2 --algorithm.objective.clip-high 0.2``.
 """
 
@@ -15,7 +15,7 @@ config = replace(
     base,
     run=replace(base.run, name="luffy_7b", steps=500),
     model=replace(base.model, path="Elliott/Qwen2.5-Math-7B-16k-think", template="tokenizer"),
-    data=replace(base.data, path="data/luffy.parquet", samples=7, traces=1),
+    data=replace(base.data, path="data/luffy.jsonl", samples=7, traces=1),
     reward=replace(base.reward, format="thought"),
     rollout=replace(base.rollout, max_prompt_tokens=1024, engines=8),
     # Sampled tokens are not clipped either.

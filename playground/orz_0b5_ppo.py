@@ -1,6 +1,6 @@
 """Open-Reasoner-Zero's PPO with Qwen2.5-0.5B on one 80 GB GPU: ``python -m playground.orz_0b5_ppo``.
 
-``azr data prepare orz SRC data/orz.jsonl`` makes its questions of the published file.
+docs/data.md says how the published file becomes data/orz.jsonl.
 """
 
 from dataclasses import replace

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from azr.config import Config
+from azr.datasets.hub import rows_file
 from azr.datasets.play import graded_part
-from azr.datasets.preparing import rows_file
 from azr.datasets.rows import DataRow, grader_names, read_rows
 from azr.errors import UserError
 from azr.evaluation.graders import check_graders

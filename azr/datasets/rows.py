@@ -75,9 +75,9 @@ def read_rows(path: Path) -> list[DataRow]:
     """The rows of a file, in their order. Raises UserError when it cannot be read, with the number of the first row
     that is none, and for an empty file."""
     if not path.name.endswith(FORMATS):
-        raise UserError(f"{path} is none of {', '.join(FORMATS)}: `azr data prepare` writes all of them.")
+        raise UserError(f"{path} is none of {', '.join(FORMATS)}: docs/data.md describes rows.")
     if not path.is_file():
-        raise UserError(f"There is no file {path}: `azr data prepare` makes one of a published data set.")
+        raise UserError(f"There is no file {path}: docs/data.md says how published data sets become rows.")
     rows, seen = list[DataRow](), dict[str, int]()
     for number, fields in enumerate(read_lines(path), 1):
         try:

@@ -160,7 +160,7 @@ class Progress:
     def _left(self) -> list[str]:
         left = self.remaining_s()
         if left is None:
-            return [f"time left known after step {self.step}"] if self._total_steps else []
+            return [f"time left known after step {self.step}"]
         return [f"about {duration(left)} left"] if left else []
 
 

@@ -1,7 +1,7 @@
 """Read and check seed files: tasks that a run starts from, one JSON object a line as in its ``tasks.jsonl``.
 
-The outputs in a file are not trusted: every program runs in the sandbox, and the outputs that it returns are stored.
-`read_authors_seeds` reads the files of the Absolute Zero authors' code.
+The files of the Absolute Zero authors' code are read too. The outputs in a file are not trusted: every program runs in
+the sandbox, and the outputs that it returns are stored.
 """
 
 from __future__ import annotations
@@ -69,58 +69,102 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def seed_lines(path: Path, tasks_of: Callable[[dict[str, Any], int], Iterable[Task]], no_task: str) -> list[SeedLine]:
-    """Return the tasks of a file and its broken lines.
+SINGLE_CALL_KINDS = ("deduction", "abduction")
+"""Kinds of a record with one call: the authors' code starts both from the same records."""
 
-    ``tasks_of``: from the JSON object of a line and its number to the tasks it states; raises ValueError with a few
-    words. ``no_task``: what the file is not, and what to give, with ``{}`` for the reason.
+
+class _Program(msgspec.Struct, kw_only=True):
+    """A line of the Absolute Zero authors' seed files."""
+
+    snippet: str
+    imports: list[str] = []
+
+
+class _OneCall(_Program, kw_only=True):
+    input: str
+    output: str
+
+
+class _ManyCalls(_Program, kw_only=True):
+    inputs: list[str]
+    outputs: list[str]
+    message: str
+
+
+def read_seeds(path: Path, kinds: Sequence[str] = SINGLE_CALL_KINDS) -> list[SeedLine]:
+    """Return the tasks of a file and its broken lines. A line is one of a run's `tasks.jsonl`, or a record of the
+    authors' files: one call is a task of each of ``kinds``, many calls with a message are an induction.
 
     Raises UserError if the file cannot be read or states no task.
     """
     lines: list[SeedLine] = []
     for number, line in read_lines(path):
         try:
-            lines += [(number, task) for task in tasks_of(parse_object(line), number)]
+            record, id = parse_object(line), f"seed-{number:06d}"
+            if "snippet" in record:
+                stated = [replace(task, id=f"{id}-{task.kind}") for task in _authors_tasks(record, kinds)]
+            else:
+                # Another run's ids would mix with those of this run's own tasks.
+                stated = [replace(_own_task(record), id=id, parents=(), step=0, solve_rate=None)]
+            for task in stated:
+                _check_stated(task)
+            lines += [(number, task) for task in stated]
         except ValueError as error:
             lines.append((number, str(error)))
     if not any(isinstance(task, Task) for _, task in lines):
         first = f"line {lines[0][0]}: {lines[0][1]}" if lines else "it is empty"
-        raise UserError(f"{path} {no_task.format(f'({first})')}")
+        raise UserError(
+            f"{path} holds no task ({first}): give a run's tasks.jsonl, or a seed file of the Absolute Zero authors."
+        )
     return lines
 
 
-def read_seeds(path: Path) -> list[SeedLine]:
-    """Return the lines of a file as a run's ``tasks.jsonl``. Raises UserError as `seed_lines`."""
-    no_task = "holds no task {}: give a run's tasks.jsonl, or make one with azr seeds."
-    return seed_lines(path, lambda record, number: [_read_task(record, number)], no_task)
-
-
-def _read_task(record: Mapping[str, Any], line: int) -> Task:
+def _own_task(record: Mapping[str, Any]) -> Task:
     """Raises ValueError with a few words."""
     try:
-        stated = msgspec.convert({**_OPTIONAL, **record}, Task)
+        return msgspec.convert({**_OPTIONAL, **record}, Task)
     except msgspec.ValidationError as error:
         raise ValueError(f"the line is no task: {error}") from error
+
+
+def _authors_tasks(record: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[Task]:
+    """Raises ValueError with a few words."""
     try:
-        stated.message.encode()
+        is_many = "inputs" in record
+        stated = msgspec.convert(record, _ManyCalls) if is_many else msgspec.convert(record, _OneCall)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the line is no record of a seed: {error}") from error
+    present = set(stated.snippet.splitlines())
+    missing = [line for line in dict.fromkeys(stated.imports) if line not in present]
+    program = "\n".join([*missing, stated.snippet])
+    if isinstance(stated, _ManyCalls):
+        inputs, outputs = tuple(stated.inputs), tuple(stated.outputs)
+        kinds, message = [Induction.name], stated.message
+    else:
+        inputs, outputs, message = (stated.input,), (stated.output,), ""
+    for kind in kinds:
+        yield Task(id="", kind=kind, program=program, inputs=inputs, outputs=outputs, fingerprint="", message=message)
+
+
+def _check_stated(task: Task) -> None:
+    """Raise ValueError with a few words if a task cannot be one of its kind."""
+    try:
+        task.message.encode()
     except UnicodeEncodeError as error:
         raise ValueError("the message holds half of a character, which no prompt can") from error
-    if stated.kind not in KINDS:
-        raise ValueError(f"there is no task kind {clipped(stated.kind)!r}{did_you_mean(stated.kind, KINDS)}")
-    # Another run's ids would mix with those of this run's own tasks.
-    task = replace(stated, id=f"seed-{line:06d}", parents=(), step=0, solve_rate=None)
+    if task.kind not in KINDS:
+        raise ValueError(f"there is no task kind {clipped(task.kind)!r}{did_you_mean(task.kind, KINDS)}")
     kind = KINDS[task.kind]
     if not isinstance(kind, (SingleCallKind, Induction)):  # an own one, which alone knows what its tasks hold
         try:
             kind.proposal(task)
         except Exception as error:
             raise ValueError(f"it is no task of kind {task.kind} ({type(error).__name__}: {error})") from error
-        return task
+        return
     if not 1 <= len(task.inputs) <= MAX_INPUTS:
         raise ValueError(f"a task has 1 to {MAX_INPUTS} inputs, not {len(task.inputs)}")
     if sum(section.label == "input" for section in kind.proposal(task)) != len(task.inputs):
         raise ValueError(f"a task of kind {task.kind} has one input, not {len(task.inputs)}")
-    return task
 
 
 async def check_seeds(
@@ -264,61 +308,3 @@ def seeds_line(
     changed = f", {num_changed} with another output than stated" if num_changed else ""
     why = f"; refused {reasons(refused)}, see {refused_file}" if refused else ""
     return f"seeds: {num_passed} of {num_passed + len(refused)} tasks of {path} pass{changed}{why}"
-
-
-SINGLE_CALL_KINDS = ("deduction", "abduction")
-"""Default kinds of a record with one call: the authors' code starts both from the same records."""
-_MANY_CALLS_KIND = "induction"
-
-
-class _Program(msgspec.Struct, kw_only=True):
-    snippet: str
-    imports: list[str] = []
-
-
-class _OneCall(_Program, kw_only=True):
-    input: str
-    output: str
-
-
-class _ManyCalls(_Program, kw_only=True):
-    inputs: list[str]
-    outputs: list[str]
-    message: str
-
-
-def read_authors_seeds(path: Path, kinds: Sequence[str] = SINGLE_CALL_KINDS) -> list[SeedLine]:
-    """Return the lines of one of their files. Raises UserError as `seed_lines`.
-
-    A record of one call is a task of each of ``kinds``, one with a message and many inputs an induction.
-    """
-    no_task = "is no seed file of the authors' code {}: give one whose lines have a snippet."
-    return seed_lines(path, lambda record, _: _tasks(record, kinds), no_task)
-
-
-def _tasks(record: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[Task]:
-    """Raises ValueError with a few words."""
-    try:
-        is_many = "inputs" in record
-        stated = msgspec.convert(record, _ManyCalls) if is_many else msgspec.convert(record, _OneCall)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"the line is no record of a seed: {error}") from error
-    program = with_imports(stated.snippet, stated.imports)
-    if isinstance(stated, _ManyCalls):
-        yield _task(_MANY_CALLS_KIND, program, stated.inputs, stated.outputs, stated.message)
-    else:
-        for kind in kinds:
-            yield _task(kind, program, [stated.input], [stated.output])
-
-
-def with_imports(snippet: str, imports: Sequence[str]) -> str:
-    """Return the program, with the import lines that it lacks in front."""
-    present = set(snippet.splitlines())
-    missing = [line for line in dict.fromkeys(imports) if line not in present]
-    return "\n".join([*missing, snippet])
-
-
-def _task(kind: str, program: str, inputs: Sequence[str], outputs: Sequence[str], message: str = "") -> Task:
-    return Task(
-        id="", kind=kind, program=program, inputs=tuple(inputs), outputs=tuple(outputs), fingerprint="", message=message
-    )

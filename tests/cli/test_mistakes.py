@@ -65,7 +65,6 @@ SENTENCES = [
     ("new", "the following arguments are required: kind, NAME, DIR"),
     ("eval nosuchmodel", "There is no model or run 'nosuchmodel'"),
     ("serve /nope", "There is no model or run '/nope'"),
-    ("seeds --convert nofile --out /tmp/no.jsonl", "nofile cannot be read"),
     ("export orz_ckpt /nope/a/b", "There is no folder /nope/a: make it"),
     ("run README.md", "README.md is neither a run's folder nor a .py or .yaml file"),
     ("run orz_ckpt/nosuch", "orz_ckpt/nosuch is not there"),
@@ -95,34 +94,13 @@ SENTENCES = [
     ("eval {model} --out README.md/x", "README.md is a file"),
     ("eval compare docs data", "There is no evaluation in docs"),
     ("eval --list --data none", "There is no folder none"),
-    ("data", "the following arguments are required: SOURCE, SRC, OUT"),
-    ("data prepair gsm8k {rows} {out}", "azr data does one thing, azr data prepare SOURCE SRC OUT [options]"),
-    ("data prepare gsm8 {rows} {out}", "There is no source 'gsm8'; did you mean gsm8k?"),
-    ("data prepare gsm8k gone.jsonl {out}", "There is no file gone.jsonl"),
-    ("data prepare gsm8k README.md {out}", "README.md is of no known form: its name must end with .parquet"),
-    ("data prepare gsm8k {rows} rows.csv", "rows.csv is of no known form: its name must end with .jsonl, "),
-    ("data prepare gsm8k {rows} gone/rows.jsonl", "There is no folder gone to write rows.jsonl into"),
-    ("data prepare gsm8k {rows} {rows} --overwrite", "is the file that is to be prepared"),
-    ("data prepare gsm8k {rows} {out} --system drop", "--system means nothing for gsm8k"),
-    ("data prepare luffy {rows} {out} --asked input", "--asked means nothing for luffy"),
-    ("data prepare luffy {rows} {out} --system remove", "invalid choice: 'remove'"),
-    ("data prepare luffy {rows} {out}.jsonl", "row 1: it lacks 'data_source'; a row of luffy is data_source, "),
-    ("data prepare gsm8k {rows} {out}.jsonl --against gone", "There is no folder gone: give the one"),
-    ("seeds", "the following arguments are required: --out"),
-    ("seeds --out {out}", "azr seeds needs a recipe, such as azr_coder7b_ppo, or files to --convert"),
-    ("seeds azr_7b_ppo --convert x --out {out}", "azr seeds needs a recipe"),
-    ("seeds azr_14m_mini --out seeds.jsonl.gz", "seeds.jsonl.gz would not be packed"),
-    ("seeds azr_14m_mini --out README.md", "README.md exists already"),
-    ("seeds azr_14m_mini --out {here}/s.jsonl", "s_rejected.jsonl exists already"),
-    ("seeds azr_14m_mimi --out {here}/deep/s.jsonl", "did you mean azr_14m_mini?"),
+    ("data", "the following arguments are required: ROWS, OUT, --against"),
+    ("data {rows} rows.csv --against docs", "rows.csv is of no known form: its name must end with .jsonl or "),
+    ("data {rows} gone/rows.jsonl --against docs", "There is no folder gone to write rows.jsonl into"),
+    ("data {rows} {rows} --against docs", "is the file of rows itself: name another file to write."),
+    ("data gone.jsonl {out}.jsonl --against docs", "docs holds no file of a suite"),
+    ("data {rows} {out}.jsonl --against gone", "There is no folder gone: give the one"),
     ("view {small} --out ''", "'.' names no file: choose another --out."),
-    ("seeds azr_14m_mini --out README.md/seeds", "README.md/seeds cannot be written"),
-    ("seeds azr_14m_mini --kinds error --out {out}", "--kinds is for --convert"),
-    ("seeds azr_14m_mini --selfplay.seeds gone.jsonl --out {out}", "gone.jsonl cannot be read"),
-    ("seeds --convert README.md --out {out}", "README.md is no seed file of the authors' code (line 1: "),
-    ("seeds --convert README.md --run.steps 3 --out {out}", "and not run.steps"),
-    ("seeds --convert README.md --kinds errors --out {out}", "did you mean error?"),
-    ("seeds --convert README.md --kinds induction --out {out}", "no task of kind induction"),
     ("export nowhere {out}", "nowhere is no run: name a run directory"),
     ("export {run} {out} --step 7", "has no policy of step 7: there are steps 3 and 10."),
     ("export {run}/checkpoints/step_000003/policy {out} --step 3", "is one model and has no steps"),
@@ -219,8 +197,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
         save_tiny(here / name, family, byte_tokenizer())
         (here / name / "tokenizer.json").write_text("{")
     (here / "mute" / "tokenizer.json").unlink()
-    (here / "s_rejected.jsonl").touch()
-    (here / "rows.jsonl").write_text('{"question": "How many legs has an ant?", "answer": "Three pairs.\\n#### 6"}\n')
+    (here / "rows.jsonl").write_text('{"prompt": "How many legs has an ant?", "grader": "math", "answer": "6"}\n')
     small_run(here / "small")
     dispatch(["show", str(here / "small")])  # makes its index
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from azr.datasets import preparing
-from azr.datasets.preparing import is_on_hub, rows_file
+from azr.datasets import hub
+from azr.datasets.hub import is_on_hub, rows_file
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
 from tests.evaluation.grading import needs
 from tests.hub_server import azr, open_hub
 
-SUMS = [{"question": f"{a} + 1?", "answer": f"one more #### {a + 1}"} for a in range(5)]
 ROWS = [{"id": str(a), "prompt": f"{a} + 1?", "grader": "math", "answer": str(a + 1)} for a in range(5)]
 NAME = st.text("abcXYZ019_-.", min_size=1, max_size=8).map(lambda text: f"zz{text}zz")
 
@@ -54,7 +53,7 @@ def test_a_folder_that_is_there_is_no_id(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_without_the_package_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparing, "find_spec", lambda name: None)
+    monkeypatch.setattr(hub, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"takes the package datasets: run pip install -e '\.\[hub\]' in the clone"):
         rows_file("me/rows")
 
@@ -77,13 +76,14 @@ def test_a_folder_holds_splits(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("datasets")
-def test_a_data_set_of_the_hub_is_prepared(tmp_path: Path) -> None:
-    out = tmp_path / "rows.jsonl"
-    with open_hub({"data/train-00000-of-00001.parquet": parquet(SUMS)}) as hub:
-        done = azr(hub, tmp_path, "data", "prepare", "gsm8k", "me/rows", out)
+def test_a_data_set_of_the_hub_is_read(tmp_path: Path) -> None:
+    out, against = tmp_path / "rows.jsonl", ("--against", tmp_path)
+    (tmp_path / "gsm8k.jsonl").write_text('{"question": "4 + 1?", "answer": "#### 5"}\n')
+    with open_hub({"data/train-00000-of-00001.parquet": parquet(ROWS)}) as hub:
+        done = azr(hub, tmp_path, "data", "me/rows", out, *against)
         assert done.returncode == 0, done.stderr
-        missing = azr(hub, tmp_path, "data", "prepare", "gsm8k", "me/nosuch", tmp_path / "no.jsonl")
-    assert [json.loads(line)["answer"] for line in out.read_text().splitlines()] == ["1", "2", "3", "4", "5"]
+        missing = azr(hub, tmp_path, "data", "me/nosuch", tmp_path / "no.jsonl", *against)
+    assert [json.loads(line)["answer"] for line in out.read_text().splitlines()] == ["1", "2", "3", "4"]
     assert missing.returncode == 2 and missing.stderr.startswith("error: me/nosuch is no file, and no data set")
-    gone = azr(hub, tmp_path, "data", "prepare", "gsm8k", "me/rows:test", tmp_path / "no.jsonl")
+    gone = azr(hub, tmp_path, "data", "me/rows:test", tmp_path / "no.jsonl", *against)
     assert gone.returncode == 2 and "Connection refused" in gone.stderr and gone.stderr.count("\n") == 1

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(UserError, match=said):
             read_rows(path)
-    with pytest.raises(UserError, match=r"There is no file .*gone.jsonl: `azr data prepare`"):
+    with pytest.raises(UserError, match=r"There is no file .*gone.jsonl: docs/data.md says"):
         read_rows(tmp_path / "gone.jsonl")
 
 
@@ -182,3 +183,27 @@ def test_a_run_goes_on_with_the_rows_it_began_with(tmp_path: Path) -> None:
     other = write(tmp_path / "other.jsonl", MATH)
     keep_identity(record, str(other))
     assert json.loads(record.read_text())["path"] == str(other)
+
+
+def test_the_pages_lines_of_python_turn_published_files_into_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    pairs = [[{"value": "1 + 1?"}, {"ground_truth": {"value": answer}}] for answer in ("2", "")]
+    (tmp_path / "orz_math_57k_collected.json").write_text(json.dumps(pairs))
+    turns = [{"role": "system", "content": "Box it."}, {"role": "user", "content": "1 + 1?"}]
+    traces = [{"role": "assistant", "content": "<think>Two.</think> \\boxed{2}"}]
+    openr1 = [
+        {"prompt": turns, "reward_model": {"ground_truth": "2"}, "target": given}
+        for given in (traces, traces * 2, None)
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(openr1), "openr1.parquet")
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(code, {})
+    (asked,) = read_rows(Path("data/orz.jsonl"))
+    assert asked.turns[0]["content"] == "1 + 1?\n\nGive the final answer in \\boxed{}."
+    assert [(len(row.turns), len(row.traces)) for row in read_rows(Path("data/luffy.jsonl"))] == [
+        (2, 1),
+        (2, 1),
+        (2, 0),
+    ]

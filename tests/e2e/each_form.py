@@ -61,9 +61,8 @@ async def play_and_learn(step: int, config: Config, codec: PromptCodec, system: 
     playing = SelfPlayStep(config=config, step=step, name=f"{step:06d}", buffer=buffer, codec=codec,
         execute=system.executor.execute, journal=Journal(system.engines.generate), phase=phase)  # fmt: skip
     samples = (await playing.play()).samples
-    assert system.trainers is not None
     await system.turns.trainers_turn(phase)
-    learned = await Learner(config, system.trainers.policy, None, None, phase).learn(samples, step)
+    learned = await Learner(config, system.policy, None, None, phase).learn(samples, step)
     pushed = await system.turns.engines_turn(step, phase)
     return {
         "version": pushed.version,

@@ -79,7 +79,7 @@ RULE = "[[rule]]\nname = 'x'\npatterns = ['a']\n"
 def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(tmp_path, text, said):
     config = Config(safety=SafetyConfig(patterns=str(write(tmp_path, text))))
     with pytest.raises(UserError, match=said) as caught:
-        prepare(config, fetch=False, into_run=False)
+        prepare(config, fetch=False)
     assert str(caught.value).count("\n") == 0
     with pytest.raises(UserError, match=r"gone\.toml holds no rules"):
         Screen.read(patterns_of(SafetyConfig(patterns="gone.toml")))

@@ -12,7 +12,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.proposer import draw_references
-from azr.selfplay.seeds import read_authors_seeds
+from azr.selfplay.seeds import read_seeds
 from azr.tasks.prompts import CompletionFormat, Section
 from azr.tasks.registry import KINDS
 from tests.executor import public_data
@@ -27,7 +27,7 @@ OURS = 160
 
 @pytest.fixture(scope="module")
 def seeds() -> list[Task]:
-    lines = read_authors_seeds(public_data.file("azr_seed_tasks.jsonl.gz"), PLAYED[:3])
+    lines = read_seeds(public_data.file("azr_seed_tasks.jsonl.gz"), PLAYED[:3])
     tasks = [task for _, task in lines if isinstance(task, Task)]
     known = [replace(task, fingerprint=KINDS[task.kind].fingerprint(task.program, task.inputs)) for task in tasks]
     return list({(task.kind, task.fingerprint): task for task in known}.values())

@@ -143,6 +143,46 @@ async def test_every_task_is_checked_anew_and_every_refusal_has_its_line_and_rea
     assert said[1] == "tasks to start from: 2 deduction, 1 induction"
 
 
+AUTHORS = [
+    {"snippet": "def f(a):\n    return math.sqrt(a)", "input": "4", "output": "2.0", "imports": ["import math"]},
+    {"snippet": "import math\ndef f(a):\n    return math.pi > a", "input": "9", "output": "True",
+     "imports": ["import math"], "_input_type": "int"},
+    {"snippet": "def f(a):\n    return a", "inputs": ["1", "'x'"], "outputs": ["1", "'x'"], "message": "Same.",
+     "imports": []},
+    {"snippet": "def f(a):\n    return a"},
+    {"snippet": "import random\ndef f(a):\n    return random.random()", "input": "1", "output": "''", "imports": []},
+]  # fmt: skip
+"""Records as the Absolute Zero authors' code writes them."""
+
+
+async def test_records_of_the_authors_are_tasks_beside_those_of_ours(tmp_path, pool):
+    path = tmp_path / "seeds.jsonl"
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in AUTHORS) + line(body("a + 1"), "1"))
+    config = replace(CONFIG, selfplay=replace(CONFIG.selfplay, kinds=("deduction", "abduction", "induction")))
+    work, stored, said = seeding(path, pool, config)
+    await work.run()
+    assert [(task.id, task.outputs) for task in stored] == [
+        ("seed-000001-deduction", ("2.0",)), ("seed-000001-abduction", ("2.0",)),
+        ("seed-000002-deduction", ("False",)), ("seed-000002-abduction", ("False",)),
+        ("seed-000003-induction", ("1", "'x'")), ("seed-000006", ("2",)),
+    ]  # fmt: skip
+    assert stored[0].program == "import math\ndef f(a):\n    return math.sqrt(a)"
+    assert stored[2].program.count("import math") == 1 and stored[4].message == "Same."
+    refused = [json.loads(text) for text in work.refused.read_text().splitlines()]
+    assert [(each["line"], each["reason"]) for each in refused] == [
+        (4, "broken"), (5, "not_allowed"), (5, "not_allowed"),
+    ]  # fmt: skip
+    assert "`input`" in refused[0]["detail"] and "2 with another output than stated" in said[0]
+
+
+async def test_a_record_of_one_call_may_be_of_another_kind(tmp_path, pool):
+    """As of the authors' error tasks: a run that plays neither deduction nor abduction reads its own kinds."""
+    path = tmp_path / "seeds.jsonl"
+    path.write_text(json.dumps({"snippet": body("a // 0"), "input": "1", "output": "ZeroDivisionError"}))
+    ((_, task),) = read_seeds(path, ["error"])
+    assert (task.kind, task.inputs, task.id) == ("error", ("1",), "seed-000001-error")
+
+
 async def test_only_what_is_too_few_grows_and_a_kind_without_seeds_starts_from_the_identity(tmp_path, pool):
     path = tmp_path / "seeds.jsonl.gz"
     path.write_bytes(gzip.compress(f"{line(body('a + 1'), '1')}\n{line(body('a + 2'), '1')}\n".encode()))

@@ -73,15 +73,12 @@ class MathGrader(AbstractAsyncContextManager["MathGrader"]):
         self, golds: Sequence[str], answer: str, tolerance: float | None = None
     ) -> dict[str, bool] | None:
         """Return whether an answer is ``right``, ``exact`` (without the tolerance) and ``close``; None if the worker
-        failed, or took too long over the gold answer too.
-
-        ``parsed``, if present: whether the gold answers were compared as more than text.
-        """
+        failed, or took too long over the gold answer too."""
         decided = [math_spelling.clock_verdict(gold, answer) for gold in golds]
         # The answer may be the gold answer in words: a word, or the letter of an option with its text.
         said = (math_spelling.same_word(gold, answer) or math_spelling.names_option(gold, answer) for gold in golds)
         if any(decided) or any(said):
-            return {"right": True, "exact": True, "close": True, "parsed": True}
+            return {"right": True, "exact": True, "close": True}
         left = [gold for gold, verdict in zip(golds, decided, strict=True) if verdict is None]
         left = [gold for gold in left if not differ_in_kind(gold, answer)]
         given = normal(answer if any(map(math_spelling.letter, left)) else math_spelling.without_option(answer))

@@ -28,18 +28,16 @@ ROW_ERRORS = (
 )  # fmt: skip
 
 
-def read_rows(path: Path, *, arrays: bool = False) -> Iterator[Any]:
-    """Return the rows of a file in order; with ``arrays``, a row may be a JSON array too. Raises UserError with the
-    number of the first that cannot be read."""
+def read_rows(path: Path) -> Iterator[Row]:
+    """Return the rows of a file in order. Raises UserError with the number of the first that cannot be read."""
     number = 0
     _check_kind(path)
     try:
         for number, row in enumerate(_rows(path), 1):
-            if type(row) is list and not arrays:
+            if type(row) is list:
                 raise _bad_row(path, number, "it is no JSON object, but an array: write one object on each line")
-            if type(row) is not dict and type(row) is not list:
-                what = f"it is no JSON object{' or array' * arrays}: correct it, or get the file again"
-                raise _bad_row(path, number, what)
+            if type(row) is not dict:
+                raise _bad_row(path, number, "it is no JSON object: correct it, or get the file again")
             yield row
     except UserError:
         raise

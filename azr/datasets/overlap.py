@@ -1,0 +1,143 @@
+"""Leave out the rows of a file whose questions evaluation suites hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from azr.datasets.hub import write_rows
+from azr.datasets.rows import DataRow, read_lines, read_row
+from azr.errors import UserError
+from azr.evaluation.question import Question
+from azr.evaluation.suites import exam, load_suites, suites_of
+from azr.evaluation.suites.files import Row
+
+OUT = (".jsonl", ".jsonl.gz")
+Match = Literal["exactly", "13 words", "13 words of a trace"]
+WORDS = 13
+"""The authors of GPT-3 took as many."""
+STOCK = 3
+"""A run of words in so many different questions of the suites, such as "where m and n are relatively prime positive
+integers", says nothing about where a question is from."""
+_WORD = re.compile(r"[^\W_]+")
+
+
+def normal(text: str) -> str:
+    """Return the text without differences of case and white space."""
+    return " ".join(text.casefold().split())
+
+
+class Overlap:
+    """All questions of some suites."""
+
+    def __init__(self, suites: Mapping[str, Iterable[Question]]) -> None:
+        """``suites``: questions by the name of their suite."""
+        self.counts: dict[str, int] = {}
+        self._exact: dict[str, set[str]] = {}
+        texts: dict[str, set[str]] = {}
+        for name, questions in suites.items():
+            self.counts[name] = 0
+            for question in questions:
+                text = question.problem or question.message
+                self.counts[name] += 1
+                self._exact.setdefault(normal(text), set()).add(name)
+                # What differs in its punctuation alone is the same question.
+                texts.setdefault(" ".join(_WORD.findall(text.casefold())), set()).add(name)
+        self._runs: dict[int, set[str]] = {}
+        times: dict[int, int] = {}
+        for text, names in texts.items():
+            for run in set(_runs(text)):
+                self._runs.setdefault(run, set()).update(names)
+                times[run] = times.get(run, 0) + 1
+        for run, count in times.items():
+            if count >= STOCK:
+                del self._runs[run]
+
+    def find(self, *texts: str, traces: Iterable[str] = ()) -> dict[str, Match]:
+        """Return the suites that hold one of the texts or a line of it, or a question with a run of words that a text
+        or a trace has."""
+        found: dict[str, Match] = {}
+        for trace in traces:
+            found |= dict.fromkeys(self._share_run(trace), "13 words of a trace")
+        for text in texts:
+            found |= dict.fromkeys(self._share_run(text), "13 words")
+        for line in [line for text in texts for line in (text, *text.split("\n"))]:
+            found |= dict.fromkeys(self._exact.get(normal(line), ()), "exactly")
+        return found
+
+    def _share_run(self, text: str) -> set[str]:
+        """Return the suites with a question of which the text has a run of words."""
+        return {name for run in _runs(text.casefold()) if run in self._runs for name in self._runs[run]}
+
+
+def _runs(text: str) -> Iterator[int]:
+    """Yield hashes, of 64 bits, of all runs of `WORDS` words."""
+    words = _WORD.findall(text)
+    return map(hash, zip(*(words[at:] for at in range(WORDS)), strict=False))
+
+
+def load_overlap(folder: Path) -> Overlap:
+    """Return all suites that the folder has files of, and the project's exam. Raises UserError when it has none."""
+    names = [name for name, suite in suites_of(folder).items() if suite.located(folder)]
+    if not [name for name in names if name != exam.NAME]:
+        raise UserError(f"{folder} holds no file of a suite: `azr eval --list` names those that are read.")
+    # Whatever the user evaluates with is what must not be trained on.
+    return Overlap({each.suite.name: each.all_questions for each in load_suites(names, folder, altered=True)})
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Rows of a file that were read and written, and why the others were left out."""
+
+    read: int = 0
+    written: int = 0
+    matches: dict[tuple[str, Match], list[int]] = field(default_factory=dict)
+    """Numbers of rows, from 1, by suite and kind of match; a row may be in several suites."""
+
+
+def leave_out(path: Path, out: Path, overlap: Overlap) -> Counts:
+    """Write the rows of a file that no suite holds, as they are.
+
+    Raises UserError, and writes nothing, for a file that is none of rows, one of which nothing is left, and a file that
+    cannot be written.
+    """
+    counts = Counts()
+
+    def kept() -> Iterator[Row]:
+        for number, fields in enumerate(read_lines(path), 1):
+            counts.read = number
+            try:
+                row = read_row(fields, number)
+            except ValueError as error:
+                raise UserError(f"{path}, row {number}: {error}; docs/data.md describes rows.") from error
+            found = overlap.find(*_texts(row, fields), traces=row.traces)
+            for match in found.items():
+                counts.matches.setdefault(match, []).append(number)
+            if not found:
+                counts.written += 1
+                yield fields
+        if not counts.written:
+            raise UserError(f"None of the {counts.read:,} rows of {path} is left, so {out} was not written.")
+
+    write_rows(out, kept())
+    return counts
+
+
+def _texts(row: DataRow, fields: Row) -> list[str]:
+    """Return what a row asks, and the program that it asks about, by which suites of programs are compared."""
+    asked = "\n".join(turn["content"] for turn in row.turns if turn["role"] == "user")
+    return [asked, fields["program"]] if isinstance(fields.get("program"), str) else [asked]
+
+
+def check_out(source: Path, out: Path) -> None:
+    """Raise UserError when the file cannot be written, as far as that is known beforehand."""
+    if not out.name.endswith(OUT):
+        raise UserError(f"{out} is of no known form: its name must end with {' or '.join(OUT)}.")
+    if not out.parent.is_dir():
+        raise UserError(f"There is no folder {out.parent} to write {out.name} into: make it, or name another file.")
+    if out.exists():
+        what = "is the file of rows itself" if out.samefile(source) else "exists already"
+        raise UserError(f"{out} {what}: name another file to write.")
