@@ -279,7 +279,7 @@ class EvalConfig:
     path: str | None = field(default_factory=lambda: own_data("exam"))
     """Folder of the project's own exam. No program of it is ever stored or trained on; none lifts that."""
     data: str | None = None
-    """Folder of the files of other suites; without it they are not evaluated."""
+    """Folder of the files of other suites; without it they are neither evaluated nor held out; the start says so."""
     suites: tuple[str, ...] = ("exam",)
     """What is evaluated, see `azr eval --list`. No program of these suites is ever stored or trained on."""
     every: CountOrZero = 0

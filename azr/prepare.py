@@ -52,7 +52,7 @@ class Prepared:
     """Rows of `data.path` that are trained on, in the file's order."""
     screen: Screen
     notes: Sequence[str]
-    """Lines on suites that are not evaluated and on rows that are left out."""
+    """Lines on suites that are not held out and on rows that are left out."""
 
 
 class ModelUnreachable(Exception):

@@ -31,7 +31,9 @@ config = Config(
         seeds=f"{own_data('coder_seeds')}/seeds.jsonl",
     ),
     rollout=RolloutConfig(max_prompt_tokens=1024, max_response_tokens=192, max_concurrent=128),
-    executor=ExecutorConfig(workers=2), eval=EvalConfig(every=10, limit=50), checkpoint=CheckpointConfig(every=10),
+    executor=ExecutorConfig(workers=2), checkpoint=CheckpointConfig(every=10),
+    # With the folder of CRUXEval as eval.data, no program of it becomes a task.
+    eval=EvalConfig(every=10, limit=50, suites=("exam", "cruxeval-i:completion", "cruxeval-o:completion")),
     # Tasks always or never solved cost what wrong answers do; at 0 proposals soon are too easy to teach.
     reward=RewardConfig(unlearnable=-0.5),
     algorithm=AlgorithmConfig(estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True),

@@ -65,12 +65,13 @@ class PeriodicEval:
         names = [name for word in config.eval.suites for name in word.split(",")]
         others = [name for name in names if name != EXAM]
         self.notes: list[str] = []
-        """Suites that are not evaluated, and why; one line each."""
+        """Suites that are neither evaluated nor held out, and why; one line each."""
         folder = Path(config.eval.data) if config.eval.data is not None else None
         check_names(names, suites_of(folder))
         if folder is None and others:
-            if config.eval.every:
-                self.notes.append(f"not evaluated: {', '.join(others)}, for eval.data names no folder of their files")
+            self.notes.append(
+                f"neither evaluated nor held out: {', '.join(others)}, for eval.data names no folder of their files"
+            )
             others = []
         exam = [load_exam(Path(config.eval.path), config.eval.limit)] if config.eval.path is not None else []
         known = [*exam, *load_suites(others, folder, config.eval.limit)]

@@ -278,10 +278,12 @@ def test_a_sealed_exam_is_never_asked_and_its_programs_are_refused():
 def test_without_a_folder_other_suites_are_left_out_and_this_is_said():
     periodic = PeriodicEval(with_eval(every=1, suites=("exam", "cruxeval-o,mbpp+")), TAGS)
     assert {question.suite for question in periodic.questions} == {"exam"}
-    assert periodic.notes == ["not evaluated: cruxeval-o, mbpp+, for eval.data names no folder of their files"]
+    said = "neither evaluated nor held out: {}, for eval.data names no folder of their files"
+    assert periodic.notes == [said.format("cruxeval-o, mbpp+")]
     with pytest.raises(UserError, match="There is no folder /nope"):
         PeriodicEval(with_eval(every=1, suites=("exam", "algebra"), data="/nope"), TAGS)
-    assert not PeriodicEval(with_eval(suites=("cruxeval-o",)), TAGS).notes
+    assert PeriodicEval(with_eval(suites=("cruxeval-o",)), TAGS).notes == [said.format("cruxeval-o")]
+    assert not PeriodicEval(with_eval(), TAGS).notes
     assert not PeriodicEval(with_eval(every=1, suites=("cruxeval-o",)), TAGS).should_run(1, last=True)
 
 

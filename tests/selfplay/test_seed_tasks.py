@@ -1,17 +1,22 @@
 """Tasks that real base models proposed, and what docs/seeds.md says of them; the seeds of the coder's recipe."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from azr.evaluation.periodic import PeriodicEval
 from azr.executor.pool import SandboxPool
+from azr.prompts.codec import PromptCodec
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.seeds import check_seeds, read_seeds
 from azr.tasks.base import ProposalLimits, RejectReason
-from azr.tasks.normalize import held_out_keys
+from azr.tasks.normalize import held_out_keys, is_program
+from azr.tasks.prompts import CompactFormat
 from benchmarks import seed_tasks
 from playground.azr_coder0b5_cpu import config as coder
+from tests.conftest import byte_tokenizer
 from tests.executor import public_data
 
 # Models write odd escapes and comparisons.
@@ -51,3 +56,15 @@ async def test_every_seed_of_the_coder_recipe_passes_and_none_is_a_program_of_cr
         _, refused, _ = await check_seeds(lines, buffer, limits, pool.execute, lambda task: None)
     assert refused == []
     assert set(buffer.sizes().values()) == {coder.selfplay.seed_tasks}
+
+
+def test_the_coder_recipe_holds_cruxeval_out_and_says_so_where_its_folder_is_missing():
+    codec, config = PromptCodec(byte_tokenizer(), CompactFormat()), replace(coder, eval=replace(coder.eval, every=0))
+    (note,) = PeriodicEval(config, codec).notes
+    assert note.startswith("neither evaluated nor held out: cruxeval-i:completion, cruxeval-o:completion, ")
+    folder = public_data.file("cruxeval.jsonl").parent
+    held_out = PeriodicEval(replace(config, eval=replace(config.eval, data=str(folder))), codec)
+    assert held_out.notes == []
+    codes = [each["code"] for each in public_data.rows("cruxeval.jsonl") if is_program(each["code"])]
+    assert len(codes) == 799, "one takes no argument, as no task may"
+    assert [code for code in codes if held_out.programs.keys().isdisjoint(held_out_keys(code))] == []
