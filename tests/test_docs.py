@@ -22,8 +22,13 @@ from tools import docs
 WRITE = "python -m tools.docs writes it"
 
 
-def test_the_configuration_page_is_that_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(docs.ROOT)  # the paths of own data are relative to it
+@pytest.fixture(autouse=True)
+def in_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages name own data relative to the clone's folder."""
+    monkeypatch.chdir(docs.ROOT)
+
+
+def test_the_configuration_page_is_that_of_the_config() -> None:
     assert docs.CONFIGURATION.read_text() == docs.configuration(), WRITE
 
 
