@@ -37,6 +37,7 @@ from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer
 from tests.evaluation.grading import needs
 from tests.executor.public_data import file
+from tests.mistakes import mistake
 from tests.runs import factory
 
 TAGS = PromptCodec(byte_tokenizer(), CompactFormat())
@@ -131,14 +132,15 @@ async def test_every_question_is_asked_greedily_and_by_samples_and_graded_by_run
 
 
 async def test_a_model_of_tags_answers_questions_about_programs_by_tags():
-    script = {"<|deduction|>": ["<|output|>6<|end|>"], "<|abduction|>": ["<|input|>3<|end|>"]}
     none = Sampling(samples=0, temperature=1.0, max_tokens=9, seed=1)
-    answers = await ask(TAGS, Model(TAGS, script), [crux("output"), crux("input")], none)
-    assert verdicts(answers) == [Verdict.RIGHT, Verdict.RIGHT]
-    assert [a.judgement.answer for a in answers] == [(("answer", "6"),), (("answer", "3"),)]
-    script = {"<|deduction|>": ["<|input|>6<|end|>"], "<|abduction|>": ["<|input|>3<|input|>3<|end|>"]}
-    answers = await ask(TAGS, Model(TAGS, script), [crux("output"), crux("input")], none)
-    assert verdicts(answers) == [Verdict.MALFORMED, Verdict.MALFORMED]
+    for deduced, abduced, stated in (
+        ("<|output|>6", "<|input|>3", [(("answer", "6"),), (("answer", "3"),)]),
+        ("<|input|>6", "<|input|>3<|input|>3", [None, None]),
+    ):
+        model = Model(TAGS, {"<|deduction|>": [f"{deduced}<|end|>"], "<|abduction|>": [f"{abduced}<|end|>"]})
+        answers = await ask(TAGS, model, [crux("output"), crux("input")], none)
+        assert verdicts(answers) == [Verdict.RIGHT if stated[0] else Verdict.MALFORMED] * 2
+        assert [a.judgement.answer for a in answers] == stated
 
 
 async def test_words_are_asked_by_the_template_and_the_last_answer_counts(words: PromptCodec):
@@ -186,9 +188,7 @@ async def test_a_grader_that_fails_ends_the_evaluation_as_itself():
         await answer_all(problems, SAMPLING, generate=model.generate, codec=TAGS, step=0, done=lambda answers: None)
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("too many digits"), RecursionError("too deep"), OverflowError("too large")]
-)
+@pytest.mark.parametrize("error", [ValueError("digits"), RecursionError("too deep"), OverflowError("too large")])
 async def test_a_text_that_a_grader_fails_over_is_malformed_with_its_question_in_the_log(error, caplog):
     async def grade(question: Question, response: str) -> Judgement:
         raise error
@@ -247,10 +247,7 @@ def test_evaluations_are_at_the_start_every_few_steps_and_at_the_end():
     assert [step for step in range(11) if periodic.should_run(step, last=step == 10)] == [0, 4, 8, 10]
     assert not any(PeriodicEval(with_eval(), TAGS).should_run(step, last=step == 10) for step in range(11))
     assert len(periodic.programs) > 600
-
-
-def test_of_the_exam_as_many_of_each_kind_are_asked_spread_over_the_difficulties():
-    periodic = PeriodicEval(with_eval(every=4), TAGS)
+    # Of the exam as many of each kind are asked, spread over the difficulties.
     assert Counter(question.group.split("/")[0] for question in periodic.questions) == {
         "deduction": 64, "abduction": 64, "induction": 64,
     }  # fmt: skip
@@ -261,7 +258,7 @@ def test_of_the_exam_as_many_of_each_kind_are_asked_spread_over_the_difficulties
 def test_a_run_without_an_exam_refuses_no_program():
     periodic = PeriodicEval(with_eval(path=None), TAGS)
     assert not periodic.programs and not periodic.questions
-    with pytest.raises(UserError, match=r"eval\.path is none"):
+    with mistake("eval.every", "eval.path", "eval.suites"):
         PeriodicEval(with_eval(path=None, every=1), TAGS)
 
 
@@ -331,10 +328,7 @@ class Scripted(Model):
         return await Model(self._codec, {mark: self._texts[mark]}).generate(prompt_ids, **options)
 
 
-async def test_a_run_may_ask_few_shot(tmp_path: Path):
-    tokenizer = chat_tokenizers.chatml()
-    folder = chat_tokenizers.save(tokenizer, tmp_path)
-    words = PromptCodec.with_template(str(folder), choose_template("conversation", tokenizer))
+async def test_a_run_may_ask_few_shot(words: PromptCodec):
     name, data = "cruxeval-o:completion", str(file("cruxeval.jsonl").parent)
     config = replace(
         with_eval(every=1, data=data, suites=(name,), limit=3, samples=0, path=None),

@@ -74,8 +74,6 @@ def test_the_sealed_exam_is_the_one_that_was_sealed_and_has_no_program_of_the_ot
 
 
 def test_what_is_no_exam_is_refused_in_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"There is no exam in .*: give the folder"):
-        exam_questions(tmp_path)
     (tmp_path / "deduction.jsonl").write_text('{"id": "a", "difficulty": "short"}\n')
     with pytest.raises(UserError, match=r"jsonl, row 1: this is no row of the suite \(it has no field 'program'\)"):
         exam_questions(tmp_path)

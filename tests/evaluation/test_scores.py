@@ -54,12 +54,8 @@ def test_parts_of_a_verdict_have_rows_of_their_own():
     assert values("mbpp+ (base)")["greedy"] == pytest.approx(2 / 3)
     assert values("mbpp+ (plus)")["greedy"] == pytest.approx(1 / 3)
     assert "mbpp+/all" not in table()
-
-
-def test_what_went_wrong_is_a_share_of_all_answers():
     row = table()["mbpp+"]
-    assert (row.questions, row.malformed, row.ungraded, row.truncated) == (4, 0.25, 0.25, 0.0)
-    assert row.tokens == 7
+    assert (row.questions, row.malformed, row.ungraded, row.truncated, row.tokens) == (4, 0.25, 0.25, 0.0, 7)
 
 
 def test_metrics_have_intervals_for_suites_and_names_that_are_paths():
@@ -144,12 +140,9 @@ def test_what_else_differs_is_named(tmp_path: Path):
     before = evaluation(tmp_path / "a", [R, W], template="train")
     after = evaluation(tmp_path / "b", [R, W], template="tokenizer", temperature=0.6)
     assert sorted(compare(before, after)[1]) == ["temperature", "template"]
-
-
-def test_questions_in_other_words_are_named(tmp_path: Path):
     files = {"math500": {"sha256": {"math500.jsonl": "0" * 64}}}
     asked = [{"math500": files["math500"] | {"messages_sha256": words}} for words in ("1", "2")]
-    before, after = (evaluation(tmp_path / str(i), [R], suites=each) for i, each in enumerate(asked))
+    before, after = (evaluation(tmp_path / f"words{i}", [R], suites=each) for i, each in enumerate(asked))
     assert compare(before, after)[1] == ["what math500 asks"] and compare(before, before)[1] == []
     # Those of a run do not say.
     assert compare(before, evaluation(tmp_path / "run", [R], suites=files))[1] == []
@@ -164,8 +157,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path):
     altered = write_evaluation(tmp_path / "c", answers_to("math500", "0", "all", R, []), suites=files)
     with pytest.raises(UserError, match="read math500 from different files"):
         compare(folder, altered)
-    with pytest.raises(UserError, match="There is no evaluation in"):
-        compare(folder, tmp_path)
 
 
 def test_a_run_is_told_what_its_last_evaluation_gained_over_its_first(tmp_path: Path):

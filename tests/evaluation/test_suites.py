@@ -18,6 +18,7 @@ from azr.evaluation.suites.exam import OWN
 from azr.tasks.base import Verdict
 from tests.evaluation.grading import fenced, needs, questions
 from tests.executor.public_data import file
+from tests.mistakes import mistake
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 PUBLIC = [name for name, suite in SUITES.items() if suite.sha256]
@@ -107,27 +108,23 @@ LINES = {name: next(each for each in suite.files if ".json" in each) for name, s
 
 @pytest.mark.parametrize("name", LINES)
 def test_a_bad_row_is_named_by_file_and_number(tmp_path, name):
-    path = tmp_path / LINES[name]
+    path, of = tmp_path / LINES[name], Path(LINES[name]).name
     path.parent.mkdir(exist_ok=True)
     if path.suffix == ".json":
         path.write_text(json.dumps([{"prompt": [{"value": "1+1?"}], "final_answer": "2"}, {"final_answer": "3"}]))
-        said = rf"{path.name}, row 2: this is no row of the suite \(it has no field 'prompt'"
-        with pytest.raises(UserError, match=said):
+        with mistake(says=f"{of}, row 2: this is no row of the suite (it has no field 'prompt'"):
             SUITES[name].read(tmp_path)
         return
-    for row, what in (({"x": 1}, "it has no field"), ([1], "it is no JSON object")):
-        write_lines(path, row)
-        with pytest.raises(UserError, match=rf"{path.name}, row 1: .*{what}"):
+    packed, of_line = path.suffix == ".gz", ("row 1: .*no field", "row 1: it is no JSON object", "row 1: it is no JSON")
+    for line, says in zip((b'{"x": 1}\n', b"[1]\n", b'{"x": \xff\n'), of_line, strict=True):
+        path.write_bytes(gzip.compress(line) if packed else line)
+        with pytest.raises(UserError, match=f"{of}, {says}"):
             SUITES[name].read(tmp_path)
-    bad = b'{"x": \xff\n'
-    path.write_bytes(gzip.compress(bad) if path.suffix == ".gz" else bad)
-    with pytest.raises(UserError, match=rf"{path.name}, row 1: it is no JSON"):
-        SUITES[name].read(tmp_path)
-    path.write_bytes(gzip.compress(b"")[:9] if path.suffix == ".gz" else b"")
-    with pytest.raises(UserError, match=r"row 1|holds no questions"):
+    path.write_bytes(gzip.compress(b"")[:9] if packed else b"")
+    with mistake(says="row 1" if packed else "holds no questions"):
         SUITES[name].read(tmp_path)
     path.unlink()
-    with pytest.raises(UserError, match=rf"has no .*{path.name}"):
+    with mistake("--list", says=of):
         SUITES[name].read(tmp_path)
 
 
@@ -160,17 +157,14 @@ def test_private_tests_run_nothing_and_are_refused_where_they_are_none(text):
 
 
 def test_arguments_of_mbpp_get_back_what_json_lost():
-    assert restored(2, [[3, 4], [5]]) == [(3, 4), (5,)]
-    assert restored(63, [[[1, 2], [3, 4]]]) == [[(1, 2), (3, 4)]]
-    assert restored(75, [[[1, 2]], 6]) == [[(1, 2)], 6]
-    assert restored(115, [[[1, 2], []]]) == [[{1, 2}, {}]]
-    assert restored(124, ["1", "2j"]) == [1.0, 2j]
-    assert restored(259, [[[1], [2]], [[3]]]) == [((1,), (2,)), ((3,),)]
-    assert restored(278, [[1, [2, 3]]]) == [(1, (2, 3))]
-    assert restored(307, [["a", []], 1, 2]) == [("a", []), 1, 2]
-    assert restored(580, [[1, [2, [3]]]]) == [(1, (2, (3,)))]
-    assert restored(722, [{"a": [1, 2]}, 3]) == [{"a": (1, 2)}, 3]
-    assert restored(9, [[1]]) == [[1]]
+    for number, given, wanted in (
+        (2, [[3, 4], [5]], [(3, 4), (5,)]), (63, [[[1, 2], [3, 4]]], [[(1, 2), (3, 4)]]), (9, [[1]], [[1]]),
+        (75, [[[1, 2]], 6], [[(1, 2)], 6]), (115, [[[1, 2], []]], [[{1, 2}, {}]]), (124, ["1", "2j"], [1.0, 2j]),
+        (259, [[[1], [2]], [[3]]], [((1,), (2,)), ((3,),)]), (278, [[1, [2, 3]]], [(1, (2, 3))]),
+        (307, [["a", []], 1, 2], [("a", []), 1, 2]), (580, [[1, [2, [3]]]], [(1, (2, (3,)))]),
+        (722, [{"a": [1, 2]}, 3], [{"a": (1, 2)}, 3]),
+    ):  # fmt: skip
+        assert restored(number, given) == wanted
     first = next(question for question in questions("mbpp+") if question.id == "Mbpp/2")
     assert decode(json.loads(first.gold.cases["base"][0])) == [(3, 4, 5, 6), (5, 7, 4, 10)]
 
@@ -203,40 +197,34 @@ async def test_a_suite_of_ones_own_is_a_toml_beside_its_data(answers, tmp_path, 
     assert verdicts == [Verdict.RIGHT, Verdict.WRONG]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"grader": '"guess"'}, "declares no suite.*guess"),
-        ({"prompt": '"{nothing}"'}, "row 1: .*no field 'nothing'"),
-        ({"name": '"mbpp+"'}, "already"),
-        ({"fields": '{answr = "a"}'}, "fields names 'answr'"),
-        ({"colour": '"red"'}, "declares no suite.*colour"),
-        ({"file": '"none.jsonl"'}, "has no none.jsonl"),
-        ({"fields": '{answer = "gold"}'}, "row 1: .*no field 'gold'"),
-        *(({"name": name}, "is not of letters") for name in ('"a,b"', '"a/b"', '""', '"a b"')),
-    ],
-)
-def test_a_bad_declaration_is_one_sentence(tmp_path, changed, message):
-    stated = {"name": '"mine"', "file": '"rows.jsonl"', "grader": '"math"', "prompt": '"{q}"'} | changed
+STATED = {"name": '"mine"', "file": '"rows.jsonl"', "grader": '"math"', "prompt": '"{q}"'}
+
+
+@pytest.mark.parametrize("key, value, says", [
+    ("grader", '"guess"', "guess"), ("prompt", '"{nothing}"', "no field 'nothing'"), ("name", '"mbpp+"', "already"),
+    ("fields", '{answr = "a"}', "fields names 'answr'"), ("colour", '"red"', "colour"),
+    ("file", '"none.jsonl"', "has no none.jsonl"), ("fields", '{answer = "gold"}', "no field 'gold'"),
+    *(("name", name, "is not of letters") for name in ('"a,b"', '"a/b"', '""', '"a b"')),
+])  # fmt: skip
+def test_a_bad_declaration_is_one_sentence(tmp_path, key, value, says):
     write_lines(tmp_path / "rows.jsonl", {"q": "1", "answer": "1"})
-    (tmp_path / "mine.toml").write_text("".join(f"{key} = {value}\n" for key, value in stated.items()))
-    with pytest.raises(UserError, match=message):
+    (tmp_path / "mine.toml").write_text("".join(f"{name} = {each}\n" for name, each in (STATED | {key: value}).items()))
+    with mistake(says=says):
         suites_of(tmp_path)["mine"].read(tmp_path)
 
 
 def test_null_is_absent_from_a_row_and_other_tomls_declare_nothing(tmp_path):
-    stated = {"name": '"mine"', "file": '"rows.jsonl"', "grader": '"math"', "prompt": '"{q}"'}
-    (tmp_path / "mine.toml").write_text("".join(f"{key} = {value}\n" for key, value in stated.items()))
+    (tmp_path / "mine.toml").write_text("".join(f"{key} = {value}\n" for key, value in STATED.items()))
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n')
     row = {"q": "1", "answer": "1", "id": None, "group": None}
     write_lines(tmp_path / "rows.jsonl", row, row)
     suite = suites_of(tmp_path)["mine"]
     assert [(each.id, each.group) for each in suite.read(tmp_path)] == [("1", "all"), ("2", "all")]
-    for changed, message in (({"q": None}, "row 1: .*no field 'q'"), ({"q": "\ud800"}, "row 1: .*half a character")):
+    for changed, says in (({"q": None}, "no field 'q'"), ({"q": "\ud800"}, "half a character")):
         write_lines(tmp_path / "rows.jsonl", row | changed)
-        with pytest.raises(UserError, match=message):
+        with mistake(says=says):
             suite.read(tmp_path)
-    with pytest.raises(UserError, match="There is no folder"):
+    with mistake(says="There is no folder"):
         suites_of(tmp_path / "none")
 
 
@@ -251,16 +239,13 @@ def crux(folder: Path, rows: int = 10, damaged: int | None = None) -> Path:
     return folder
 
 
-def test_the_exam_needs_no_folder_and_others_do(tmp_path: Path):
+def test_the_exam_needs_no_folder_which_may_have_its_own_and_others_do(tmp_path: Path):
     (loaded,) = load_suites(["exam"], None, 30)
     assert len(loaded.questions) == 30 and len(loaded.all_questions) == 800
     assert loaded.sha256 == {path.name: hash_of(path) for path in sorted(OWN.glob("*.jsonl"))}
     assert load_suites(["exam"], tmp_path)[0].questions == loaded.all_questions
-    with pytest.raises(UserError, match="gsm8k is read from files: give their folder by --data"):
+    with mistake("--data", says="gsm8k is read from files"):
         load_suites(["exam", "gsm8k"], None)
-
-
-def test_a_folder_may_have_an_exam_of_its_own(tmp_path: Path):
     (tmp_path / "exam").mkdir()
     lines = (OWN / "deduction.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "exam" / "deduction.jsonl").write_text("".join(lines[:5]))
@@ -273,10 +258,7 @@ def test_another_file_is_refused_unless_it_is_wanted(tmp_path: Path):
         load_suites(["cruxeval-o"], folder)
     (loaded,) = load_suites(["cruxeval-o"], folder, altered=True)
     assert len(loaded.questions) == 10 and loaded.sha256["cruxeval.jsonl"] == hash_of(folder / "cruxeval.jsonl")
-
-
-def test_a_damaged_row_is_named_rather_than_the_hash(tmp_path: Path):
-    with pytest.raises(UserError, match=r"cruxeval\.jsonl, row 7"):
+    with mistake(says="cruxeval.jsonl, row 7"):  # rather than the hash
         load_suites(["cruxeval-i"], crux(tmp_path, damaged=7))
 
 
