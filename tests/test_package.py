@@ -19,6 +19,7 @@ from tests.explorer.made_runs import MadeRun, answer, proposal, task
 from tests.requirements import needed_by
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
