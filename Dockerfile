@@ -3,7 +3,7 @@
 #   docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 --ulimit nofile=65536 \
 #       --group-add "$(stat -c %g /var/run/docker.sock)" \
 #       -v "$PWD/orz_ckpt:/azr/orz_ckpt" -v /var/run/docker.sock:/var/run/docker.sock azr
-#   then, inside:  azr doctor --recipe azr_coder7b_ppo
+#   then, inside:  azr doctor
 # docker/compose.yaml says the same once, and starts a cluster; docs/cluster.md tells what each of it is for.
 # Another base and FLAVOUR=cpu make it for machines without a GPU: .ci/image.sh builds that and tries it.
 ARG BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04

@@ -20,7 +20,7 @@ from azr.cli.main import exit_code
 from azr.cli.options import RECIPE_HELP, RUN_CONFIG, Parser, is_run, load_recipe, read_config, value_text
 from azr.config import Config, RunConfig
 from azr.config_tree import knobs, leaves, override, to_tree
-from azr.doctor.machine import check_fit, check_machine, memory_bytes, query_gpus
+from azr.doctor.machine import check_disk, check_fit, check_machine, memory_bytes, query_gpus
 from azr.errors import UserError, printable
 from azr.own_data import find_own_data
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None
     """Run, or print what would run. Raises UserError if the run would be refused or does not fit."""
     here = query_gpus()
     check_machine(config, here)
-    notes = check_fit(config, here, suppose=options.dry_run)
+    notes = [*check_fit(config, here, suppose=options.dry_run), *check_disk(config)]
     if options.dry_run:
         return _dry_run(config, resume, notes, restart=options.restart, has_gpu=bool(here.all))
     for note in notes:

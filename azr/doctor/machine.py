@@ -20,7 +20,8 @@ from azr.doctor import Finding, FindingGroup, Mark, info, missing, ok, warning
 from azr.errors import UserError
 from azr.executor import backends
 from azr.hardware import cpu_engine_problem
-from azr.plan.inputs import GIB, ClusterSpec
+from azr.plan.inputs import GIB, ClusterSpec, shape_of
+from azr.plan.memory import checkpoint_bytes, model_roles
 from azr.plan.planner import check_memory
 
 PACKAGES = ("torch", "ray", "deepspeed", "transformers")
@@ -208,55 +209,34 @@ def existing(path: Path) -> Path:
     return next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
 
 
-def disk_section(
-    root: Path, checkpoint: float, kept: int, free: Callable[[Path], int] = free_bytes, may_write: bool | None = None
-) -> FindingGroup:
-    """`root`: the folder of run directories. `checkpoint`: bytes of one, 0 when unknown; `kept`: how many stay.
-
-    `may_write`: whether files can be made there; asked of the system when not given.
-    """
+def disk_section(root: Path, free: Callable[[Path], int] = free_bytes, may_write: bool | None = None) -> FindingGroup:
+    """`root`: the folder of run directories. `may_write`: whether files can be made there; asked of the system when not
+    given."""
     place = existing(root)
     if may_write is None:
         may_write = os.access(place, os.W_OK | os.X_OK)
-    finding = missing(str(root), "nothing can be written there: choose another --run.root, or change its owner")
-    if may_write:
-        finding = _room(str(root), checkpoint, kept, free(place))
+    if not may_write:
+        finding = missing(str(root), "nothing can be written there: choose another --run.root, or change its owner")
+    elif (room := free(place)) < MIN_DISK_BYTES:
+        few = f"{room / GIB:.1f} GiB free, and a run may take 1: choose a larger disk with --run.root"
+        finding = missing(str(root), few)
+    else:
+        finding = ok(str(root), f"{room / GIB:.0f} GiB free")
     return FindingGroup(title="Room for run directories", findings=[finding])
 
 
-def _room(root: str, checkpoint: float, kept: int, free: int) -> Finding:
-    # The next one is written aside before the oldest goes.
-    needed = max(MIN_DISK_BYTES, checkpoint * (kept + 1))
-    has = f"{free / GIB:.0f} GiB free"
-    amount = f"{kept} checkpoints and a new one take {needed / GIB:.0f} GiB" if checkpoint else "a run may take 1 GiB"
-    if free < needed:
-        less = ", or keep fewer with --checkpoint.keep 1" if checkpoint and kept > 1 else ""
-        return missing(root, f"{has}, and {amount}: choose a larger disk with --run.root{less}")
-    return ok(root, f"{has}; {amount}" if checkpoint else has)
-
-
-def executor_section(
-    report: Sequence[tuple[str, bool, str]] | None = None, config: ExecutorConfig | None = None
-) -> FindingGroup:
+def executor_section(report: Sequence[tuple[str, bool, str]] | None = None) -> FindingGroup:
     """`report`: name, whether it works, and why, of each isolation backend; asked of the system when not given.
 
-    The first look at a container backend builds its image. One backend that works is enough, if `config` may take it.
+    The first look at a container backend builds its image. One backend that works is enough.
     """
-    config = config or ExecutorConfig()
-    report = backends.report(config) if report is None else report
-    wanted = backends.candidates(config)
-    usable = [name for name, works, _ in report if works and name in wanted]
-    failed = Mark.WARNING if usable else Mark.MISSING
+    report = backends.report(ExecutorConfig()) if report is None else report
+    usable = [name for name, works, _ in report if works]
+    verdict = "No backend works, so model-written code cannot run here: do what one of the lines above asks for."
     if usable:
         verdict = f"Model-written code runs behind {usable[0]} unless executor.backend names another."
-    elif any(works for _, works, _ in report):
-        verdict = f"The config asks for {wanted[0]}, which does not work here: do what its line above asks for."
-    else:
-        verdict = "No backend works, so model-written code cannot run here: do what one of the lines above asks for."
-    findings = [
-        Finding(name, message, Mark.OK if works else failed if name in wanted else Mark.WARNING)
-        for name, works, message in report
-    ]
+    failed = Mark.WARNING if usable else Mark.MISSING
+    findings = [Finding(name, message, Mark.OK if works else failed) for name, works, message in report]
     return FindingGroup(title="Executor backends, strongest first", findings=findings, verdict=verdict)
 
 
@@ -394,6 +374,25 @@ def check_fit(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]
     """
     if config.train.device == "cpu":
         return []
-    if gpus.sizes_mib and config.cluster.address is None:
-        return check_memory(config, max(gpus.sizes_mib) / 1024)
+    if config.cluster.address is None and gpus.all:
+        wanted, present = config.num_gpus, len(gpus.all)
+        remedy = "lower train.data_parallel and rollout.engines, or name a larger cluster by cluster.address"
+        few = [f"the run takes {wanted} GPUs, and this machine has {present}: {remedy}"] if wanted > present else []
+        return few + (check_memory(config, max(gpus.sizes_mib) / 1024) if gpus.sizes_mib else [])
     return check_memory(config, ClusterSpec.with_gpus(config.num_gpus).gpu_memory_gib) if suppose else []
+
+
+def check_disk(config: Config) -> list[str]:
+    """Return a warning if the disk has no room for the checkpoints that stay and the one that is being written; none
+    if the model's shape is not known here."""
+    try:
+        roles = model_roles(config, shape_of(config.model.path))
+    except UserError:
+        return []
+    # The next one is written aside before the oldest goes.
+    count, root = config.checkpoint.keep + 1 if config.checkpoint.every else 1, Path(config.run.root)
+    needed, free = count * checkpoint_bytes(roles, config.train), free_bytes(existing(root))
+    if free >= needed:
+        return []
+    sizes = f"{count} checkpoints take {needed / GIB:.0f} GiB, and {root} has {free / GIB:.0f} GiB free"
+    return [f"{sizes}: choose a larger disk with --run.root, or lower checkpoint.keep"]

@@ -13,11 +13,10 @@ from ray._private.utils import validate_socket_filepath
 
 from azr.config_tree import override
 from azr.doctor import Finding, Mark, machine
-from azr.doctor.machine import Gpu, Gpus, check_fit, check_machine
-from azr.doctor.recipe import recipe_section
+from azr.doctor.machine import Gpu, Gpus, check_disk, check_fit, check_machine
 from azr.errors import UserError
-from azr.plan.inputs import GIB
 from tests.e2e.three_kinds import config as mini
+from tests.recipes import recipes
 
 GPU = {"torch": "2.13.0", "vllm": "0.32.0", "ray": "2.60.0", "deepspeed": "0.19.8", "transformers": "5.19.0"}
 GPU["flashinfer-python"], GPU["flash-attn-4"] = "0.7.0.post1", "4.0.0b36"
@@ -99,12 +98,12 @@ def test_limits_of_the_kernel_against_the_number_of_gpus(gpus, changes, name, ma
         assert "size=16G" in found[name].message and "--shm-size=16g" in found[name].message
 
 
-def disk(root: Path, free_gib: float, checkpoint_gib: float = 0, kept: int = 2, may_write: bool = True) -> Finding:
+def disk(root: Path, free_gib: float, may_write: bool = True) -> Finding:
     def free(folder: Path) -> int:
         assert folder.is_dir()
         return int(free_gib * machine.GIB)
 
-    [finding] = machine.disk_section(root, checkpoint_gib * machine.GIB, kept, free, may_write).findings
+    [finding] = machine.disk_section(root, free, may_write).findings
     return finding
 
 
@@ -113,14 +112,31 @@ def test_a_folder_that_is_not_there_yet_counts_as_the_one_it_will_be_in(tmp_path
     assert disk(tmp_path / "a" / "b", 2).mark is Mark.OK
 
 
-def test_checkpoints_and_the_one_that_is_being_written_must_fit(tmp_path):
-    assert disk(tmp_path, 300, 100, kept=2).mark is Mark.OK
-    short = disk(tmp_path, 299, 100, kept=2)
-    assert short.mark is Mark.MISSING and "299 GiB free" in short.message and "300 GiB" in short.message
-    assert "--checkpoint.keep 1" in short.message
-    assert "--checkpoint.keep" not in disk(tmp_path, 199, 100, kept=1).message
-    assert disk(tmp_path, 0.5).mark is Mark.MISSING
+def test_a_disk_without_room_or_that_cannot_be_written_is_missing(tmp_path):
+    short = disk(tmp_path, 0.5)
+    assert short.mark is Mark.MISSING and "0.5 GiB free" in short.message
     assert "nothing can be written" in disk(tmp_path, 100, may_write=False).message
+
+
+def test_checkpoints_and_the_one_that_is_being_written_must_fit(tmp_path, monkeypatch):
+    """Float32 copies and two moments of policy and critic, and the policy's weights in bfloat16."""
+    policy, critic = 7_615_616_512, 7_615_616_512 - 152_064 * 3584 + 3585
+    large = override(recipes()["azr_coder7b_ppo"], {"run.root": str(tmp_path / "runs"), "checkpoint.keep": 2})
+    needed = 3 * (14 * policy + 12 * critic)
+    monkeypatch.setattr(machine, "free_bytes", lambda folder: needed if folder == tmp_path else 0)
+    assert check_disk(large) == []
+    monkeypatch.setattr(machine, "free_bytes", lambda folder: needed - 1)
+    (said,) = check_disk(large)
+    assert said.startswith("3 checkpoints take 535 GiB, and ") and "535 GiB free: choose" in said
+    assert check_disk(override(large, {"checkpoint.every": 0})) == [], "only the last step is saved"
+    assert check_disk(override(large, {"model.path": "someone/new-model"})) == []
+    free = override(large, {"algorithm.estimator": "trrpp", "algorithm.kl.coef": 0})
+    adapters = override(free, {"train.lora.rank": 8, "train.lora.targets": ["q_proj"]})
+    for config, size in ((free, 14 * policy), (adapters, 14 * 8 * 28 * (3584 + 3584))):
+        monkeypatch.setattr(machine, "free_bytes", lambda folder, size=size: 3 * size)
+        assert check_disk(config) == []
+        monkeypatch.setattr(machine, "free_bytes", lambda folder, size=size: 3 * size - 1)
+        assert len(check_disk(config)) == 1
 
 
 ROW = "{}, NVIDIA H100 80GB HBM3, 81559, {}, {}"
@@ -187,6 +203,15 @@ def test_a_gpu_that_is_certainly_too_small_is_refused_and_one_that_may_be_is_war
     assert check_fit(offloaded, cards(80)) == []
 
 
+def test_too_few_gpus_are_a_warning():
+    large = recipes()["azr_coder7b_ppo"]
+    (said,) = check_fit(large, cards(80, 4))
+    assert said.startswith(
+        "the run takes 8 GPUs, and this machine has 4: lower train.data_parallel and rollout.engines"
+    )
+    assert check_fit(override(large, {"cluster.address": "auto"}), cards(80, 4)) == check_fit(large, cards(80, 8)) == []
+
+
 def test_where_no_gpu_is_known_only_a_supposed_one_is_judged():
     large = override(mini, {"model.path": "Qwen/Qwen2.5-14B"})
     none, other = Gpus(has_smi=False), override(large, {"cluster.address": "auto"})
@@ -223,8 +248,6 @@ def test_a_gpu_whose_memory_nvidia_smi_does_not_give_is_one():
     cuda = override(mini, {"train.device": "cuda"})
     check_machine(cuda, found)
     assert check_fit(cuda, found) == []
-    [finding, _] = recipe_section(cuda, "mini", found, GIB).findings
-    assert finding.mark is Mark.WARNING and "whether it fits is not known: nvidia-smi" in finding.message
 
 
 def test_a_containers_small_shared_memory_is_refused_where_an_engine_has_several_gpus(monkeypatch):
