@@ -1,17 +1,16 @@
 """Say what a recipe takes of each GPU and how long a step lasts, before anything is started. After RECIPE, the name of
-a file in playground/ or a config.yaml, come these options and any --section.key of the config. With several counts of
-nodes it says as well how a step grows with them. The exit code is 0 when the run fits and 1 when it does not."""
+a file in playground/ or a config.yaml, come these options and any --section.key of the config. The exit code is 0
+when the run fits and 1 when it does not."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 
-from azr.cli.options import RECIPE_HELP, Parser, above, load_recipe, whole, wholes
+from azr.cli.options import RECIPE_HELP, Parser, above, load_recipe, whole
 from azr.config_tree import override
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec
-from azr.plan.nodes import nodes_text, over_nodes
 from azr.plan.planner import plan_run, text
 from azr.prepare import check
 
@@ -26,13 +25,15 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"azr plan needs a recipe, such as azr_coder7b_ppo; {USAGE}")
     config = override(load_recipe(options.recipe), values)
     check(config)
-    fewest, memory, host = options.nodes[0], options.gpu_memory, options.host_memory
-    nodes = ClusterSpec(gpus=options.gpus, gpu_memory_gib=memory, nodes=fewest, host_memory_gib=host)
+    nodes = ClusterSpec(
+        gpus=options.gpus,
+        gpu_memory_gib=options.gpu_memory,
+        nodes=options.nodes,
+        host_memory_gib=options.host_memory,
+    )
     assumed = Assumptions(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Assumptions)})
     plan, suggestions = plan_run(config, nodes, assumed, options.model_config)
     print(text(plan, suggestions))
-    if len(options.nodes) > 1:
-        print("\n" + nodes_text(over_nodes(config, plan.roles[0].shape, nodes, options.nodes, assumed)))
     return 1 if plan.problems else 0
 
 
@@ -41,8 +42,7 @@ def parser() -> Parser:
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
     parser.add_argument("--gpus", type=whole(1, 10_000), default=8, help="GPUs per node")
     parser.add_argument("--gpu-memory", type=above(1), default=80.0, metavar="GIB", help="memory of one GPU")
-    equal = "number of equal nodes; several, such as 1,2,8, compare a step at the same work per GPU"
-    parser.add_argument("--nodes", type=wholes(1, 1_000), default=(1,), metavar="N[,N...]", help=equal)
+    parser.add_argument("--nodes", type=whole(1, 1_000), default=1, help="number of equal nodes")
     parser.add_argument("--host-memory", type=above(1), metavar="GIB", help="memory per node; unchecked if not given")
     parser.add_argument("--model-config", metavar="FILE", help="config.json of a model that is not here")
     rates = parser.add_argument_group("assumptions", "defaults are one H100 SXM's; measure yours and say so")

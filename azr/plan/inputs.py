@@ -262,7 +262,6 @@ class Assumptions:
     object_store_gb_s: float = _assume(3, "GB/s that Ray's object store sends out of a node, in a push through hosts")
     pcie_gb_s: float = _assume(35, "GB/s between a GPU and its host; measured when trainers leave and return")
     host_gb_s: float = _assume(100, "GB/s of a node's memory, which bounds an offloaded optimizer")
-    disk_gb_s: float = _assume(2, "GB/s into the folder of runs, all nodes together")
     prompt_fill: float = _assume(
         0.25,
         "Mean prompt, as a share of rollout.max_prompt_tokens. Only seconds depend on it; bytes are for full length",

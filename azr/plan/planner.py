@@ -29,7 +29,6 @@ from azr.plan.seconds import Seconds, StepTimes, seconds_of
 
 _SHARES = tuple(share / 100 for share in range(90, 5, -5))
 """Values of rollout.gpu_memory_utilization that are tried."""
-_MAX_GPUS = 64
 _LORA_RANK = 32
 _GPU_SHARE = 0.85
 """`rollout.gpu_memory_utilization` of the GPU recipes."""
@@ -111,11 +110,10 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """One change, on top of those before it: its option on the command line, the plan after it, and values of knobs."""
+    """One change, on top of those before it: its options on the command line, and the plan after it."""
 
     option: str
     plan: Plan
-    values: Mapping[str, Any]
 
 
 def plan_run(
@@ -129,8 +127,8 @@ def plan_run(
     return plan, suggest(plan, assumed)
 
 
-Candidates = Iterator[tuple[dict[str, Any], ClusterSpec]]
-"""Changes that are worth trying: values of knobs by path, and the nodes after them."""
+Candidates = Iterator[dict[str, Any]]
+"""Changes that are worth trying: values of knobs by path."""
 
 
 def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
@@ -140,9 +138,9 @@ def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
     does not fit. For a run that fits: the least recomputation with which it still does, if that is less.
     """
     if not plan.problems:
-        faster = (_tried(plan, assumed, *candidate) for candidate in _checkpoint(plan, "none"))
+        faster = (_tried(plan, assumed, candidate) for candidate in _checkpoint(plan, "none"))
         return [each for each in faster if not each.plan.problems][:1]
-    alike = (_fewer_gpus, _shard, _checkpoint, _micro_batch, _engine_share, _more_gpus)
+    alike = (_fewer_gpus, _shard, _checkpoint, _micro_batch, _engine_share)
     other = (_fewer_gpus, _no_critic, _adapters, _four_bits, _checkpoint, _micro_batch, _engine_share, _shorter)
     taken = _turn(plan, assumed, alike)
     if not taken or taken[-1].plan.problems:
@@ -152,16 +150,10 @@ def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
     return taken
 
 
-def _tried(plan: Plan, assumed: Assumptions, values: Mapping[str, Any], nodes: ClusterSpec) -> Suggestion:
-    option = options_text(values) + (f" on {nodes.nodes} nodes" if nodes.nodes > plan.nodes.nodes else "")
-    tried = make_plan(override(plan.config, values), plan.roles[0].shape, nodes, assumed)
-    return Suggestion(option, tried, values)
-
-
-def options_text(values: Mapping[str, Any]) -> str:
-    """Return the values of knobs as options on the command line."""
+def _tried(plan: Plan, assumed: Assumptions, values: Mapping[str, Any]) -> Suggestion:
     words = [knobs()[path].option + (f" {value}" if value is not True else "") for path, value in values.items()]
-    return " ".join(words)
+    tried = make_plan(override(plan.config, values), plan.roles[0].shape, plan.nodes, assumed)
+    return Suggestion(" ".join(words), tried)
 
 
 def _turn(plan: Plan, assumed: Assumptions, changes: Sequence[Callable[[Plan], Candidates]]) -> list[Suggestion]:
@@ -171,7 +163,7 @@ def _turn(plan: Plan, assumed: Assumptions, changes: Sequence[Callable[[Plan], C
     for candidates in changes:
         if not plan.problems:
             break
-        tried = [_tried(plan, assumed, *candidate) for candidate in candidates(plan)]
+        tried = [_tried(plan, assumed, candidate) for candidate in candidates(plan)]
         fitting = [suggestion for suggestion in tried if not suggestion.plan.problems]
         best = fitting[0] if fitting else min(tried, key=lambda each: _sort_key(each.plan), default=None)
         if best is not None and _sort_key(best.plan) < _sort_key(plan):
@@ -191,15 +183,15 @@ def _fewer_gpus(plan: Plan) -> Candidates:
     if plan.config.num_gpus > present:
         batch, most = math.gcd(*plan.config.trajectories_by_step), _trainers(plan, present)
         ranks = max(count for count in range(1, most + 1) if batch % count == 0)
-        yield _spread(ranks, math.gcd(plan.config.rollout.tensor_parallel, plan.nodes.gpus)), plan.nodes
+        yield _spread(ranks, math.gcd(plan.config.rollout.tensor_parallel, plan.nodes.gpus))
 
 
 def _shard(plan: Plan) -> Candidates:
     train = plan.config.train
     if train.data_parallel > 1 and not train.is_sharded:
-        yield {"train.shard": "zero3"}, plan.nodes
+        yield {"train.shard": "zero3"}
     if not train.offload_optimizer:
-        yield {"train.shard": "offload"}, plan.nodes
+        yield {"train.shard": "offload"}
 
 
 def _checkpoint(plan: Plan, first: Literal["none", "more"] = "more") -> Candidates:
@@ -207,22 +199,22 @@ def _checkpoint(plan: Plan, first: Literal["none", "more"] = "more") -> Candidat
     modes = ("none", "selective", "full")
     now = modes.index(plan.config.train.gradient_checkpointing)
     for mode in modes[:now] if first == "none" else modes[now + 1 :]:
-        yield {"train.gradient_checkpointing": mode}, plan.nodes
+        yield {"train.gradient_checkpointing": mode}
 
 
 def _no_critic(plan: Plan) -> Candidates:
     if plan.config.algorithm.needs_critic or plan.config.has_reference:
-        yield {ESTIMATOR: "trrpp", "algorithm.kl.coef": 0}, plan.nodes
+        yield {ESTIMATOR: "trrpp", "algorithm.kl.coef": 0}
 
 
 def _adapters(plan: Plan) -> Candidates:
     if not plan.config.train.lora.rank:
-        yield {"train.lora.rank": _LORA_RANK}, plan.nodes
+        yield {"train.lora.rank": _LORA_RANK}
 
 
 def _four_bits(plan: Plan) -> Candidates:
     if plan.config.train.lora.rank and not plan.config.train.lora.four_bit:
-        yield {"train.lora.four_bit": True}, plan.nodes
+        yield {"train.lora.four_bit": True}
 
 
 def _shorter(plan: Plan) -> Candidates:
@@ -232,28 +224,20 @@ def _shorter(plan: Plan) -> Candidates:
         if response == 0:
             return
         tokens = min(most, rollout.max_prompt_tokens + response)
-        yield {"rollout.max_response_tokens": response, "train.tokens_per_micro_batch": tokens}, plan.nodes
+        yield {"rollout.max_response_tokens": response, "train.tokens_per_micro_batch": tokens}
 
 
 def _micro_batch(plan: Plan) -> Candidates:
     least = plan.config.max_trajectory_tokens
     if plan.config.train.tokens_per_micro_batch > least:
-        yield {"train.tokens_per_micro_batch": least}, plan.nodes
+        yield {"train.tokens_per_micro_batch": least}
 
 
 def _engine_share(plan: Plan) -> Candidates:
     """The nearest share first."""
     now = plan.config.rollout.gpu_memory_utilization
     for share in sorted(_SHARES, key=lambda share: abs(share - now)):
-        yield {"rollout.gpu_memory_utilization": share}, plan.nodes
-
-
-def _more_gpus(plan: Plan) -> Candidates:
-    """Twice as many, again and again; nodes stay as large as they are."""
-    gpus = max(plan.config.num_gpus, plan.nodes.total_gpus)
-    while (gpus := 2 * gpus) <= _MAX_GPUS and math.gcd(*plan.config.trajectories_by_step) % _trainers(plan, gpus) == 0:
-        nodes = replace(plan.nodes, nodes=-(-gpus // plan.nodes.gpus))
-        yield _spread(_trainers(plan, gpus), plan.config.rollout.tensor_parallel), nodes
+        yield {"rollout.gpu_memory_utilization": share}
 
 
 def _trainers(plan: Plan, gpus: int) -> int:
@@ -440,7 +424,7 @@ def _verdict(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     for change in suggestions:
         yield f"  {change.option}  ({change.plan.peak / GIB:.1f} GiB at most{'' if change.plan.problems else ', fits'})"
     if not suggestions or suggestions[-1].plan.problems:
-        yield "no knob makes it fit: take GPUs with more memory, a smaller model or shorter prompts and responses"
+        yield "no knob makes it fit: take more GPUs or GPUs with more memory, a smaller model, or shorter responses"
 
 
 def _row(label: str, cells: Sequence[str]) -> str:

@@ -60,15 +60,6 @@ def test_overrides_of_the_config_and_of_the_assumptions(capsys):
     assert "does not fit" in capsys.readouterr().out
 
 
-def test_several_counts_of_nodes_add_a_table(capsys):
-    assert dispatch([*FLAGSHIP, "--nodes", "1,2,8,64"]) == 0
-    plan, table = capsys.readouterr().out.rsplit("\na step over nodes, at measured rates", 1)
-    assert plan.rstrip().endswith("GiB of a GPU are taken")
-    assert re.search(r"^  GPUs +8 +16 +64 +512$", table, re.MULTILINE)
-    assert re.search(r"^ +times that of 1 node\(s\) +1\.00 ", table, re.MULTILINE)
-    assert table.rstrip().splitlines()[-1].startswith("on 64 nodes a step takes ")
-
-
 def test_a_saved_config_and_a_model_of_unknown_shape(tmp_path, capsys):
     config = run.parse(mini, ["--model.path", "someone/new-model"]).config
     (tmp_path / "config.yaml").write_text(run.describe(config))
