@@ -14,7 +14,6 @@ from transformers import AutoConfig, AutoTokenizer, Phi3Config
 
 from azr.algorithms.architectures import CHECKED
 from azr.cli.main import dispatch
-from azr.errors import UserError
 from azr.runs.exported_files import TAGS, add_former_keys, remove_think_tokens
 from azr.runs.model_folder import read_object, write_object
 from tests import chat_tokenizers
@@ -220,15 +219,9 @@ def qwen3_like(folder: Path, plain: list[str], where_else: dict[str, Any]) -> To
 
 
 @pytest.mark.parametrize("plain", [LAST, AMID], ids=["last", "amid"])
-@pytest.mark.parametrize(
-    "where_else",
-    [
-        {},
-        {"additional_special_tokens": ["<|im_start|>", *TAGS]},
-        {"extra_special_tokens": {"think_token": "<think>"}},
-    ],
-    ids=["plain", "listed", "named"],
-)
+@pytest.mark.parametrize("where_else", [
+    {}, {"additional_special_tokens": ["<|im_start|>", *TAGS]}, {"extra_special_tokens": {"think_token": "<think>"}},
+], ids=["plain", "listed", "named"])  # fmt: skip
 def test_the_tags_are_spelled_and_all_else_keeps_its_id(plain: list[str], where_else: dict, tmp_path: Path):
     before = qwen3_like(tmp_path, plain, where_else)
     assert all(len(before.encode(tag).ids) == 1 for tag in TAGS)
@@ -248,9 +241,3 @@ def test_the_tags_are_spelled_and_all_else_keeps_its_id(plain: list[str], where_
     assert loaded.encode(unchanged) == before.encode(unchanged).ids
     for path in tmp_path.glob("*.json"):
         assert not any(f'"{tag}"' in path.read_text() for tag in TAGS), path.name
-
-
-def test_a_tokenizer_without_the_tags_is_refused(tmp_path: Path):
-    qwen3_like(tmp_path, ["<tool_call>"], {})
-    with pytest.raises(UserError, match="has no tokens <think> and </think>: leave out --think-tokens"):
-        remove_think_tokens(tmp_path)

@@ -13,13 +13,9 @@ from azr.runs.progress import LiveDisplay, PlainDisplay, Progress, duration, ope
 from tests.runs.factory import Clock, until
 
 METRICS: Metrics = {
-    "deduction/proposer/funnel/proposed": 12,
-    "deduction/proposer/funnel/valid": 10,
-    "deduction/proposer/funnel/lost": 1,
-    "deduction/solver/accuracy": 0.41,
-    "abduction/solver/accuracy": 1.0,
-    "policy/loss": -0.01234,
-}
+    **{f"deduction/proposer/funnel/{name}": count for name, count in {"proposed": 12, "valid": 10, "lost": 1}.items()},
+    "deduction/solver/accuracy": 0.41, "abduction/solver/accuracy": 1.0, "policy/loss": -0.01234,
+}  # fmt: skip
 
 
 def started(clock: Clock, steps: int, **more: float) -> tuple[Progress, io.StringIO]:
@@ -67,21 +63,15 @@ def test_a_restarted_run_is_starting_again_and_explains_its_lines_no_more() -> N
     progress.close()
 
 
-def test_time_left_is_at_most_what_the_run_may_take() -> None:
+def test_time_left_is_the_median_of_past_steps_times_what_is_left_and_at_most_what_the_run_may_take() -> None:
     clock = Clock()
     progress, _ = started(clock, 1000, max_minutes=3, elapsed_s=60.0)
-    clock.now = 20.0
-    progress.step_begun()
     clock.now = 50.0
     progress.step_done(1, {})
     assert progress.remaining_s() == 70.0
     clock.now = 130.0
     assert progress.remaining_s() == 0.0
     progress.close()
-
-
-def test_time_left_is_the_median_of_past_steps_times_what_is_left() -> None:
-    clock = Clock()
     progress, _ = started(clock, 6)
     assert progress.remaining_s() is None
     for step, seconds in enumerate((100.0, 10.0, 12.0), start=1):
@@ -142,21 +132,17 @@ def test_without_a_terminal_lines_follow_what_moves(caplog: pytest.LogCaptureFix
     assert any(message.startswith("step 1/2 · valid 91%") for message in caplog.messages)
 
 
-def test_a_long_silence_is_broken() -> None:
+def test_a_long_silence_is_broken_and_what_is_logged_stays_as_it_is() -> None:
     stream = io.StringIO()
     progress = Progress(PlainDisplay(stream, interval_s=0.01, patience=3))
     progress.start(2)
     progress.phase("train policy", 1)
     until(lambda: stream.getvalue().count("train policy 0 s") >= 3)
     progress.close()
-
-
-def test_a_stream_that_is_no_terminal_gets_plain_lines() -> None:
-    stream = io.StringIO()
-    progress = open_progress(stream)
-    progress.start(1)
-    progress.log("[bold]as it is[/bold]")
-    progress.close()
+    plain = open_progress(stream := io.StringIO())
+    plain.start(1)
+    plain.log("[bold]as it is[/bold]")
+    plain.close()
     assert stream.getvalue() == "[bold]as it is[/bold]\n"
 
 

@@ -31,38 +31,17 @@ def test_samples_are_written_as_they_are_with_their_texts(tmp_path: Path) -> Non
     write_samples(path, 3, [solver, sample("proposer", used="recorded")], lambda ids: " ".join(map(str, ids)))
     written, proposer = map(json.loads, lines(path))
     assert written == {
-        "step": 3,
-        "role": "solver",
-        "kind": "deduction",
-        "problem_id": "000001-deduction-0001",
-        "group": "solve:1:000001-deduction-0001",
-        "index": None,
-        "prompt": "1 2 3",
-        "response": "0 1",
-        "prompt_tokens": 3,
-        "response_tokens": 2,
-        "finish_reason": "stop",
-        "weight_versions": [[4, 2]],
-        "trace_tokens": 0,
+        "step": 3, "role": "solver", "kind": "deduction", "problem_id": "000001-deduction-0001", "index": None,
+        "group": "solve:1:000001-deduction-0001", "prompt": "1 2 3", "response": "0 1", "prompt_tokens": 3,
+        "response_tokens": 2, "finish_reason": "stop", "weight_versions": [[4, 2]], "trace_tokens": 0,
         "judgement": {
-            "verdict": "right",
-            "detail": "why",
-            "answer": [["output", "4"]],
-            "parts": {"base": True},
-            "score": None,
+            "verdict": "right", "detail": "why", "answer": [["output", "4"]], "parts": {"base": True}, "score": None,
             "reason": "",
         },
-        "accuracy": 1.0,
-        "solve_rate": None,
-        "reward": 1.0,
-        "reward_parts": {"right": 1.0},
-        "used": "trained",
-        "advantage": 0.25,
-        "mismatch": 0.125,
-        "tokens": [["0", -0.5, -0.25], [" 1", None, None]],
-        "flags": [["harm", 0, 1]],
-        "schema": 4,
-    }
+        "accuracy": 1.0, "solve_rate": None, "reward": 1.0, "reward_parts": {"right": 1.0}, "used": "trained",
+        "advantage": 0.25, "mismatch": 0.125, "tokens": [["0", -0.5, -0.25], [" 1", None, None]],
+        "flags": [["harm", 0, 1]], "schema": 4,
+    }  # fmt: skip
     assert proposer["accuracy"] is proposer["judgement"] is None
     assert (proposer["role"], proposer["used"]) == ("proposer", "recorded")
     assert read_sample(lines(path)[0]) == replace(
@@ -95,17 +74,13 @@ def test_a_line_says_what_a_trace_gave(tmp_path: Path) -> None:
     assert [read_sample(line).origin for line in lines(path)] == ["sampled", "trace"]
 
 
-def test_a_step_without_samples_is_an_empty_file(tmp_path: Path) -> None:
-    path = tmp_path / "step_000001.jsonl.gz"
-    write_samples(path, 1, [], str)
-    assert lines(path) == []
-
-
 def test_samples_that_cannot_be_written_whole_do_not_appear(tmp_path: Path) -> None:
     path = tmp_path / "step_000001.jsonl.gz"
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_samples(path, 1, [sample("solver", reward=math.nan)], str)
     assert not path.exists()
+    write_samples(path, 1, [], str)
+    assert lines(path) == []
 
 
 def test_half_a_surrogate_pair_is_read_as_its_escape() -> None:
@@ -116,26 +91,14 @@ def test_half_a_surrogate_pair_is_read_as_its_escape() -> None:
     assert read.judgement is not None and read.judgement.detail == "'\\ud800'"
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (b"no json", "it is no Sample"),
-        (b"\xff", "it is no Sample"),
-        (b"[]", "it is no Sample"),
-        (b"[" * 100_000, "it is no Sample"),
-        (b'{"step": 3}', "it is no Sample"),
-        (sample_line(sample("judge")), "it is no Sample"),
-        (sample_line(sample("solver", schema=3)), "it has schema 3, and this version of azr reads schema 4"),
-        (sample_line(sample("solver", schema=5)), "it has schema 5, and this version of azr reads schema 4"),
-    ],
-)
-def test_what_is_no_sample_is_a_sentence(line: bytes, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        read_sample(line)
-
-
-def test_only_token_ids_and_log_probabilities_stay_out_of_files() -> None:
-    assert {each.name for each in fields(Sample)} - set(FIELDS) == {"completion"}
+def test_what_is_no_sample_is_a_sentence() -> None:
+    for line in (b"no json", b"\xff", b"[]", b"[" * 100_000, b'{"step": 3}', sample_line(sample("judge"))):
+        with pytest.raises(ValueError, match="it is no Sample"):
+            read_sample(line)
+    for schema in (3, 5):
+        with pytest.raises(ValueError, match=f"it has schema {schema}, and this version of azr reads schema 4"):
+            read_sample(sample_line(sample("solver", schema=schema)))
+    assert {each.name for each in fields(Sample)} - set(FIELDS) == {"completion"}, "ids and log-probabilities stay out"
 
 
 MORE_FIELDS = """

@@ -10,22 +10,12 @@ from typing import ClassVar
 import pytest
 
 from azr.config import Config
-from azr.errors import UserError
 from azr.records import ROLES
+from azr.runs import trackers
 from azr.runs.metrics import Metrics
-from azr.runs.trackers import (
-    CHARACTERS,
-    MOST_WAITING,
-    ROLLOUT_COLUMNS,
-    TASKS,
-    TRACKERS,
-    Trackers,
-    check_names,
-    hand_over,
-    is_due,
-    sample_tables,
-)
+from azr.runs.trackers import ROLLOUT_COLUMNS, TRACKERS, Trackers, sample_tables
 from azr.runs.trackers.base import Bookmark, Table, Tracker
+from tests.mistakes import mistake
 from tests.runs.factory import sample, until
 from tests.runs.trackers.factory import TASK, config
 
@@ -100,26 +90,26 @@ def test_a_step_is_handed_over_once_even_when_the_run_goes_back(tmp_path: Path, 
 def test_a_run_at_its_end_hands_over_what_is_lacked_up_to_its_last_step(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}, "loss": 0.5}}\n' for step in (1, 2, 3)))
     Bookmark(tmp_path, "folder").save("id", 1)
-    hand_over(tmp_path, config(tmp_path, "tensorboard,folder"), 2, pytest.fail)
+    trackers.hand_over(tmp_path, config(tmp_path, "tensorboard,folder"), 2, pytest.fail)
     assert held(folder) == {"2": "0.5\n"} and not (tmp_path / "tensorboard").exists()
 
 
 def test_what_breaks_is_said_once_and_caught_up_with(tmp_path: Path, folder: Path) -> None:
     said: list[str] = []
-    trackers = opened(tmp_path, said)
-    trackers.write(1, {"loss": 1.0})
+    feed = opened(tmp_path, said)
+    feed.write(1, {"loss": 1.0})
     until(lambda: (folder / "1").exists() and (tmp_path / "trackers" / "folder.json").exists())
     folder.rename(tmp_path / "gone")
-    trackers.write(2, {"loss": 2.0})
+    feed.write(2, {"loss": 2.0})
     until(lambda: said != [])
     FolderTracker.asked.clear()
-    trackers.write(3, {"loss": 3.0})
+    feed.write(3, {"loss": 3.0})
     assert FolderTracker.asked.wait(10)
     (told,) = said
     assert told.startswith("Folder failed and is tried again with each step: [Errno 2]"), told
     (tmp_path / "gone").rename(folder)
-    trackers.write(4, {"loss": 4.0})
-    trackers.close(complete=True)
+    feed.write(4, {"loss": 4.0})
+    feed.close(complete=True)
     assert held(folder) == {str(step): f"{step}.0\n" for step in (1, 2, 3, 4)}
     assert said[1:] == ["Folder has all steps again"]
 
@@ -128,15 +118,15 @@ def test_one_that_hangs_holds_nothing_up(tmp_path: Path, folder: Path, monkeypat
     monkeypatch.setattr("azr.runs.trackers.CLOSE_S", 0.2)
     FolderTracker.may_write.clear()
     said: list[str] = []
-    trackers = opened(tmp_path, said)
-    trackers.write(1, {"loss": 1.0})
+    feed = opened(tmp_path, said)
+    feed.write(1, {"loss": 1.0})
     assert FolderTracker.asked.wait(5)
     begun = time.monotonic()
-    for step in range(2, MOST_WAITING + 5):
-        trackers.write(step, {"loss": 1.0})
+    for step in range(2, trackers.MOST_WAITING + 5):
+        feed.write(step, {"loss": 1.0})
     assert time.monotonic() - begun < 1.0
     assert len(said) == 1 and said[0].startswith("Folder has taken nothing for 100 steps and gets no more")
-    trackers.close(complete=True)
+    feed.close(complete=True)
     assert time.monotonic() - begun < 2.0
     assert len(said) == 2 and "did not answer" in said[1]
     FolderTracker.may_write.set()
@@ -148,28 +138,25 @@ def test_samples_that_are_not_taken_hold_no_numbers_back(tmp_path, folder, monke
 
     monkeypatch.setattr(FolderTracker, "write_tables", refuse)
     said: list[str] = []
-    trackers = opened(tmp_path, said)
+    feed = opened(tmp_path, said)
     for step in (1, 2):
-        trackers.write_tables(step, {})
-        trackers.write(step, {"loss": float(step)})
-    trackers.close(complete=True)
+        feed.write_tables(step, {})
+        feed.write(step, {"loss": float(step)})
+    feed.close(complete=True)
     assert held(folder) == {"1": "1.0\n", "2": "2.0\n"}, said
     (told,) = said
     assert told.startswith("Folder did not take the samples of step 1") and "no place for files" in told
 
 
-@pytest.mark.parametrize(
-    ("to", "sentence"),
-    [
+def test_a_wrong_name_is_answered_with_a_sentence(tmp_path: Path) -> None:
+    for to, says in (
         (("tensorbord",), "There is no tracker 'tensorbord'; did you mean tensorboard?"),
         (("tensorboard,wandbb",), "There is no tracker 'wandbb'; did you mean wandb?"),
         (("tensorboard:here",), "tensorboard writes into the run directory"),
         (("wandb,tensorboard", "wandb"), "A tracker is named twice in wandb, tensorboard, wandb"),
-    ],
-)
-def test_a_wrong_name_is_answered_with_a_sentence(to: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=sentence):
-        check_names(config(tmp_path, *to).tracking)
+    ):
+        with mistake(says=says):
+            trackers.check_names(config(tmp_path, *to).tracking)
 
 
 def test_a_sample_is_the_best_and_the_worst_of_each_player_and_some_tasks() -> None:
@@ -186,13 +173,9 @@ def test_a_sample_is_the_best_and_the_worst_of_each_player_and_some_tasks() -> N
         ("deduction", "solver", 1.0), ("deduction", "solver", -1.0), ("error", "solver", 1.0),
     ]  # fmt: skip
     assert [row["outcome"] for row in rows] == [None] * 4 + ["right"]
-    assert {row["step"] for row in rows} == {3} and all(len(str(row["prompt"])) < CHARACTERS + 50 for row in rows)
-    assert len(tables["tasks"].rows) == TASKS and {row[1] for row in tables["tasks"].rows} == {"deduction", "induction"}
-
-
-def test_a_step_without_anything_has_no_tables() -> None:
+    assert {row["step"] for row in rows} == {3}
+    assert all(len(str(row["prompt"])) < trackers.CHARACTERS + 50 for row in rows)
+    shown = tables["tasks"].rows
+    assert len(shown) == trackers.TASKS and {row[1] for row in shown} == {"deduction", "induction"}
     assert sample_tables(1, [], []) == {}
-
-
-def test_samples_are_taken_at_the_beginning_and_then_now_and_then() -> None:
-    assert [step for step in range(0, 31) if is_due(step) and step] == [1, 10, 20, 30]
+    assert [step for step in range(0, 31) if trackers.is_due(step) and step] == [1, 10, 20, 30]
