@@ -19,8 +19,13 @@ def mistake(*options: str, says: str = "") -> Iterator[None]:
     assert "\n" not in text and text.endswith((".", "?", ")")), text
 
 
+def part(heading: str) -> list[str]:
+    """Return the lines of `mistakes.txt` below a heading."""
+    text = Path(__file__).with_suffix(".txt").read_text().split(f"# {heading}\n")[1]
+    return text.split("\n\n#")[0].strip().splitlines()
+
+
 def sentences(heading: str) -> dict[str, str]:
-    """Return what is said by what is typed, of the part of `mistakes.txt` with this heading."""
-    text = Path(__file__).with_suffix(".txt").read_text().split(f"# {heading}\n")[1].split("\n\n#")[0]
-    lines = text.strip().splitlines()
+    """Return what is said by what is typed, below a heading of `mistakes.txt`."""
+    lines = part(heading)
     return {typed: said.strip() for typed, said in zip(lines[::2], lines[1::2], strict=True)}

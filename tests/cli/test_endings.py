@@ -56,34 +56,25 @@ def of_an_actor(cause: Exception) -> Exception:
 
 
 @pytest.mark.parametrize("wrap", [lambda error: error, of_an_actor], ids=["driver", "actor"])
-def test_a_mistake_that_a_run_meets_is_one_sentence(ends, wrap, capsys):
-    with pytest.raises(SystemExit) as ended:
-        ends(wrap(UserError("give another model.")))
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == "error: give another model.\n"
-
-
-@pytest.mark.parametrize("wrap", [lambda error: error, of_an_actor], ids=["driver", "actor"])
 @pytest.mark.parametrize("error", [ValueError("x"), TimeoutError("x"), OSError("x")], ids=repr)
 def test_what_is_no_mistake_of_a_user_passes_through(ends, wrap, error):
     with pytest.raises(type(error), match="x"):
         ends(wrap(error))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_signal_keeps_its_exit_code(ends, number, capsys):
-    with pytest.raises(SystemExit) as ended:
-        ends(StopRequested(number))
-    assert ended.value.code == 128 + number
-    assert capsys.readouterr().err == f"stopped by {number.name}: nothing had been done yet\n"
+STOPPED, INTERRUPTED = "stopped by {}: nothing had been done yet\n", "interrupted: every process of the run was ended\n"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
-def test_a_second_signal_is_130(ends, error, capsys):
+@pytest.mark.parametrize("error, code, said", [
+    *((StopRequested(each), 128 + each, STOPPED.format(each.name)) for each in (signal.SIGINT, signal.SIGTERM)),
+    *((error, 130, INTERRUPTED) for error in (KeyboardInterrupt(), asyncio.CancelledError())),
+    (UserError("give another model."), 2, "error: give another model.\n"),
+    (of_an_actor(UserError("give another model.")), 2, "error: give another model.\n"),
+], ids=repr)  # fmt: skip
+def test_signals_and_mistakes_that_a_run_meets_are_one_sentence_and_a_code(ends, error, code, said, capsys):
     with pytest.raises(SystemExit) as ended:
         ends(error)
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "interrupted: every process of the run was ended\n"
+    assert ended.value.code == code and capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), TimeoutError("the driver waited 5 s")])

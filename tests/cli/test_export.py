@@ -213,10 +213,7 @@ def test_a_model_of_no_run_can_be_prepared_too(tmp_path: Path, capsys):
     assert export(BASE, tmp_path / "again", "--think-tokens", "remove") == 2
     assert "has no tokens <think> and </think>" in capsys.readouterr().err
     assert not (tmp_path / "again").exists()
-
-
-def test_nothing_heavy_is_loaded(tmp_path: Path):
-    assert_light(["export", str(BASE), str(tmp_path / "out")])
+    assert_light(["export", str(BASE), str(tmp_path / "light")])
 
 
 def test_think_tokens_are_removed_on_request(run: Path, tmp_path: Path):
@@ -249,43 +246,31 @@ def overstate(path: Path) -> None:
 SHARD = "model-00002-of-00003.safetensors"
 
 
-@pytest.mark.parametrize(
-    "step, name, harm, said",
-    [
-        (3, "model.safetensors", cut, "model.safetensors is damaged"),
-        (3, "model.safetensors", overstate, "model.safetensors is damaged"),
-        (3, "model.safetensors", lambda path: path.write_bytes(b""), "model.safetensors is damaged"),
-        (3, "model.safetensors", Path.unlink, "has no weights"),
-        (10, SHARD, cut, f"{SHARD} is damaged"),
-        (10, SHARD, Path.unlink, f"{SHARD} is damaged"),
-        (10, SHARD, lambda path: shutil.copy(path.with_name(SHARD.replace("2", "1", 1)), path), f"{SHARD} lacks "),
-        (10, "model.safetensors.index.json", lambda path: path.write_text("{}"), "names no tensors"),
-        (10, "config.json", Path.unlink, "config.json cannot be read"),
-        (10, "config.json", lambda path: path.write_text("{}"), "config.json has no model_type"),
-        (10, "tokenizer.json", Path.unlink, "has no vocabulary"),
-        (10, "tokenizer.json", cut, "tokenizer.json is no tokenizer"),
-        (10, "tokenizer_config.json", Path.unlink, "tokenizer_config.json cannot be read"),
-        (10, "tokenizer_config.json", lambda path: path.write_text("[]"), "holds no JSON object"),
-        (
-            10,
-            "tokenizer_config.json",
-            lambda path: path.write_bytes(b"\xff"),
-            "holds no JSON object (it is not UTF-8)",
-        ),
-    ],
-)
-def test_a_damaged_policy_is_refused(run: Path, step: int, name: str, harm, said: str, capsys):
+def text(content: bytes):
+    return lambda path: path.write_bytes(content)
+
+
+@pytest.mark.parametrize("step, name, harm, said", [
+    (3, "model.safetensors", cut, "model.safetensors is damaged"), (3, "model.safetensors", Path.unlink, "no weights"),
+    (3, "model.safetensors", overstate, "model.safetensors is damaged"),
+    (3, "model.safetensors", text(b""), "model.safetensors is damaged"), (10, SHARD, cut, f"{SHARD} is damaged"),
+    (10, SHARD, Path.unlink, f"{SHARD} is damaged"),
+    (10, SHARD, lambda path: shutil.copy(path.with_name(SHARD.replace("2", "1", 1)), path), f"{SHARD} lacks "),
+    (10, "model.safetensors.index.json", text(b"{}"), "names no tensors"),
+    (10, "config.json", Path.unlink, "config.json cannot be read"),
+    (10, "config.json", text(b"{}"), "config.json has no model_type"),
+    (10, "tokenizer.json", Path.unlink, "has no vocabulary"), (10, "tokenizer.json", cut, "is no tokenizer"),
+    (10, "tokenizer_config.json", Path.unlink, "tokenizer_config.json cannot be read"),
+    (10, "tokenizer_config.json", text(b"[]"), "holds no JSON object"),
+    (10, "tokenizer_config.json", text(b"\xff"), "holds no JSON object (it is not UTF-8)"),
+    (3, "../../../config.yaml", text(b"\xff\xfe"), "config.yaml does not say which model the run began with"),
+])  # fmt: skip
+def test_a_damaged_policy_or_config_is_refused(run: Path, step: int, name: str, harm, said: str, capsys):
     harm(policy(run, step) / name)
     assert export(run, "--step", step, run.parent / "out") == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
     assert sorted(path.name for path in run.parent.iterdir()) == ["run"]
-
-
-def test_a_config_that_is_no_text_is_named(run: Path, capsys):
-    (run / "config.yaml").write_bytes(b"\xff\xfe")
-    assert export(run, run.parent / "out") == 2
-    assert "config.yaml does not say which model the run began with" in capsys.readouterr().err
 
 
 def test_a_write_that_fails_leaves_nothing(run: Path, capsys):

@@ -17,6 +17,7 @@ from azr.errors import UserError
 from azr.runs.run_dir import RunDirectory
 from playground.azr_14m_mini import config as mini
 from playground.azr_coder7b_ppo import config as coder
+from tests.mistakes import mistake
 from tests.recipes import recipes
 
 
@@ -47,20 +48,17 @@ def test_a_tilde_is_the_home_folder_in_a_file_in_quotes_and_after_an_equals_sign
     assert parser.parse(["a~b", "--out", "=~"]).out == "=~"
 
 
-@pytest.mark.parametrize(
-    "words, kinds",
-    [
+def test_options_may_come_before_the_recipe():
+    for words, kinds in (
         ("--kind x --selfplay.kinds deduction recipe", ["deduction"]),
         ("--selfplay.kinds deduction,abduction recipe", ["deduction", "abduction"]),
         ("recipe --selfplay.kinds deduction abduction --kind x", ["deduction", "abduction"]),
-    ],
-)
-def test_options_may_come_before_the_recipe(words, kinds):
-    parser = Parser("test", "")
-    parser.add_argument("recipe")
-    parser.add_argument("--kind")
-    options, values = parser.parse_with_knobs(words.split())
-    assert (options.recipe, options.kind in (None, "x"), values) == ("recipe", True, {"selfplay.kinds": kinds})
+    ):
+        parser = Parser("test", "")
+        parser.add_argument("recipe")
+        parser.add_argument("--kind")
+        options, values = parser.parse_with_knobs(words.split())
+        assert (options.recipe, options.kind in (None, "x"), values) == ("recipe", True, {"selfplay.kinds": kinds})
 
 
 def test_a_module_of_the_users_is_found_from_where_they_are(tmp_path, monkeypatch):
@@ -73,10 +71,9 @@ def test_a_module_of_the_users_is_found_from_where_they_are(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     assert load_recipe("mine_of_load_recipe.small").run.steps == 3
-    with pytest.raises(UserError, match=r"mine_of_load_recipe\.empty has no config of a run: give it one"):
-        load_recipe("mine_of_load_recipe.empty")
-    with pytest.raises(UserError, match=r"There is no recipe module mine_of_load_recipe\.gone"):
-        load_recipe("mine_of_load_recipe.gone")
+    for name, says in (("empty", "has no config of a run: give it one"), ("gone", "There is no recipe module")):
+        with mistake(says=says):
+            load_recipe(f"mine_of_load_recipe.{name}")
 
 
 def test_a_file_changes_its_base_and_so_on(tmp_path):
@@ -88,44 +85,41 @@ def test_a_file_changes_its_base_and_so_on(tmp_path):
     assert config.selfplay == coder.selfplay and config.train == coder.train
 
 
-@pytest.mark.parametrize(
-    "name, said",
-    [
-        ("circle", r"circle\.yaml builds on back\.yaml builds on circle\.yaml: a config cannot build on itself"),
-        ("itself", r"itself\.yaml builds on itself\.yaml: a config cannot build on itself"),
-        ("orphan", r"orphan\.yaml is no config of a run: There is no file .*/gone\.yaml\.$"),
-        ("unnamed", r"unnamed\.yaml .*There is no recipe 'azr_coder7b'; did you mean azr_coder7b_ppo\?"),
-        ("number", r"number\.yaml is no config of a run: base is 7; it must be the name of a recipe"),
-        ("empty", r"empty\.yaml is no config of a run: base is None; it must be the name of a recipe"),
-        ("twice", r"twice\.yaml is no config of a run: run is stated twice: leave one of them out"),
-        ("knob_twice", r"knob_twice\.yaml is no config of a run: steps is stated twice: leave one of them out"),
-        ("dots", r"dots\.yaml is no config of a run: run\.steps is stated twice: leave one of them out"),
-        ("wrong", r"wrong\.yaml is no config of a run: There is no knob 'run\.stepz' .* run\.steps\?"),
-        ("listed", r"listed\.yaml is no config of a run: A config is a mapping of sections, not list"),
-        ("partial", r"partial\.yaml is no config of a run: it names no base and no model: add the recipe"),
-        ("open", r"open\.yaml is no config of a run: This is not YAML, line 2: expected .*, but got the file ends"),
-        ("void", r"void\.yaml is no config of a run: A config is a mapping of sections, and this one is empty"),
-        ("binary", r"binary\.yaml is no config of a run: it is not text in UTF-8"),
-        ("alias", r"alias\.yaml is no config of a run: a config has no aliases"),
-        ("deep", r"deep\.yaml is no config of a run: This is not YAML: it is nested too deep"),
-        ("digits", r"digits\.yaml is no config of a run: This is not YAML: Exceeds the limit"),
-        ("gone", r"^There is no file .*/gone\.yaml\.$"),
-    ],
-)
-def test_what_is_wrong_with_a_base_is_one_sentence(tmp_path, name, said):
-    write(tmp_path, circle="base: back.yaml", back="base: circle.yaml", itself="base: itself.yaml")
-    write(tmp_path, orphan="base: gone.yaml", unnamed="base: azr_coder7b", number="base: 7", listed="[1]")
-    write(tmp_path, empty="base:\nrun: {steps: 3}", twice="run: {steps: 3}\nrun: {seed: 4}")
-    write(tmp_path, knob_twice="base: azr_14m_mini\nrun: {steps: 3, seed: 4, steps: 5}")
-    write(tmp_path, dots="base: azr_14m_mini\nrun: {steps: 4}\nrun.steps: 7")
-    write(tmp_path, partial="run: {steps: 3}", open="base: azr_14m_mini\nrun: [1,2", void="")
-    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\0")
-    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
-    write(tmp_path, alias="\n".join(lines), deep="run: " + 20_000 * "[", digits=f"run: {{steps: {100_000 * '9'}}}")
-    write(tmp_path, wrong="base: azr_14m_mini\nrun: {stepz: 3}")
-    with pytest.raises(UserError, match=said) as caught:
-        read_config(str(tmp_path / f"{name}.yaml"))
-    assert "\n" not in str(caught.value)
+MINI = "base: azr_14m_mini\n"
+ALIASES = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
+BROKEN = {
+    "circle": ("base: back.yaml", "circle.yaml builds on back.yaml builds on circle.yaml: a config cannot build on"),
+    "back": ("base: circle.yaml", "a config cannot build on itself"),
+    "itself": ("base: itself.yaml", "itself.yaml builds on itself.yaml: a config cannot build on itself"),
+    "orphan": ("base: gone.yaml", "is no config of a run: There is no file "),
+    "unnamed": ("base: azr_coder7b", "There is no recipe 'azr_coder7b'; did you mean azr_coder7b_ppo?"),
+    "number": ("base: 7", "base is 7; it must be the name of a recipe"),
+    "empty": ("base:\nrun: {steps: 3}", "base is None; it must be the name of a recipe"),
+    "twice": ("run: {steps: 3}\nrun: {seed: 4}", "run is stated twice: leave one of them out"),
+    "knob_twice": (MINI + "run: {steps: 3, seed: 4, steps: 5}", "steps is stated twice: leave one of them out"),
+    "dots": (MINI + "run: {steps: 4}\nrun.steps: 7", "run.steps is stated twice: leave one of them out"),
+    "wrong": (MINI + "run: {stepz: 3}", "There is no knob 'run.stepz' in a config; did you mean run.steps?"),
+    "listed": ("[1]", "A config is a mapping of sections, not list"),
+    "deep": ("run: " + 20_000 * "[", "it is nested too deep"),
+    "partial": ("run: {steps: 3}", "it names no base and no model: add the recipe"),
+    "open": (MINI + "run: [1,2", "This is not YAML, line 2: expected ',' or ']', but got the file ends"),
+    "void": ("", "A config is a mapping of sections, and this one is empty"),
+    "alias": ("\n".join(ALIASES), "a config has no aliases"),
+    "digits": (f"run: {{steps: {100_000 * '9'}}}", "This is not YAML: Exceeds the limit"),
+    "binary": (None, "it is not text in UTF-8"),
+}  # fmt: skip
+
+
+def test_what_is_wrong_with_a_base_is_one_sentence(tmp_path):
+    for name, (text, _) in BROKEN.items():
+        (tmp_path / f"{name}.yaml").write_bytes(b"\xff\xfe\0" if text is None else text.encode())
+    for name, (_, says) in BROKEN.items():
+        with pytest.raises(UserError) as raised:
+            read_config(str(tmp_path / f"{name}.yaml"))
+        said = str(raised.value)
+        assert f"/{name}.yaml" in said and says in said and "\n" not in said
+    with pytest.raises(UserError, match=r"^There is no file .*/gone\.yaml\.$"):
+        read_config(str(tmp_path / "gone.yaml"))
 
 
 def test_azr_run_takes_a_name_and_a_file(tmp_path, monkeypatch, capsys):
@@ -173,13 +167,5 @@ def test_every_recipe_is_listed_with_what_it_takes(capsys):
     assert dispatch(["recipes"]) == 0
     table = capsys.readouterr().out
     assert all(f"\n{name} " in table for name in recipes())
-    assert all(text in table for texts in proven().values() for text in texts)
-
-
-def proven() -> dict:
-    return tomllib.loads((Path(__file__).parents[2] / "playground" / "proven.toml").read_text())
-
-
-def test_what_has_run_is_said_of_recipes_that_there_are():
-    assert proven().keys() <= recipes().keys()
-    assert all(isinstance(each, list) and all(isinstance(text, str) for text in each) for each in proven().values())
+    proven = tomllib.loads((Path(__file__).parents[2] / "playground" / "proven.toml").read_text())
+    assert proven.keys() <= recipes().keys() and all(text in table for texts in proven.values() for text in texts)

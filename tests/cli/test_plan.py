@@ -3,15 +3,12 @@
 import importlib
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from azr.cli import run
 from azr.cli.main import dispatch
-from azr.config import Config
 from azr.prepare import check
 from playground import base, data_base
 from tests.e2e.three_kinds import config as mini
@@ -20,15 +17,10 @@ from tests.recipes import recipes
 FLAGSHIP = ["plan", "azr_coder7b_ppo", "--gpus", "8", "--gpu-memory", "80"]
 SHIPPED = {
     "azr_coder3b_ppo": 2, "azr_qwen3_4b_ppo": 2, "azr_7b_ppo": 8, "azr_coder7b_ppo": 8, "azr_llama8b_ppo": 8,
-    "azr_14b_ppo": 8, "azr_coder14b_ppo": 8, "azr_coder7b_rloo": 8,
-    "azr_7b_traces": 8,
-    "luffy_7b": 8,
-    "sft": 8,
-    "orz_0b5_ppo": 1,
-    "orz_1b5_ppo": 8,
-    "orz_7b_ppo": 8,
-    "orz_32b_ppo": 32,
+    "azr_14b_ppo": 8, "azr_coder14b_ppo": 8, "azr_coder7b_rloo": 8, "azr_7b_traces": 8, "luffy_7b": 8, "sft": 8,
+    "orz_0b5_ppo": 1, "orz_1b5_ppo": 8, "orz_7b_ppo": 8, "orz_32b_ppo": 32,
 }  # fmt: skip
+CRITIC_FREE = ["--algorithm.estimator", "trrpp", "--algorithm.kl.coef", "0"]
 
 
 def test_the_table_of_the_flagship(capsys):
@@ -63,6 +55,8 @@ def test_overrides_of_the_config_and_of_the_assumptions(capsys):
 def test_a_saved_config_and_a_model_of_unknown_shape(tmp_path, capsys):
     config = run.parse(mini, ["--model.path", "someone/new-model"]).config
     (tmp_path / "config.yaml").write_text(run.describe(config))
+    text = run.describe(mini)
+    assert "# GiB, fullest of 1 GPU(s)" in text and "\n# fits on 1 node(s)" in text
     assert "# no tables of bytes and seconds: The shape of 'someone/new-model'" in run.describe(config)
     argv = ["plan", str(tmp_path / "config.yaml"), "--gpus", "1"]
     assert dispatch(argv) == 2
@@ -82,26 +76,18 @@ def test_the_gpu_recipes_share_one_algorithm(capsys):
         assert config.algorithm == shared.full.algorithm or not name.endswith("_ppo")
 
 
-CRITIC_FREE = ["--algorithm.estimator", "trrpp", "--algorithm.kl.coef", "0"]
-
-
 @pytest.mark.parametrize("flags", [[], CRITIC_FREE], ids=["as it is", "critic-free"])
-@pytest.mark.parametrize("name", recipes())
-def test_every_recipe_fits_on_the_gpus_it_is_for(name, flags, capsys):
-    nodes, gpus = SHIPPED.get(name, 1) // 8 or 1, str(min(8, SHIPPED.get(name, 1)))
-    where = ["--nodes", str(nodes)] if nodes > 1 else []
-    assert dispatch(["plan", name, "--gpus", gpus, "--gpu-memory", "80", *where, *flags]) == 0
-    text = capsys.readouterr().out
-    assert f"fits on {nodes} node(s) of {gpus} GPU(s)" in text
-    assert ("critic" in text) == (recipes()[name].algorithm.needs_critic and not flags)
-    if name in SHIPPED:  # of a tiny model the line says nothing and is left out
-        assert ("reference parameters" in text) == (recipes()[name].algorithm.needs_reference and not flags)
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_debug_leaves_a_recipe_that_can_run_critic_free_too(name):
-    for flags in ([], CRITIC_FREE):
-        check(run.parse(base.tiny(recipes()[name]), flags).config)
+def test_every_recipe_fits_on_the_gpus_it_is_for_and_debug_leaves_one_that_can_run(flags, capsys):
+    for name, config in recipes().items():
+        nodes, gpus = SHIPPED.get(name, 1) // 8 or 1, str(min(8, SHIPPED.get(name, 1)))
+        where = ["--nodes", str(nodes)] if nodes > 1 else []
+        assert dispatch(["plan", name, "--gpus", gpus, "--gpu-memory", "80", *where, *flags]) == 0, name
+        text = capsys.readouterr().out
+        assert f"fits on {nodes} node(s) of {gpus} GPU(s)" in text, name
+        assert ("critic" in text) == (config.algorithm.needs_critic and not flags), name
+        if name in SHIPPED:  # of a tiny model the line says nothing and is left out
+            assert ("reference parameters" in text) == (config.algorithm.needs_reference and not flags), name
+            check(run.parse(base.tiny(config), flags).config)
 
 
 @pytest.mark.parametrize("name", [name for name, gpus in SHIPPED.items() if gpus == 8])
@@ -111,10 +97,3 @@ def test_the_docstrings_four_gpus_are_enough(name, capsys):
         assert dispatch(["plan", name, "--gpus", "4", *options.split()]) == 0
     capsys.readouterr()
     assert module.config.rollout.gpu_memory_utilization == 0.85
-
-
-def test_a_dry_run_ends_with_the_plan(capsys):
-    config: Config = replace(mini, run=replace(mini.run, steps=7))
-    text = run.describe(config)
-    assert yaml.safe_load(text)["run"]["steps"] == 7
-    assert "# GiB, fullest of 1 GPU(s)" in text and "\n# fits on 1 node(s)" in text

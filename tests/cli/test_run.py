@@ -26,16 +26,10 @@ def test_dotted_overrides_reach_the_tree():
     assert config.reward.wrong == -1 and config.model == mini.model
 
 
-@pytest.mark.parametrize(
-    "argv, wanted",
-    [
-        ([], None),
-        (["--resume"], "latest"),
-        (["--resume", "--run.steps", "3"], "latest"),
-        (["--run.steps", "3", "--resume", "some/run"], "some/run"),
-        (["--resume=some/run"], "some/run"),
-    ],
-)
+@pytest.mark.parametrize("argv, wanted", [
+    ([], None), (["--resume"], "latest"), (["--resume", "--run.steps", "3"], "latest"),
+    (["--run.steps", "3", "--resume", "some/run"], "some/run"), (["--resume=some/run"], "some/run"),
+])  # fmt: skip
 def test_resume_takes_a_place_or_none(argv, wanted):
     assert run.parse(Config(), argv).resume == wanted
     assert run.parse(Config(), argv).verify == "headers"
