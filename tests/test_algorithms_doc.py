@@ -1,4 +1,4 @@
-"""docs/algorithms.md: its formulas are those of the code, its options exist, its recipes use what it says."""
+"""docs/algorithms.md: its formulas are those of the code, and its options exist."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,6 @@ from azr.algorithms.batch import Batch
 from azr.algorithms.objectives import importance_weights, kl_loss, sampled_objective, sequence_means, trace_objective
 from azr.config import ESTIMATOR_TYPES, Importance, KLConfig, Objective, OffPolicyConfig
 from azr.config_tree import knobs
-from tests.recipes import recipes
 
 TEXT = (Path(__file__).parent.parent / "docs" / "algorithms.md").read_text()
 OWNERS = torch.tensor([0, 0, 0, 1, 2, 2])
@@ -56,10 +55,8 @@ def drawn(seed: int) -> np.ndarray:
 def test_every_estimator_has_its_formula(name: str) -> None:
     """On six samples of one token, one group and one (kind, role)."""
     row, rewards, values = rows("Advantages")[name], drawn(1), drawn(2).astype(np.float32)
-    batch = Batch(
-        rewards=rewards.tolist(), response_lengths=[1] * 6, kind_roles=[("a", "solver")] * 6, groups=["g"] * 6,
-        values_R=torch.tensor(values),
-    )  # fmt: skip
+    alike = {"response_lengths": [1] * 6, "kind_roles": [("a", "solver")] * 6, "groups": ["g"] * 6}
+    batch = Batch(rewards=rewards.tolist(), values_R=torch.tensor(values), **alike)
     advantages, _ = estimate_advantages(batch, ESTIMATOR_TYPES[name]())
     close(advantages, value(row["advantage"], R=rewards, V=values.astype(float), n=6).astype(np.float32))
 
@@ -105,7 +102,7 @@ def test_every_loss_of_traces_has_its_formula_and_gradient(name: str) -> None:
     close(-logprobs.grad, value(row["weight of -∇log p"], **names))
 
 
-def test_every_choice_has_a_row() -> None:
+def test_every_choice_has_a_row_and_options_exist() -> None:
     choices = {
         "Advantages": ESTIMATOR_TYPES,
         "Objectives": members(Objective),
@@ -115,15 +112,5 @@ def test_every_choice_has_a_row() -> None:
         "What weighs the same": {*knobs()["algorithm.loss_weighting"].schema["enum"]} - {"auto"},
     }
     assert {heading: sorted(rows(heading)) for heading in choices} == {h: sorted(c) for h, c in choices.items()}
-
-
-def test_options_exist_and_recipes_use_what_is_said() -> None:
     options = set(re.findall(r"`((?:algorithm|rollout|selfplay|data)\.[a-z_.]+)", TEXT))
     assert len(options) > 10 and sorted(options - set(knobs())) == ["algorithm.kl"]
-    for heading, held in (("Advantages", "estimator"), ("Tokens of traces", "off_policy")):
-        for name, row in rows(heading).items():
-            for recipe in re.findall(r"`([^`]+)`", row["recipes"]):
-                choice = getattr(recipes()[recipe].algorithm, held)
-                assert name == (choice.loss if held == "off_policy" else choice.name), recipe
-    assert {config.algorithm.objective.name for config in recipes().values()} == {"ppo"}
-    assert {config.algorithm.importance.name for config in recipes().values()} == {"token_cap"}

@@ -24,21 +24,12 @@ KIND_ROLE = ("deduction", "solver")
 ESTIMATORS_OF_GROUPS = [name for name in ESTIMATOR_TYPES if name != "plugin"]
 
 
-def make_batch(
-    rewards: list[float],
-    lengths: list[int],
-    *,
-    kind_roles: list[tuple[str, str]] | None = None,
-    groups: list[str] | None = None,
-    values: list[float] | None = None,
-) -> Batch:
-    return Batch(
-        rewards=rewards,
-        response_lengths=lengths,
-        kind_roles=kind_roles or [KIND_ROLE] * len(rewards),
-        groups=groups or [f"alone{i}" for i in range(len(rewards))],
-        values_R=None if values is None else torch.tensor(values),
-    )
+def make_batch(rewards: list[float], lengths: list[int], values: list[float] | None = None, **given: list) -> Batch:
+    """`given`: kinds and roles, else all alike, and groups, else each alone."""
+    given.setdefault("kind_roles", [KIND_ROLE] * len(rewards))
+    given.setdefault("groups", [f"alone{i}" for i in range(len(rewards))])
+    values_R = None if values is None else torch.tensor(values)
+    return Batch(rewards=rewards, response_lengths=lengths, values_R=values_R, **given)
 
 
 def run(estimator: str, rewards: list[float], lengths: list[int], *, lambda_: float = 1.0, **inputs: object) -> Batch:
@@ -66,17 +57,20 @@ def near(got: torch.Tensor, expected: list[float], atol: float = 1e-6) -> None:
     torch.testing.assert_close(got.double(), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=atol)
 
 
-def test_the_registry_is_what_the_config_offers() -> None:
+def test_the_registry_is_what_the_config_offers_and_whitening_by_hand() -> None:
     assert set(ESTIMATORS) == set(ESTIMATOR_TYPES.values())
-
-
-def test_trrpp_by_hand() -> None:
     got = run("trrpp", [1.0, 0.0], [3, 1])  # tokens 1, 1, 1, 0: mean 3/4, unbiased variance 1/4
     near(got.advantages_R, [0.5, 0.5, 0.5, -1.5])
     near(got.returns_R, [1.0, 1.0, 1.0, 0.0])
+    both = [("a", "solver"), ("a", "proposer"), ("a", "solver"), ("a", "proposer")]
+    got = run("trrpp", [10.0, 0.25, 0.0, 0.75], [1, 1, 1, 1], kind_roles=both)
+    near(got.advantages_R, [0.5**0.5, -(0.5**0.5), -(0.5**0.5), 0.5**0.5])
+    kinds = [("a", "solver"), ("b", "solver")]
+    near(run("reinforce++", [1.0, 0.0], [1, 1], kind_roles=kinds).advantages_R, [0.5**0.5, -(0.5**0.5)])
+    near(run("trrpp", [1.0, 0.0], [1, 1], kind_roles=kinds).advantages_R, [0.0, 0.0])
 
 
-def test_weights_by_trajectory_give_each_the_same_say() -> None:
+def test_weights_by_trajectory_or_by_kind_and_role_give_each_the_same_say() -> None:
     lengths = [6, 1, 0, 2]
     batch = make_batch([0.0] * 4, lengths)
     assert weights_of(batch, "token") is None
@@ -84,6 +78,11 @@ def test_weights_by_trajectory_give_each_the_same_say() -> None:
     assert weights is not None and weights.dtype == torch.float32
     assert [part.sum().item() for part in weights.split(lengths)] == pytest.approx([3.0, 3.0, 0.0, 3.0])
     near(weights, [0.5] * 6 + [3.0] + [1.5] * 2)
+    kind_roles = [("a", "solver")] * 4 + [("a", "proposer")] * 2
+    lengths = [6, 1, 0, 3, 4, 4]
+    weights = weights_of(make_batch([0.0] * 6, lengths, kind_roles=kind_roles), "kind_role")
+    # 18 tokens: 9 for three solutions that have any, 9 for two proposals
+    assert [part.sum().item() for part in weights.split(lengths)] == pytest.approx([3.0, 3.0, 0.0, 3.0, 4.5, 4.5])
 
 
 def test_the_loss_is_averaged_by_token_but_with_dr_grpo():
@@ -102,27 +101,16 @@ def test_constant_weights_count_tokens_alike_whatever_else_is_in_the_batch():
     torch.testing.assert_close(dropped, torch.tensor([4 / 60] * 4 + [0.0] + [15 / 40] * 15))
 
 
-def test_weights_by_kind_and_role_give_each_the_same_say() -> None:
-    kind_roles = [("a", "solver")] * 4 + [("a", "proposer")] * 2
-    lengths = [6, 1, 0, 3, 4, 4]
-    weights = weights_of(make_batch([0.0] * 6, lengths, kind_roles=kind_roles), "kind_role")
-    assert weights is not None
-    # 18 tokens: 9 for three solutions that have any, 9 for two proposals
-    assert [part.sum().item() for part in weights.split(lengths)] == pytest.approx([3.0, 3.0, 0.0, 3.0, 4.5, 4.5])
-
-
 @pytest.mark.parametrize(("share", "solutions", "proposals"), [(0.25, 4.5, 2.25), (0.0, 6.0, 0.0), (1.0, 0.0, 9.0)])
 def test_proposers_have_the_share_that_is_stated(share: float, solutions: float, proposals: float) -> None:
     kind_roles = [("a", "solver")] * 4 + [("a", "proposer")] * 2
     lengths = [6, 1, 0, 3, 4, 4]
     batch = make_batch([0.0] * 6, lengths, kind_roles=kind_roles)
     weights = weights_of(batch, "kind_role", proposer_share=share)
-    assert weights is not None
     parts = [part.sum().item() for part in weights.split(lengths)]
     assert parts == pytest.approx([solutions, solutions, 0.0, solutions, proposals, proposals])
     alone = make_batch([0.0] * 2, [3, 4], kind_roles=kind_roles[4:])
     weights = weights_of(alone, "kind_role", proposer_share=share)
-    assert weights is not None
     assert weights.sum().item() == pytest.approx(7.0 if share else 0.0), "a step of proposals alone"
 
 
@@ -156,7 +144,6 @@ def test_the_lengths_of_dropped_samples_say_nothing(dropped: int) -> None:
     batch = make_batch([0.0] * 4, [100, 100, dropped, dropped])
     for weighting, share in (("trajectory", 0.25), ("kind_role", 0.25), ("constant", 0.025)):
         weights = weights_of(batch, weighting, [[0, 1, 2, 3]], [[0, 1]], max_tokens=1000)
-        assert weights is not None
         kept = weights.split([100, 100, 2 * dropped])[:2]
         assert [each.sum().item() / 200 for each in kept] == pytest.approx([share, share])
 
@@ -172,7 +159,6 @@ def test_what_a_sample_weighs_depends_on_the_others_of_its_mini_batch_alone(leng
     for weighting in ("trajectory", "kind_role", "constant"):
         whole = weights_of(batch, weighting, mini_batches)
         left = weights_of(batch, weighting, mini_batches, kept)
-        assert whole is not None and left is not None
         for members, remaining in zip(mini_batches, kept, strict=True):
             tokens, left_tokens = (sum(lengths[i] for i in some) for some in (members, remaining))
             of_whole, of_left = whole.split(lengths), left.split(lengths)
@@ -183,30 +169,16 @@ def test_what_a_sample_weighs_depends_on_the_others_of_its_mini_batch_alone(leng
                 near(of_left[i] / max(left_tokens, 1), (of_whole[i] / max(tokens, 1)).tolist())
 
 
-def test_trrpp_whitens_each_kind_and_role_apart() -> None:
-    kind_roles = [("a", "solver"), ("a", "proposer"), ("a", "solver"), ("a", "proposer")]
-    got = run("trrpp", [10.0, 0.25, 0.0, 0.75], [1, 1, 1, 1], kind_roles=kind_roles)
-    near(got.advantages_R, [0.5**0.5, -(0.5**0.5), -(0.5**0.5), 0.5**0.5])
-
-
-def test_reinforce_plus_plus_whitens_the_whole_batch() -> None:
-    kind_roles = [("a", "solver"), ("b", "solver")]
-    near(run("reinforce++", [1.0, 0.0], [1, 1], kind_roles=kind_roles).advantages_R, [0.5**0.5, -(0.5**0.5)])
-    near(run("trrpp", [1.0, 0.0], [1, 1], kind_roles=kind_roles).advantages_R, [0.0, 0.0])
-
-
-@pytest.mark.parametrize(("estimator", "expected"), [("rloo", 0.75), ("grpo", 1.0), ("dr_grpo", 0.5)])
-def test_a_group_is_compared_with_itself(estimator: str, expected: float) -> None:
+@pytest.mark.parametrize(
+    ("estimator", "in_group", "alone"), [("rloo", 0.75, 1.0), ("grpo", 1.0, 0.5**0.5), ("dr_grpo", 0.5, 0.5)]
+)
+def test_a_group_is_compared_with_itself_and_groups_of_one_within_their_kind_and_role(estimator, in_group, alone):
     got = run(estimator, [1.0, 0.0, 0.5, 3.0, 3.0], [1, 2, 1, 1, 1], groups=["g", "g", "g", "h", "h"])
-    near(got.advantages_R, [expected, -expected, -expected, 0.0, 0.0, 0.0], atol=1e-5)
-
-
-@pytest.mark.parametrize(("estimator", "expected"), [("dr_grpo", 0.5), ("rloo", 1.0), ("grpo", 0.5**0.5)])
-def test_groups_of_one_are_compared_within_their_kind_and_role(estimator: str, expected: float) -> None:
+    near(got.advantages_R, [in_group, -in_group, -in_group, 0.0, 0.0, 0.0], atol=1e-5)
     kind_roles = [("a", "proposer"), ("b", "proposer"), ("a", "proposer"), ("b", "solver"), ("b", "solver")]
     groups = ["p0", "p1", "p2", "g", "g"]
     got = run(estimator, [1.0, 7.0, 0.0, 2.0, 2.0], [1] * 5, kind_roles=kind_roles, groups=groups)
-    near(got.advantages_R, [expected, 0.0, -expected, 0.0, 0.0], atol=1e-5)
+    near(got.advantages_R, [alone, 0.0, -alone, 0.0, 0.0], atol=1e-5)
 
 
 @pytest.mark.parametrize("estimator", list(ESTIMATOR_TYPES))

@@ -17,11 +17,8 @@ LLAMA_3_1: dict[str, Any] = {
     "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
 }
 QWEN_2_5: dict[str, Any] = {
-    "model_type": "qwen2",
-    "rope_theta": 1000000.0,
-    "use_sliding_window": False,
-    "sliding_window": 131072,
-}
+    "model_type": "qwen2", "rope_theta": 1000000.0, "use_sliding_window": False, "sliding_window": 131072,
+}  # fmt: skip
 
 
 def test_shipped_models_and_all_that_a_plan_is_made_for_were_checked():
@@ -55,7 +52,7 @@ def test_what_was_never_checked_is_refused_unless_told_otherwise(config: dict[st
     check_architecture("a/model", config, unchecked=True)
 
 
-@pytest.mark.parametrize("family", REFUSED)
-def test_what_is_known_to_fail_is_refused_in_any_case(family: str):
-    with pytest.raises(UserError, match=f"is a '{family}' model, which cannot be trained: "):
-        check_architecture("a/model", {"model_type": family}, unchecked=True)
+def test_what_is_known_to_fail_is_refused_in_any_case():
+    for family in REFUSED:
+        with pytest.raises(UserError, match=f"is a '{family}' model, which cannot be trained: "):
+            check_architecture("a/model", {"model_type": family}, unchecked=True)

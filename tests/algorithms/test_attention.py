@@ -232,27 +232,17 @@ def attend(name: str, is_causal: bool = True, **arguments: object) -> torch.Tens
 
 
 @pytest.mark.parametrize("name", [PADDED, VARLEN])
-@pytest.mark.parametrize("argument", ARGUMENTS)
-def test_an_argument_that_would_change_the_result_is_refused(name: str, argument: str) -> None:
-    with pytest.raises(UserError, match=f"Module asks its attention for {argument}"):
-        attend(name, **{argument: ARGUMENTS[argument]})
-
-
-@pytest.mark.parametrize("name", [PADDED, VARLEN])
-def test_a_layer_that_looks_ahead_is_refused(name: str) -> None:
+def test_arguments_that_would_change_the_result_and_layers_that_look_ahead_are_refused(name: str) -> None:
+    for argument, given in ARGUMENTS.items():
+        with pytest.raises(UserError, match=f"Module asks its attention for {argument}"):
+            attend(name, **{argument: given})
     with pytest.raises(UserError, match="is_causal=False"):
         attend(name, is_causal=False)
-
-
-def test_arguments_that_change_nothing_pass() -> None:
+    # Those that change nothing pass.
     plain = attend(PADDED)
     arguments = {
-        "position_ids": torch.arange(3),
-        "use_cache": False,
-        "is_causal": True,
-        "dropout": 0.0,
-        "softcap": None,
-    }
+        "position_ids": torch.arange(3), "use_cache": False, "is_causal": True, "dropout": 0.0, "softcap": None,
+    }  # fmt: skip
     assert torch.equal(plain, attend(PADDED, **arguments))
 
 

@@ -32,16 +32,13 @@ def outcomes(samples: Sequence[Sample]) -> list[tuple[float | None, float | None
     return [(each.advantage, each.mismatch) for each in samples]
 
 
-def test_results_are_written_into_the_samples() -> None:
+def test_results_are_written_into_the_samples_and_tokens_of_traces_have_no_mismatch() -> None:
     samples = [sample([-1.0, -1.0]), sample([]), sample([-2.0]), sample([-3.0])]
     batch = with_advantages(Batch.from_samples(samples), 1.0, 3.0, -2.0, math.nan)
     # The third was not packed; of the last one, the trainer's step was skipped.
     batch.write_results(samples, torch.tensor([-1.5, -1.25, math.nan, math.nan]))
     assert outcomes(samples) == [(2.0, 0.375), (0.0, None), (-2.0, None), (None, None)]
     assert [each.tokens for each in samples] == [[("", -1.0, -1.5), ("", -1.0, -1.25)], [], [], []]
-
-
-def test_tokens_of_traces_have_no_mismatch() -> None:
     samples = [sample([0.0, 0.0], trace_tokens=2), sample([-1.0])]
     batch = with_advantages(Batch.from_samples(samples), 1.0, 1.0, 1.0)
     batch.write_results(samples, torch.tensor([-9.0, -9.0, -1.5]))
@@ -53,9 +50,8 @@ def test_a_column_per_fact_of_the_samples() -> None:
     assert batch.rewards == [1.0, -1.0] and batch.response_lengths == [2, 1] and batch.groups == ["g", "h"]
     assert batch.kind_roles == [("deduction", "solver")] * 2
     assert batch.seq_index_R.tolist() == [0, 0, 1]
-    assert {name: column.tolist() for name, column in batch.policy_columns(AlgorithmConfig()).items()} == {
-        "rollout_logprobs": [-1.0, -2.0, -0.5]
-    }
+    columns = {name: column.tolist() for name, column in batch.policy_columns(AlgorithmConfig()).items()}
+    assert columns == {"rollout_logprobs": [-1.0, -2.0, -0.5]}
     assert not batch.critic_columns() and not batch.only_traces
 
 

@@ -47,7 +47,6 @@ def test_a_loss_in_the_forward_pass_has_the_same_bits(temperature, dtype, traine
     hidden, weight, target = inputs(dtype)
     weight.requires_grad_(trained)
     mix = torch.randn(2, TOKENS, generator=torch.Generator().manual_seed(1))
-    products = [0]
 
     def token_loss(logprobs: torch.Tensor, entropy: torch.Tensor, at: slice) -> torch.Tensor:
         loss = (mix[0, at] * logprobs.exp()).sum() / 7
@@ -58,11 +57,10 @@ def test_a_loss_in_the_forward_pass_has_the_same_bits(temperature, dtype, traine
         (loss * 2).backward()
         return [hidden.grad, weight.grad]
 
-    with Products(products):
+    with Watch() as apart:
         logprobs, entropy = token_logprobs(hidden, weight, target, temperature=temperature, chunk=5)
         expected = gradients(token_loss(logprobs, entropy, slice(None)))
-        twice = products.pop()
-        products.append(0)
+    with Watch() as together:
         loss, *scores = token_losses(hidden, weight, target, token_loss, temperature=temperature, chunk=5)
         got = gradients(loss)
     torch.testing.assert_close(loss, token_loss(logprobs, entropy, slice(None)))
@@ -70,27 +68,20 @@ def test_a_loss_in_the_forward_pass_has_the_same_bits(temperature, dtype, traine
     assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True) if other is not None)
     assert (got[1] is None) == (expected[1] is None) == (not trained)
     chunks = -(-TOKENS // 5)
-    assert (products[0], twice) == ((2 + trained) * chunks, (3 + trained) * chunks)
+    assert (together.products, apart.products) == ((2 + trained) * chunks, (3 + trained) * chunks)
 
 
-class Products(torch.utils._python_dispatch.TorchDispatchMode):
-    """Counts matrix products."""
+class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts matrix products, and the rows of the largest logits."""
 
-    def __init__(self, count: list[int]) -> None:
-        super().__init__()
-        self.count = count
+    products, largest = 0, 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        self.count[-1] += function is torch.ops.aten.mm.default
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("output", [0, 1])
-def test_one_output_alone_has_its_gradient(output: int) -> None:
-    hidden, weight, target = inputs(torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda h, w: token_logprobs(h, w, target, temperature=0.8, chunk=5)[output], (hidden, weight)
-    )
+        self.products += function is torch.ops.aten.mm.default
+        out = function(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.dim() == 2 and out.shape[1] == VOCAB:
+            self.largest = max(self.largest, out.shape[0])
+        return out
 
 
 def test_sixteen_bit_weights_give_float32_numbers() -> None:
@@ -105,24 +96,18 @@ def test_sixteen_bit_weights_give_float32_numbers() -> None:
 
 def test_never_more_logits_than_a_chunk() -> None:
     hidden, weight, target = inputs(torch.float32)
-    largest = 0
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            nonlocal largest
-            out = function(*args, **(kwargs or {}))
-            if isinstance(out, torch.Tensor) and out.dim() == 2 and out.shape[1] == VOCAB:
-                largest = max(largest, out.shape[0])
-            return out
-
-    with Watch():
+    with Watch() as seen:
         logprobs, entropy = token_logprobs(hidden, weight, target, temperature=1.0, chunk=4)
         (logprobs.sum() + entropy.sum()).backward()
-    assert largest == HIDDEN  # the transposed weight; no logits beyond 4 rows
+    assert seen.largest == HIDDEN  # the transposed weight; no logits beyond 4 rows
 
 
-def test_the_entropy_is_left_out_where_it_is_not_wanted() -> None:
+def test_one_output_alone_has_its_gradient_and_the_entropy_is_left_out_where_it_is_not_wanted() -> None:
     hidden, weight, target = inputs(torch.float64)
+    for output in (0, 1):
+        assert torch.autograd.gradcheck(
+            lambda h, w, at=output: token_logprobs(h, w, target, temperature=0.8, chunk=5)[at], (hidden, weight)
+        )
     both, _ = token_logprobs(hidden, weight, target, temperature=0.8, chunk=5)
     alone, entropy = token_logprobs(hidden, weight, target, temperature=0.8, chunk=5, with_entropy=False)
     assert entropy is None and torch.equal(alone, both)

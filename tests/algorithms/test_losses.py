@@ -8,9 +8,7 @@ import torch
 from azr.algorithms.losses import add_sums, mismatch_metrics, policy_loss, policy_metrics, value_loss, value_metrics
 from azr.config import CISPO, GSPO, PPO, AlgorithmConfig, KLConfig, SequenceCap, SequenceMask, TokenMask
 
-
-def tensor(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+from .tiny import tensor
 
 
 def close(got: torch.Tensor, *expected: float) -> None:
@@ -19,26 +17,20 @@ def close(got: torch.Tensor, *expected: float) -> None:
 
 def loss_of(config: AlgorithmConfig, logprobs: torch.Tensor, **given: torch.Tensor | None) -> tuple:
     known: dict = {
-        "advantages_R": torch.ones_like(logprobs),
-        "rollout_logprobs_R": logprobs.detach(),
-        "old_logprobs_R": None,
-        "reference_logprobs_R": None,
-        "normalizer": 1.0,
-    }
+        "advantages_R": torch.ones_like(logprobs), "rollout_logprobs_R": logprobs.detach(), "old_logprobs_R": None,
+        "reference_logprobs_R": None, "normalizer": 1.0,
+    }  # fmt: skip
     entropy = given.pop("entropy_R", torch.zeros_like(logprobs))
     return policy_loss(logprobs, entropy, config=config, **(known | given))
 
 
-def test_an_unmoved_policy_has_the_policy_gradient() -> None:
+def test_an_unmoved_policy_has_the_policy_gradient_and_an_entropy_without_a_coefficient_none() -> None:
     logprobs = tensor(-1.0, -2.0).requires_grad_()
     loss, sums = loss_of(AlgorithmConfig(), logprobs, advantages_R=tensor(2.0, -3.0), normalizer=4.0)
     loss.backward()
     assert loss.item() == pytest.approx(0.25)
     close(logprobs.grad, -0.5, 0.75)
     assert policy_metrics(sums)["approx_kl"] == 0.0
-
-
-def test_an_entropy_without_a_coefficient_is_a_metric_without_gradient() -> None:
     entropy = tensor(2.0, 4.0).requires_grad_()
     logprobs = tensor(-1.0, -2.0).requires_grad_()
     loss, sums = loss_of(AlgorithmConfig(entropy_coef=0.0), logprobs, entropy_R=entropy)
@@ -49,16 +41,9 @@ def test_an_entropy_without_a_coefficient_is_a_metric_without_gradient() -> None
 
 def test_far_off_logprobs_stay_finite() -> None:
     logprobs = tensor(-900.0, -1.0).requires_grad_()
-    far = tensor(-1.0, -900.0)
+    far = dict.fromkeys(("old_logprobs_R", "rollout_logprobs_R", "reference_logprobs_R"), tensor(-1.0, -900.0))
     config = AlgorithmConfig(kl=KLConfig(coef=1.0))
-    loss, _ = loss_of(
-        config,
-        logprobs,
-        old_logprobs_R=far,
-        rollout_logprobs_R=far,
-        reference_logprobs_R=far,
-        advantages_R=tensor(-1.0, -1.0),
-    )
+    loss, _ = loss_of(config, logprobs, **far, advantages_R=tensor(-1.0, -1.0))
     loss.backward()
     assert loss.isfinite() and logprobs.grad.isfinite().all()
 
@@ -66,19 +51,12 @@ def test_far_off_logprobs_stay_finite() -> None:
 def test_policy_sums_by_hand() -> None:
     ratio = tensor(1.5, 0.5, 1.05, 1.0)
     old = tensor(-1.0, -1.0, -1.0, -1.0)
-    _, sums = loss_of(
-        AlgorithmConfig(),
-        old + ratio.log(),
-        old_logprobs_R=old,
-        rollout_logprobs_R=old - tensor(math.log(1.2), 0.0, math.log(1.05), 0.0),
-        advantages_R=tensor(1.0, -1.0, 1.0, 0.0),
-        entropy_R=tensor(1.0, 2.0, 3.0, 4.0),
-    )
+    given = {"advantages_R": tensor(1.0, -1.0, 1.0, 0.0), "entropy_R": tensor(1.0, 2.0, 3.0, 4.0)}
+    rollout = old - tensor(math.log(1.2), 0.0, math.log(1.05), 0.0)
+    _, sums = loss_of(AlgorithmConfig(), old + ratio.log(), old_logprobs_R=old, rollout_logprobs_R=rollout, **given)
     metrics = policy_metrics(sums)
-    assert metrics["clipped_high"] == metrics["clipped_low"] == 0.25
-    assert metrics["entropy"] == 2.5
-    assert metrics["clip_fraction"] == 0.5
-    assert metrics["importance_cut"] == 0.0
+    expected = {"clipped_high": 0.25, "clipped_low": 0.25, "entropy": 2.5, "clip_fraction": 0.5, "importance_cut": 0.0}
+    assert {name: metrics[name] for name in expected} == expected
     assert metrics["importance_weight"] == pytest.approx((1.2 + 1.0 + 1.05 + 1.0) / 4)
 
 
@@ -119,12 +97,9 @@ def test_explained_variance_adds_over_micro_batches() -> None:
         sums = add_sums(sums, more)
     expected = 1 - (returns - values).var(correction=0) / returns.var(correction=0)
     assert value_metrics(sums)["explained_variance"] == pytest.approx(expected.item())
-
-
-def test_constant_returns_have_no_variance_to_explain() -> None:
     ones = tensor(1.0, 1.0)
-    _, sums = value_loss(ones, old_values_R=0 * ones, returns_R=ones, normalizer=2.0)
-    assert value_metrics(sums)["explained_variance"] == 0.0
+    _, constant = value_loss(ones, old_values_R=0 * ones, returns_R=ones, normalizer=2.0)
+    assert value_metrics(constant)["explained_variance"] == 0.0, "there is none to explain"
 
 
 def test_mismatch_metrics_by_hand() -> None:

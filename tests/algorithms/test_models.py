@@ -45,41 +45,28 @@ def test_the_trainer_names_weights_as_folders_do(family: str, tmp_path: Path) ->
         assert name == its_name and torch.equal(one, two), name
 
 
-def test_a_biased_output_head_is_refused() -> None:
-    hf = tiny_policy().hf
-    hf.set_output_embeddings(torch.nn.Linear(32, 53, bias=True))
-    with pytest.raises(UserError, match="bias in its output head"):
-        PolicyModel(hf, logprob_chunk=8)
+def test_an_output_head_with_a_bias_or_that_is_no_matrix_is_refused() -> None:
+    plain = torch.nn.Sequential(torch.nn.Linear(32, 53, bias=False))
+    for head, why in ((torch.nn.Linear(32, 53), "bias in its output head"), (plain, "has no linear output head")):
+        hf = tiny_policy().hf
+        hf.set_output_embeddings(head)
+        with pytest.raises(UserError, match=why):
+            PolicyModel(hf, logprob_chunk=8)
 
 
-@pytest.mark.parametrize(
-    "field, value",
-    [
+def test_logits_that_are_changed_after_the_head_are_refused() -> None:
+    for field, value in (
         ("final_logit_softcapping", 30.0), ("logits_soft_cap", 30.0), ("output_logit_soft_cap", 30.0),
         ("logit_scale", 0.0625), ("logits_scaling", 8.0), ("lm_head_multiplier", 0.5), ("dim_model_base", 256),
-    ],
-)  # fmt: skip
-def test_logits_that_are_changed_after_the_head_are_refused(field: str, value: float) -> None:
-    config = tiny_config()
-    setattr(config, field, value)
-    with pytest.raises(UserError, match=f"changes its logits by {field}={value}"):
+    ):  # fmt: skip
+        config = tiny_config()
+        setattr(config, field, value)
+        with pytest.raises(UserError, match=f"changes its logits by {field}={value}"):
+            PolicyModel(Qwen2ForCausalLM(config), logprob_chunk=8)
+    for field, same in (("final_logit_softcapping", None), ("logit_scale", 1.0), ("logits_scaling", 1)):
+        config = tiny_config()
+        setattr(config, field, same)
         PolicyModel(Qwen2ForCausalLM(config), logprob_chunk=8)
-
-
-@pytest.mark.parametrize(
-    "field, value", [("final_logit_softcapping", None), ("logit_scale", 1.0), ("logits_scaling", 1)]
-)
-def test_fields_that_leave_the_logits_as_they_are_pass(field: str, value: float | None) -> None:
-    config = tiny_config()
-    setattr(config, field, value)
-    PolicyModel(Qwen2ForCausalLM(config), logprob_chunk=8)
-
-
-def test_a_head_that_is_no_matrix_is_refused() -> None:
-    hf = tiny_policy().hf
-    hf.set_output_embeddings(torch.nn.Sequential(torch.nn.Linear(32, 53, bias=False)))
-    with pytest.raises(UserError, match="has no linear output head"):
-        PolicyModel(hf, logprob_chunk=8)
 
 
 def test_the_value_head_computes_in_float32() -> None:

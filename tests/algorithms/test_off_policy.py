@@ -11,13 +11,11 @@ from torch import Tensor
 from azr.algorithms.losses import policy_loss, policy_metrics, value_loss, value_metrics
 from azr.config import PPO, AlgorithmConfig, KLConfig, OffPolicyConfig, TokenCap
 
+from .tiny import tensor
+
 TRACE = [False, True, True, False, True, False]
 """Of `inputs`."""
 CLIPS = {"objective": PPO(clip_low=0.1, clip_high=0.15)}
-
-
-def tensor(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def inputs(seed: int = 0, traces: list[bool] = TRACE) -> dict[str, Tensor]:
@@ -27,15 +25,11 @@ def inputs(seed: int = 0, traces: list[bool] = TRACE) -> dict[str, Tensor]:
     noise = [torch.randn(count, generator=generator, dtype=torch.float64) for _ in range(6)]
     is_trace = torch.tensor(traces)
     return {
-        "logprobs_R": -1.5 + 0.7 * noise[0],
-        "entropy_R": noise[1].abs(),
-        "advantages_R": noise[2],
+        "logprobs_R": -1.5 + 0.7 * noise[0], "entropy_R": noise[1].abs(), "advantages_R": noise[2],
         "old_logprobs_R": -1.5 + 0.7 * noise[3],
         "rollout_logprobs_R": torch.where(is_trace, 0.0, -1.5 + 0.7 * noise[3] + 0.2 * noise[4]),
-        "reference_logprobs_R": -1.5 + 0.7 * noise[5],
-        "loss_weights_R": 0.5 + noise[1].abs(),
-        "is_trace_R": is_trace,
-    }
+        "reference_logprobs_R": -1.5 + 0.7 * noise[5], "loss_weights_R": 0.5 + noise[1].abs(), "is_trace_R": is_trace,
+    }  # fmt: skip
 
 
 def loss_of(config: AlgorithmConfig, given: dict[str, Tensor], normalizer: float = 1.0) -> tuple[Tensor, dict]:

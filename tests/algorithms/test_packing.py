@@ -38,7 +38,7 @@ def test_prompt_groups_hold_one_prompt_and_no_more_than_a_micro_batch() -> None:
     assert packed_length(samples) == 9
 
 
-def test_a_micro_batch_gathers_no_more_keys_than_the_plan_counts() -> None:
+def test_micro_batches_gather_no_more_keys_than_planned_and_keep_prompts_together_unless_there_are_few() -> None:
     prompt = tuple(range(900))
     samples = [completion(prompt, tuple(range(20 + index % 3))) for index in range(60)]
     (plan,) = make_micro_batches(samples, 1, 2048)
@@ -47,9 +47,6 @@ def test_a_micro_batch_gathers_no_more_keys_than_the_plan_counts() -> None:
         batch = pack([samples[index] for index in micro])
         assert len(batch.token_ids_T) <= 2048 and len(batch.unshared_index_E) <= KEYS_PER_TOKEN * 2048
     assert len(plan) > 1, "in tokens alone all of it fits"
-
-
-def test_prompts_stay_together_unless_there_are_fewer_of_them_than_ranks() -> None:
     samples = groups(4, 3)
     plan = make_micro_batches(samples, 2, 60)
     for prompt in range(4):
@@ -86,25 +83,19 @@ def test_every_plan_keeps_its_promises(lengths: list[int], ranks: int, budget: i
     assert plan == plan_micro_batches(lengths, ranks, budget)
 
 
-def test_like_samples_fill_their_budget() -> None:
+def test_like_samples_fill_their_budget_and_ranks_get_like_totals() -> None:
     plan = plan_micro_batches([50] * 64, 2, 400)
     assert [[len(micro) for micro in rank] for rank in plan] == [[8] * 4] * 2
-
-
-def test_ranks_get_like_totals() -> None:
     lengths = [1 + (37 * i) % 997 for i in range(500)]
     plan = plan_micro_batches(lengths, 4, 4096)
     totals = [sum(lengths[i] for micro in rank for i in micro) for rank in plan]
     assert max(totals) / min(totals) < 1.005
 
 
-def test_large_samples_need_no_search() -> None:
+def test_large_samples_need_no_search_and_one_over_the_budget_is_refused() -> None:
     """Each fills more than half of a micro-batch, which a search from the mean load would try one count at a time."""
     plan = plan_micro_batches([51] * 20_000, 2, 100)
     assert [[len(micro) for micro in rank] for rank in plan] == [[1] * 10_000] * 2
-
-
-def test_a_sample_over_the_budget_is_refused() -> None:
     with pytest.raises(UserError, match="A sample of 101 tokens exceeds"):
         plan_micro_batches([5, 101], 1, 100)
 
@@ -126,11 +117,7 @@ def test_mini_batches_are_alike_in_composition_and_drop_nothing(labels: list[str
 
 def by_lists(completions: Sequence[Completion]) -> dict[str, list[int]]:
     """What `pack` makes, token by token."""
-    stream: list[int] = []
-    positions: list[int] = []
-    unshared: list[int] = []
-    logit_pos: list[int] = []
-    targets: list[int] = []
+    stream, positions, unshared, logit_pos, targets = (list[int]() for _ in range(5))
     borders = [0]
     prompts: dict[tuple[int, ...], int] = {}
     for c in completions:
@@ -151,13 +138,9 @@ def by_lists(completions: Sequence[Completion]) -> dict[str, list[int]]:
     if not completions:
         stream, positions, unshared, borders = [0], [0], [0], [0, 1]
     return {
-        "token_ids_T": stream,
-        "position_ids_T": positions,
-        "unshared_index_E": unshared,
-        "cu_seqlens": borders,
-        "logit_pos_R": logit_pos,
-        "target_R": targets,
-    }
+        "token_ids_T": stream, "position_ids_T": positions, "unshared_index_E": unshared, "cu_seqlens": borders,
+        "logit_pos_R": logit_pos, "target_R": targets,
+    }  # fmt: skip
 
 
 def test_arrays_are_what_a_walk_over_the_tokens_makes() -> None:

@@ -24,6 +24,10 @@ def tiny_config(*, tied: bool = True, attention: str = PADDED, sliding_window: i
     return tiny_models.tiny_config("qwen2", tie_word_embeddings=tied, attn_implementation=attention, **sizes, **window)
 
 
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def _double_precision(model: torch.nn.Module) -> torch.nn.Module:
     """Replace the norms, which transformers always computes in float32, so that the whole network is float64."""
     for parent in list(model.modules()):

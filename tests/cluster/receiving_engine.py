@@ -203,12 +203,8 @@ async def start_receiver(
     async def create() -> ActorHandle:
         return ray.remote(ReceivingEngine).options(num_cpus=0.1).remote(gpu)
 
-    engine = SupervisedActor(
-        f"rollout engine {index}",
-        create,
-        start_timeout_s=60,
-        max_restarts=2,
-        bring_up_to_date=None if resync is None else lambda: resync(engine),
-    )
+    visit = None if resync is None else lambda: resync(engine)
+    limits = {"start_timeout_s": 60, "max_restarts": 2}
+    engine = SupervisedActor(f"rollout engine {index}", create, **limits, bring_up_to_date=visit)
     await engine.start()
     return engine

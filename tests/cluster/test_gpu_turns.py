@@ -60,7 +60,7 @@ class RecordedRole:
         return [GpuMemory(allocated=1 * 10**9, reserved=(2 + rank) * 10**9, used=used * 10**9) for rank in (0, 1)]
 
 
-async def test_memory_is_free_before_the_other_side_takes_it() -> None:
+async def test_memory_is_free_before_the_other_side_takes_it_and_a_policy_without_others_returns_at_once() -> None:
     recorded = Recorded()
     turns = recorded.turns(shared=True)
     await turns.trainers_turn(recorded.phase)
@@ -68,18 +68,10 @@ async def test_memory_is_free_before_the_other_side_takes_it() -> None:
     recorded.calls.clear()
     assert await turns.engines_turn(3, recorded.phase) == REPORT
     assert recorded.calls == [
-        "offload: critic offload True",
-        "offload: reference offload True",
-        "offload: policy offload False",
-        "wake: engines wake weights",
-        "push: push 3",
-        "offload: policy offload True",
-        "wake: engines wake kv_cache",
-    ]
+        "offload: critic offload True", "offload: reference offload True", "offload: policy offload False",
+        "wake: engines wake weights", "push: push 3", "offload: policy offload True", "wake: engines wake kv_cache",
+    ]  # fmt: skip
     assert turns.memory == {"all_asleep_gb": 30, "trainers_allocated_gb": 3, "trainers_reserved_gb": 9}
-
-
-async def test_a_policy_without_others_returns_at_once() -> None:
     recorded = Recorded()
     await recorded.turns(shared=True, alone=True).trainers_turn(recorded.phase)
     assert recorded.calls[1:] == ["sleep: engines sleep", ": policy gpu_memory", "reload: policy reload True"]
@@ -92,9 +84,6 @@ async def test_with_gpus_of_their_own_engines_play_on_and_nothing_moves() -> Non
     assert await turns.engines_turn(3, recorded.phase) == REPORT
     assert recorded.calls == [": policy moves", "push: push 3"]
     assert turns.memory == {}
-
-
-def test_only_colocated_gpus_are_shared() -> None:
     together, apart = Config(), Config(cluster=ClusterConfig(colocate=False))
     assert take_turns(together, "cuda")
     assert not take_turns(together, "cpu") and not take_turns(apart, "cuda")

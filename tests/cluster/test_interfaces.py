@@ -69,25 +69,18 @@ def test_ranks_of_two_machines_whose_names_mean_127_0_1_1_find_each_other(tmp_pa
     if subprocess.run([*entered, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this machine permits no network namespaces")
     variables = {"FOLDER": str(tmp_path), "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-    said = subprocess.run(
-        [*entered, "bash", "-c", NODES],
-        env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
-        check=False,
-    )  # fmt: skip
-    assert (
-        said.returncode == 0
-        and len(re.findall(r"rank [01] met its peer; 2 nodes exchange \d+\.\d\d GB/s\n", said.stdout)) == 2
-    ), said.stdout[-3000:]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": 300}
+    said = subprocess.run([*entered, "bash", "-c", NODES], env=os.environ | variables, check=False, **pipes)
+    met = re.findall(r"rank [01] met its peer; 2 nodes exchange \d+\.\d\d GB/s\n", said.stdout)
+    assert said.returncode == 0 and len(met) == 2, said.stdout[-3000:]
 
 
 def test_the_interface_is_the_one_that_holds_the_address() -> None:
     for name, held in psutil.net_if_addrs().items():
         for each in held:
             if each.family.name == "AF_INET":
-                assert network_environment(each.address) == {
-                    "GLOO_SOCKET_IFNAME": name,
-                    "NCCL_SOCKET_IFNAME": f"={name}",
-                }
+                expected = {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
+                assert network_environment(each.address) == expected
     assert network_environment("192.0.2.77") == {}
 
 

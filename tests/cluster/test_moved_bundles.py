@@ -63,11 +63,7 @@ finally:
     ("nodes", "taken", "after"),
     [
         ([3], 1, {"1", "2"}),
-        pytest.param(
-            [1, 1],
-            0,
-            "Ray has moved the 2 GPUs of a rollout engine to different nodes: resume the run once ",
-        ),
+        ([1, 1], 0, "Ray has moved the 2 GPUs of a rollout engine to different nodes: resume the run once "),
     ],
 )
 def test_the_gpus_of_moved_bundles_are_looked_up_again(nodes: list[int], taken: int, after: set[str] | str) -> None:

@@ -13,23 +13,17 @@ from azr.errors import UserError
 
 
 def config(ranks: int, engines: int = 1, device: str = "cpu", timeout_s: float = 30.0) -> Config:
-    return Config(
-        train=TrainConfig(data_parallel=ranks, device=device),
-        rollout=RolloutConfig(engines=engines),
-        timeout=TimeoutConfig(start_s=timeout_s),
-    )
+    train, rollout = TrainConfig(data_parallel=ranks, device=device), RolloutConfig(engines=engines)
+    return Config(train=train, rollout=rollout, timeout=TimeoutConfig(start_s=timeout_s))
 
 
 @ray.remote
 class Resident:
-    def bundle_node(self) -> str:
-        return ray.get_runtime_context().get_node_id()
-
     def placement(self) -> str:
         return ray.get_runtime_context().get_placement_group_id()
 
 
-async def test_four_roles_share_a_bundle(ray_cluster: None) -> None:
+async def test_four_roles_share_a_bundle_and_engines_apart_have_their_own(ray_cluster: None) -> None:
     placement = await place(config(ranks=1, engines=2))
     assert [bundle.index for (bundle,) in placement.engines] == [0, 1]
     assert placement.trainers == placement.engines[0]
@@ -42,9 +36,6 @@ async def test_four_roles_share_a_bundle(ray_cluster: None) -> None:
     with pytest.raises(ray.exceptions.RayActorError):
         for _ in range(1000):
             await residents[0].placement.remote()
-
-
-async def test_engines_apart_from_trainers_have_bundles_of_their_own(ray_cluster: None) -> None:
     apart = config(ranks=2, engines=2)
     placement = await place(replace(apart, cluster=replace(apart.cluster, colocate=False)))
     bundles = [*placement.trainers, *(bundle for bundles in placement.engines for bundle in bundles)]
@@ -65,22 +56,16 @@ def test_an_engine_gets_gpus_of_one_node() -> None:
         assign_engines(bundles(*"aaabbb"), 3, 2)
 
 
-async def test_more_than_the_cluster_has_is_refused_at_once(ray_cluster: None) -> None:
+async def test_more_than_the_cluster_has_is_refused_at_once_and_what_is_busy_when_the_deadline_passes(ray_cluster):
     with pytest.raises(UserError, match=r"needs 9 CPU but there are 8 in the whole .* start Ray with more --num-cpus"):
         await place(config(ranks=9, timeout_s=1000))
     with pytest.raises(UserError, match=r"needs 2 GPU but there are 0 .* set train.device to cpu"):
         await place(config(ranks=2, device="cuda", timeout_s=1000))
-
-
-async def test_busy_resources_are_named_when_the_deadline_passes(ray_cluster: None) -> None:
     placement = await place(config(ranks=5))
     with pytest.raises(UserError, match=r"Ray did not reserve what the run needs within 1 s \(5 CPU but there are 3"):
         await place(config(ranks=5, timeout_s=1))
     placement.remove()
     again = await place(config(ranks=5))
     again.remove()
-
-
-def test_auto_is_cpu_without_gpus(ray_cluster: None) -> None:
     assert resolve_device(TrainConfig(device="auto")) == "cpu"
     assert resolve_device(TrainConfig(device="cuda")) == "cuda"

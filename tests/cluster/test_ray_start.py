@@ -72,7 +72,6 @@ def test_a_cluster_that_asks_for_another_token_is_one_sentence() -> None:
 
     command, pipe = [sys.executable, "-c", HEAD], subprocess.PIPE
     with subprocess.Popen(command, env=os.environ | token("a"), stdin=pipe, stdout=pipe, text=True) as head:
-        assert head.stdout is not None
         address = head.stdout.readline().strip()
         assert (
             f"UserError: what listens at {address!r} does not take this process in: RAY_AUTH_MODE"
@@ -143,7 +142,6 @@ def is_over(process: psutil.Process) -> bool:
 
 def test_a_signal_to_the_group_reaches_no_daemon_of_ray(started: subprocess.Popen[str], tmp_path: Path) -> None:
     """Nor does Ray answer SIGTERM in this process; its token is for its user alone."""
-    assert started.stdout is not None and started.stdin is not None
     idle = started.stdout.readline().split()[1]
     family = psutil.Process(started.pid).children(recursive=True)
     assert all(os.getpgid(each.pid) != started.pid for each in family)
@@ -182,7 +180,6 @@ def test_a_run_may_take_longer_than_three_seconds_to_end() -> None:
 
 @pytest.mark.parametrize("struck", ["driver", "raylet"])
 def test_actors_end_with_each_process_above_them(started: subprocess.Popen[str], struck: str) -> None:
-    assert started.stdout is not None
     actors = [psutil.Process(int(pid)) for pid in started.stdout.readline().split()]
     raylet = actors[0].parent()
     assert raylet is not None and raylet.name() == "raylet"

@@ -126,9 +126,7 @@ async def test_a_call_answers_or_says_what_was_waited_for(ray_cluster: None, ord
         await clerk.call("fail", RuntimeError, timeout_s=60, to="fail")
 
 
-async def test_a_lost_actor_is_replaced_once_and_brought_up_to_date(
-    ray_cluster: None, orders: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_lost_actor_is_replaced_once_and_brought_up_to_date(ray_cluster, orders, caplog):
     visits: list[ActorHandle | None] = []
 
     async def visit() -> None:
@@ -158,34 +156,29 @@ async def test_restarts_without_a_success_are_bounded(ray_cluster: None, orders:
     assert time.monotonic() - began < 60 and clerk.restarts == 4
 
 
-async def test_a_users_mistake_is_not_tried_again(ray_cluster: None, orders: Path) -> None:
+async def test_a_users_mistake_and_a_cluster_without_nodes_are_not_tried_again(ray_cluster, orders, monkeypatch):
     clerk = await start(orders)
     orders.write_text("refuse")
     with pytest.raises(UserError, match=r"^the office is closed: open it$"):
         await clerk.restart(await lose(clerk))
     with pytest.raises(UserError, match=r"^the office is closed: open it$"):
         await start(orders)
+    orders.write_text("")
+    clerk = await start(orders)
+    lost = await lose(clerk)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": False}])
+    with pytest.raises(UserError, match=r"the clerk died .* no node left .* then continue with --resume"):
+        await clerk.restart(lost)
 
 
 async def test_a_silent_actor_is_lost(ray_cluster: None, orders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("azr.cluster.supervisor.HEALTH_CHECK_S", 0.2)
     monkeypatch.setattr("azr.cluster.supervisor.PING_S", 0.5)
     clerk = await start(orders)
-    assert clerk.actor is not None
     clerk.actor.__ray_call__.remote(lambda _: time.sleep(30))
     with pytest.raises(ActorLost, match=r"the clerk was silent for 0.5 s when it was to add"):
         await clerk.call("add", 1, timeout_s=60, to="add")
     ray.kill(clerk.actor)
-
-
-async def test_an_actor_of_a_cluster_without_nodes_is_not_started_again(
-    ray_cluster: None, orders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clerk = await start(orders)
-    lost = await lose(clerk)
-    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": False}])
-    with pytest.raises(UserError, match=r"the clerk died .* no node left .* then continue with --resume"):
-        await clerk.restart(lost)
 
 
 async def test_many_calls_are_few_messages_and_each_gets_its_own_answer(calls: SharedCalls) -> None:
@@ -219,24 +212,17 @@ async def test_what_one_call_raises_is_no_other_calls_matter(calls: SharedCalls)
     assert results[0] == 1 and results[3] == 2
     assert isinstance(results[1], ValueError) and isinstance(results[1], RayTaskError)
     assert "turn it" in str(results[1]) and isinstance(results[2], AttributeError)
-
-
-async def test_what_cannot_be_sent_is_said_to_those_who_sent_it(calls: SharedCalls) -> None:
     with pytest.raises(TypeError, match="serialize"):
         await asyncio.wait_for(calls.call("add", threading.Lock()), 20)
     assert await calls.call("add", 1) == 1
 
 
-async def test_a_call_that_was_given_up_holds_up_no_other(calls: SharedCalls) -> None:
+async def test_a_call_that_was_given_up_holds_up_no_other_and_a_loop_that_closes_sends_nothing_more(calls, monkeypatch):
     given_up = calls.call("nap", 0.3)
     given_up.cancel()
     assert await asyncio.gather(*(calls.call("add", i) for i in range(3))) == [0, 1, 2]
     await asyncio.sleep(0.6)
     assert await calls.call("add", 4) == 4
-
-
-async def test_a_loop_that_closes_sends_nothing_more(calls: SharedCalls, monkeypatch: pytest.MonkeyPatch) -> None:
-    await calls.call("add", 1)
     waiting = calls.call("nap", 60.0)
     await asyncio.sleep(0.1)
     monkeypatch.setattr(calls, "actor", None)  # whoever sends to it now raises

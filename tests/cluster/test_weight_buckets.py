@@ -31,16 +31,11 @@ def odd_tensors() -> list[tuple[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(0)
     wide = torch.randn(7, 13, generator=generator)
     return [
-        ("bfloat16", wide.bfloat16()),
-        ("scalar", torch.tensor(3.5, dtype=torch.float64)),
-        ("empty", torch.empty(0, 4)),
-        ("strided", wide.t()),
-        ("bool", wide > 0),
-        ("int8", torch.arange(-3, 4, dtype=torch.int8)),
-        ("half", wide[:, ::3].half()),
-        ("one", torch.ones(1, 1, 1, dtype=torch.int64)),
+        ("bfloat16", wide.bfloat16()), ("scalar", torch.tensor(3.5, dtype=torch.float64)), ("empty", torch.empty(0, 4)),
+        ("strided", wide.t()), ("bool", wide > 0), ("int8", torch.arange(-3, 4, dtype=torch.int8)),
+        ("half", wide[:, ::3].half()), ("one", torch.ones(1, 1, 1, dtype=torch.int64)),
         ("fp8", wide.to(torch.float8_e4m3fn)),
-    ]
+    ]  # fmt: skip
 
 
 def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -60,7 +55,7 @@ def test_round_trip_of_odd_shapes_and_types():
     assert all(same_bytes(a, b) for (_, a), (_, b) in zip(received, odd_tensors(), strict=True))
 
 
-def test_many_buckets_carry_a_running_digest():
+def test_many_buckets_carry_a_running_digest_and_none_holds_tensors_of_two_groups():
     sent = [(f"w{i}", torch.randn(MIB_OF_FLOATS // 4)) for i in range(9)]
     received, running, buckets = [], WeightDigest(), []
     with open_writer() as writer:
@@ -73,6 +68,11 @@ def test_many_buckets_carry_a_running_digest():
     assert [b.index for b in buckets] == [0, 1, 2]
     assert [b.last for b in buckets] == [False, False, True]
     assert all(same_bytes(a, b) for (_, a), (_, b) in zip(received, sent, strict=True))
+    groups = [[("a", torch.ones(5)), ("b", torch.ones(3))], [], [("c", torch.zeros(7))]]
+    with open_writer() as writer:
+        buckets = list(writer.pack(1, groups))
+    assert [[slot.name for slot in bucket.slots] for bucket in buckets] == [["a", "b"], [], ["c"]]
+    assert [bucket.last for bucket in buckets] == [False, False, True]
 
 
 def test_a_tensor_that_fills_a_bucket_is_sent_alone_and_a_larger_one_is_refused():
@@ -90,35 +90,27 @@ def digest_of(tensors: list[tuple[str, torch.Tensor]]) -> str:
     return last.digest
 
 
-def test_digest_sees_order_names_shapes_types_and_bytes():
+def test_digest_sees_order_names_shapes_types_and_bytes_and_nothing_that_the_block_held_before():
     a, b = torch.arange(16384.0), torch.ones(16384)  # 64 KiB each, and so a sum
     digests = {
-        digest_of([("a", a), ("b", b)]),
-        digest_of([("b", b), ("a", a)]),
-        digest_of([("b", a), ("a", b)]),
-        digest_of([("a", a.view(2, -1)), ("b", b)]),
-        digest_of([("a", a.view(torch.int32)), ("b", b)]),
-        digest_of([("a", a + 1), ("b", b)]),
-        digest_of([("a", a)]),
-    }
+        digest_of([("a", a), ("b", b)]), digest_of([("b", b), ("a", a)]), digest_of([("b", a), ("a", b)]),
+        digest_of([("a", a.view(2, -1)), ("b", b)]), digest_of([("a", a.view(torch.int32)), ("b", b)]),
+        digest_of([("a", a + 1), ("b", b)]), digest_of([("a", a)]),
+    }  # fmt: skip
     assert len(digests) == 7
     assert digest_of([("a", a), ("b", b)]) in digests
-
-
-def test_digest_does_not_depend_on_what_the_block_held_before():
     with open_writer() as writer:
         digests = {list(writer.pack(1, [odd_tensors()]))[-1].digest}
         writer.block.bytes.fill_(255)
         digests |= {list(writer.pack(1, [odd_tensors()]))[-1].digest}
     assert digests == {digest_of(odd_tensors())}
-
-
-def test_no_bucket_holds_tensors_of_two_groups():
-    groups = [[("a", torch.ones(5)), ("b", torch.ones(3))], [], [("c", torch.zeros(7))]]
-    with open_writer() as writer:
-        buckets = list(writer.pack(1, groups))
-    assert [[slot.name for slot in bucket.slots] for bucket in buckets] == [["a", "b"], [], ["c"]]
-    assert [bucket.last for bucket in buckets] == [False, False, True]
+    # Sums see what moved between them and not within one.
+    words = torch.arange(2 * 8192)
+    one_of_each = words.clone()
+    one_of_each[[0, 8192]] = words[[8192, 0]]
+    two_of_one = words.clone()
+    two_of_one[[0, 1]] = words[[1, 0]]
+    assert digest_of([("w", one_of_each)]) != digest_of([("w", words)]) == digest_of([("w", two_of_one)])
 
 
 class Operations(torch.utils._python_dispatch.TorchDispatchMode):
@@ -168,7 +160,7 @@ def blocks_mapped() -> int:
     return Path("/proc/self/maps").read_text().count("memfd:azr-weights")
 
 
-def test_memory_is_freed_after_a_failure():
+def test_memory_is_freed_after_a_failure_and_a_closed_block_is_refused_in_one_sentence():
     def failing():
         yield [("w", torch.ones(3))]
         raise RuntimeError("a rank died")
@@ -179,9 +171,6 @@ def test_memory_is_freed_after_a_failure():
         list(writer.pack(1, failing()))
     gc.collect()
     assert blocks_mapped() == before
-
-
-def test_a_closed_block_is_refused_in_one_sentence():
     with open_writer() as writer:
         (bucket,) = writer.pack(1, [[("w", torch.ones(3))]])
     with pytest.raises(ValueError, match="same node"):
@@ -205,15 +194,6 @@ def test_a_bit_flipped_anywhere_is_seen(full: bool, nbytes: int):
     sound = torch.randint(0, 256, (nbytes,), generator=torch.Generator().manual_seed(nbytes)).to(torch.uint8)
     assert of(sound) == of(sound.clone())
     assert of(sound) not in {of(damaged(sound, byte)) for byte in {0, nbytes // 2, nbytes - 1}}
-
-
-def test_sums_see_what_moved_between_them_and_not_within_one():
-    words = torch.arange(2 * 8192)
-    one_of_each = words.clone()
-    one_of_each[[0, 8192]] = words[[8192, 0]]
-    two_of_one = words.clone()
-    two_of_one[[0, 1]] = words[[1, 0]]
-    assert digest_of([("w", one_of_each)]) != digest_of([("w", words)]) == digest_of([("w", two_of_one)])
 
 
 def test_one_half_is_filled_while_the_other_is_read():

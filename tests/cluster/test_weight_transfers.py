@@ -22,13 +22,10 @@ from azr.errors import UserError
 @pytest.mark.parametrize(
     "device, colocate, engines, chosen",
     [
-        ("cpu", True, 1, "host"),
-        ("cpu", False, 1, "host"),
-        ("cuda", True, 1, "ipc"),
-        ("cuda", False, 1, "nccl"),
+        ("cpu", True, 1, "host"), ("cpu", False, 1, "host"), ("cuda", True, 1, "ipc"), ("cuda", False, 1, "nccl"),
         ("cuda", True, 5, "host"),
     ],
-)
+)  # fmt: skip
 def test_auto_takes_the_fastest_way_that_is_open(device: Any, colocate: bool, engines: int, chosen: Any) -> None:
     for push in ("auto", chosen):
         cluster = ClusterConfig(push=push, colocate=colocate)
@@ -75,15 +72,11 @@ def test_vllm_is_asked_for_a_group_with_the_right_members(monkeypatch: pytest.Mo
     inspect.signature(PyNcclCommunicator.destroy).bind(None)
 
 
-def test_a_handle_survives_as_text() -> None:
-    handle = weight_transfers._Handle.from_buffer_copy(bytes(range(192, 256)))
-    assert bytes(weight_transfers._Handle.from_buffer_copy(bytes.fromhex(bytes(handle).hex()))) == bytes(
-        range(192, 256)
-    )
-
-
 def test_the_runtimes_calls_take_as_many_arguments_as_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By vLLM's declarations of the same functions."""
+    """By vLLM's declarations of the same functions; a handle survives as text."""
+    raw = bytes(range(192, 256))
+    handle = weight_transfers._Handle.from_buffer_copy(raw)
+    assert bytes(weight_transfers._Handle.from_buffer_copy(bytes.fromhex(bytes(handle).hex()))) == raw
     from vllm.distributed.device_communicators.cuda_wrapper import CudaRTLibrary
 
     declared = {function.name: len(function.argtypes) for function in CudaRTLibrary.exported_functions}
@@ -95,7 +88,6 @@ def test_the_runtimes_calls_take_as_many_arguments_as_they_are_given(monkeypatch
     block = weight_transfers.CudaBlock(64, torch.device("cpu"))
     weight_transfers.CudaBlock(64, torch.device("cpu"), block.handle).close()
     block.close()
-    assert {name: count for name, count in called.items() if declared.get(name) != count} == {
-        "cudaIpcCloseMemHandle": 1  # vLLM never closes one
-    }
+    others = {name: count for name, count in called.items() if declared.get(name) != count}
+    assert others == {"cudaIpcCloseMemHandle": 1}, "vLLM never closes one"
     assert len(called) == 5

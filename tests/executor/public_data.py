@@ -6,6 +6,7 @@ They are not in the repository. AZR_DATA names the folder with ``cruxeval.jsonl`
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Callable
@@ -35,20 +36,12 @@ where no file can be opened, has only the codecs that its interpreter loaded bef
 IMPURE_SOLUTIONS = {"Mbpp/596": "line 2: imports sys"}
 """MBPP+ solutions that the static check refuses: this one returns ``sys.getsizeof`` of its argument."""
 
-SLOW_SOLUTIONS = frozenset(
-    f"Mbpp/{n}" for n in (84, 123, 255, 271, 300, 389, 392, 583, 589, 592, 599, 603, 630)
-)  # fmt: skip
-"""MBPP+ solutions that compute for seconds on their extra inputs."""
-
 UNSTATABLE = {
-    "Mbpp/88": ("rejected", "Counter is not plain data"),
-    "Mbpp/737": ("rejected", "Match is not plain data"),
-    "Mbpp/787": ("rejected", "Match is not plain data"),
-    "Mbpp/794": ("rejected", "Match is not plain data"),
-    "Mbpp/255": ("output_too_large", "value"),
-    "Mbpp/462": ("output_too_large", "value"),
+    "Mbpp/88": ("rejected", "Counter is not plain data"), "Mbpp/737": ("rejected", "Match is not plain data"),
+    "Mbpp/787": ("rejected", "Match is not plain data"), "Mbpp/794": ("rejected", "Match is not plain data"),
+    "Mbpp/255": ("output_too_large", "value"), "Mbpp/462": ("output_too_large", "value"),
     "Mbpp/630": ("output_too_large", "value"),
-}
+}  # fmt: skip
 """MBPP+ solutions some of whose values are no plain data, or too much of it: the status, and words of its error."""
 
 MEMORY_HUNGRY = frozenset({"Mbpp/255"})
@@ -57,66 +50,31 @@ MEMORY_HUNGRY = frozenset({"Mbpp/255"})
 
 REFUSED_PROPOSALS = {
     "CRUXEval": {
-        "sample_135": "`f` takes no argument",
-        "sample_344": "an input holds a lambda",
-        "sample_364": "an input holds a lambda",
-        "sample_522": "an input is no plain data",
+        "sample_135": "`f` takes no argument", "sample_344": "an input holds a lambda",
+        "sample_364": "an input holds a lambda", "sample_522": "an input is no plain data",
     },
     "MBPP+": {
-        "Mbpp/88": "returns no plain data",
         "Mbpp/596": "imports os, sys, timeit or secrets",
-        "Mbpp/737": "returns no plain data",
-        "Mbpp/794": "returns no plain data",
+        **dict.fromkeys(("Mbpp/88", "Mbpp/737", "Mbpp/794"), "returns no plain data"),
     },
-}
+}  # fmt: skip
 """Programs that make no task with their first input, and why."""
 
 
 _LINES_BY_REASON = {
-    "returns no plain data": (
-        244, 625, 789, 1027, 1080, 1095, 1097, 1109, 1211, 1275, 1327, 1379, 1409, 1467, 1472, 1494, 1498,
-        1499, 1853, 2038, 2045, 2074, 2237, 2272, 2439, 2516, 2611, 2612, 2628, 2677, 3073, 3075, 3086,
-        3150, 3158,
-    ),
-    "imports a package": (
-        40, 256, 822, 925, 979, 1019, 1189, 1267, 1366, 1397, 1636, 2329, 2353, 2446, 2528, 2574, 2683,
-    ),
-    "is not deterministic": (
-        91, 99, 387, 468, 636, 692, 734, 743, 744, 803, 897, 1021, 1634, 2012, 2200, 2277,
-    ),
-    "fewer than half of the inputs differ": (
-        156, 1145, 1229, 1245, 2563, 2595, 2605, 2619, 2624, 2784, 2906, 2929,
-    ),
-    "imports os, sys, timeit or secrets": (
-        480, 1041, 1096, 1388, 1475, 1532, 1840, 1968, 1994, 2224, 2468,
-    ),
-    "the message is longer than 4,000 characters": (
-        1180, 1184, 1718, 1890, 2592, 2593, 2616,
-    ),
-    "an input is no plain data": (
-        371, 1466, 2437, 3098, 3126,
-    ),
-    "the message states the program": (
-        1580, 1616, 1824, 1841, 2013,
-    ),
-    "an input holds a lambda": (
-        113, 853, 1827,
-    ),
-    "returns too much or takes too long": (
-        230, 1505, 1924,
-    ),
-    "uses open or eval": (
-        2547, 2626, 2659,
-    ),
-    "imports queue": (
-        533, 2287,
-    ),
-    "an input leaves something out": (
-        1103,
-    ),
-    "raises an exception": (
-        2429,
-    ),
+    "returns no plain data": (244, 625, 789, 1027, 1080, 1095, 1097, 1109, 1211, 1275, 1327, 1379, 1409, 1467, 1472,
+     1494, 1498, 1499, 1853, 2038, 2045, 2074, 2237, 2272, 2439, 2516, 2611, 2612, 2628, 2677, 3073, 3075, 3086, 3150,
+     3158),
+    "imports a package": (40, 256, 822, 925, 979, 1019, 1189, 1267, 1366, 1397, 1636, 2329, 2353, 2446, 2528, 2574,
+     2683),
+    "is not deterministic": (91, 99, 387, 468, 636, 692, 734, 743, 744, 803, 897, 1021, 1634, 2012, 2200, 2277),
+    "fewer than half of the inputs differ": (156, 1145, 1229, 1245, 2563, 2595, 2605, 2619, 2624, 2784, 2906, 2929),
+    "imports os, sys, timeit or secrets": (480, 1041, 1096, 1388, 1475, 1532, 1840, 1968, 1994, 2224, 2468),
+    "the message is longer than 4,000 characters": (1180, 1184, 1718, 1890, 2592, 2593, 2616),
+    "an input is no plain data": (371, 1466, 2437, 3098, 3126),
+    "the message states the program": (1580, 1616, 1824, 1841, 2013), "an input holds a lambda": (113, 853, 1827),
+    "returns too much or takes too long": (230, 1505, 1924), "uses open or eval": (2547, 2626, 2659),
+    "imports queue": (533, 2287), "an input leaves something out": (1103,), "raises an exception": (2429,),
 }  # fmt: skip
 REFUSED_SEED_TASKS = {line: why for why, lines in _LINES_BY_REASON.items() for line in lines}
 """Lines of the seed tasks that make no task, and why; `docs/seeds.md` says more of the reasons."""
@@ -142,6 +100,15 @@ def cruxeval_call(row: dict[str, Any]) -> tuple[str, str]:
     if row["id"] in EXPRESSION_INPUTS:
         return f"{row['code']}\n\ng = f\n\ndef f():\n    return g({row['input']})\n", ""
     return row["code"], row["input"]
+
+
+def public_programs() -> list[str]:
+    return [row["code"] for row in rows("cruxeval.jsonl")] + [mbpp_program(row) for row in rows("MbppPlus.jsonl")]
+
+
+def seed_programs() -> list[str]:
+    with gzip.open(file("azr_seed_tasks.jsonl.gz"), "rt") as lines:
+        return [json.loads(line)["snippet"] for line in lines]
 
 
 def mbpp_program(row: dict[str, Any]) -> str:

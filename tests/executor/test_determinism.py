@@ -33,39 +33,25 @@ COUNTERS = {
     "an attribute of a function": "import textwrap\ndef f(x):\n    t = textwrap.dedent\n    t.n = getattr(t, 'n', 0) + 1\n    return t.n",
     "an attribute of a class": "from fractions import Fraction\ndef f(x):\n    try: Fraction.n += 1\n    except AttributeError: Fraction.n = 1\n    return Fraction.n",
     "an attribute, through its instance": "from collections import Counter\ndef f(x):\n    c = type(Counter())\n    try: c.n += 1\n    except AttributeError: c.n = 1\n    return c.n",
-    "an attribute, through a list": (
-        "from collections import ChainMap\nkept = [ChainMap]\ndef f(x):\n    try: kept[0].n += 1\n"
-        "    except AttributeError: kept[0].n = 1\n    return kept[0].n"
-    ),
-    "an attribute, as a loop's target": (
-        "from collections import Counter\ndef f(x):\n    try: n = Counter.n\n    except AttributeError: n = 0\n"
-        "    for Counter.n in [n + 1]: pass\n    return Counter.n"
-    ),
-    "an attribute, through a subclass": (
-        "from collections import OrderedDict\nclass A(OrderedDict): pass\ndef f(x):\n    try: A.__base__.n += 1\n"
-        "    except AttributeError: A.__base__.n = 1\n    return A.n"
-    ),
-    "defaults of a function": (
-        "import textwrap\ndef f(x):\n    textwrap.indent.__defaults__ = (textwrap.indent.__defaults__ or ()) + (None,)\n"
-        "    return len(textwrap.indent.__defaults__)"
-    ),
-    "a wrapper's dictionary": (
-        "import functools, json\ndef f(x):\n    def g(): pass\n    g.n = getattr(json.dumps, 'n', 0) + 1\n"
-        "    functools.update_wrapper(json.dumps, g, assigned=())\n    return json.dumps.n"
-    ),
+    "an attribute, through a list": "from collections import ChainMap\nkept = [ChainMap]\ndef f(x):\n    try: kept[0].n += 1\n"
+    "    except AttributeError: kept[0].n = 1\n    return kept[0].n",
+    "an attribute, as a loop's target": "from collections import Counter\ndef f(x):\n    try: n = Counter.n\n    except AttributeError: n = 0\n"
+    "    for Counter.n in [n + 1]: pass\n    return Counter.n",
+    "an attribute, through a subclass": "from collections import OrderedDict\nclass A(OrderedDict): pass\ndef f(x):\n    try: A.__base__.n += 1\n"
+    "    except AttributeError: A.__base__.n = 1\n    return A.n",
+    "defaults of a function": "import textwrap\ndef f(x):\n    textwrap.indent.__defaults__ = (textwrap.indent.__defaults__ or ()) + (None,)\n"
+    "    return len(textwrap.indent.__defaults__)",
+    "a wrapper's dictionary": "import functools, json\ndef f(x):\n    def g(): pass\n    g.n = getattr(json.dumps, 'n', 0) + 1\n"
+    "    functools.update_wrapper(json.dumps, g, assigned=())\n    return json.dumps.n",
     "a final class": "import typing, collections\ndef f(x):\n    was = hasattr(collections.Counter, '__final__')\n    typing.final(collections.Counter)\n    return was",
-    "a dataclass of the library": (
-        "import dataclasses, collections\ndef f(x):\n    was = dataclasses.is_dataclass(collections.Counter)\n"
-        "    dataclasses.dataclass(collections.Counter)\n    return was"
-    ),
+    "a dataclass of the library": "import dataclasses, collections\ndef f(x):\n    was = dataclasses.is_dataclass(collections.Counter)\n"
+    "    dataclasses.dataclass(collections.Counter)\n    return was",
     "an abstract class": "from collections.abc import Sized\nclass A: pass\ndef f(x):\n    Sized.register(type('B', (), {}))\n    import abc\n    return abc.get_cache_token()",
     "numbers that are none": "import numbers\ndef f(x):\n    was = issubclass(str, numbers.Number)\n    numbers.Number.register(str)\n    return was",
     "subclasses of object": "def f(x):\n    class A: pass\n    return len(object.__subclasses__())",
     "subclasses, kept by a cycle": "def f(x):\n    A = type('A', (int,), {})\n    A.a = A\n    return len(int.__subclasses__())",
-    "garbage that counts": (
-        "import keyword\nclass A:\n    def __del__(self): keyword.kwlist.append(1)\ndef f(x):\n    a = A()\n    a.a = a\n"
-        "    for _ in range(2000): [].append([])\n    b = [[] for _ in range(3000)]\n    return len(keyword.kwlist)"
-    ),
+    "garbage that counts": "import keyword\nclass A:\n    def __del__(self): keyword.kwlist.append(1)\ndef f(x):\n    a = A()\n    a.a = a\n"
+    "    for _ in range(2000): [].append([])\n    b = [[] for _ in range(3000)]\n    return len(keyword.kwlist)",
     "a table of copies": "import copy\ndef f(x):\n    copy._deepcopy_dispatch[len(copy._deepcopy_dispatch)] = 1\n    return len(copy._deepcopy_dispatch)",
     "a table of reduction": "import copyreg\ndef f(x):\n    t = copyreg.dispatch_table\n    t[len(t)] = 1\n    return len(t)",
     "the modules": "import sys\ndef f(x):\n    sys.modules[f'm{len(sys.modules)}'] = sys\n    return len(sys.modules)",
@@ -79,29 +65,19 @@ COUNTERS = {
     "a builtin, through the globals": "def f(x):\n    b = vars(__builtins__) if hasattr(__builtins__, 'len') else __builtins__\n    b['n'] = b.get('n', 0) + 1\n    return b['n']",
     "a builtin, through a class": "def f(x):\n    g = f.__globals__['__builtins__']\n    g.__dict__['n'] = g.__dict__.get('n', 0) + 1\n    return n",
     "a builtin's specification": "def f(x):\n    s = __build_class__.__self__.__spec__\n    s.n = getattr(s, 'n', 0) + 1\n    return s.n",
-    "the dictionary of a type": (
-        "class Grab:\n    def __eq__(self, other):\n        other['n'] = other.get('n', 0) + 1\n        return other['n']\n"
-        "def f(x): return int.__dict__ == Grab()"
-    ),
-    "the dictionary of a type, another way": (
-        "class Grab:\n    def __ror__(self, other): return other\n"
-        "def f(x):\n    d = str.__dict__ | Grab()\n    d['n'] = d.get('n', 0) + 1\n    return d['n']"
-    ),
+    "the dictionary of a type": "class Grab:\n    def __eq__(self, other):\n        other['n'] = other.get('n', 0) + 1\n        return other['n']\n"
+    "def f(x): return int.__dict__ == Grab()",
+    "the dictionary of a type, another way": "class Grab:\n    def __ror__(self, other): return other\n"
+    "def f(x):\n    d = str.__dict__ | Grab()\n    d['n'] = d.get('n', 0) + 1\n    return d['n']",
     "how the code was specialised": "def f(x):\n    for n in range(3): n + n\n    return f.__code__._co_code_adaptive",
     "counts of references": "import sys, keyword\ndef f(x):\n    a = [keyword.kwlist]\n    a.append(a)\n    return sys.getrefcount(keyword.kwlist)",
     "kept text": "import sys\ndef f(x):\n    a = [sys.intern('kept' + 'x' * x)]\n    a.append(a)\n    return sys.getrefcount(a[0])",
-    "classes that types remember": (
-        "from typing import List\nimport keyword\nclass M(type):\n    def __hash__(self): return 1\n    def __eq__(self, other): return True\n"
-        "def f(x):\n    A = M('A', (), {})\n    B = List[A].__args__[0]\n    B.n = getattr(B, 'n', 0) + 1\n    return B.n"
-    ),
-    "classes that a union remembers": (
-        "import typing\nclass M(type):\n    def __hash__(self): return 1\n    def __eq__(self, other): return True\n"
-        "def f(x):\n    A = M('A', (), {'n': []})\n    B = typing.get_args(typing.Tuple[A, A])[0]\n    B.n.append(1)\n    return len(B.n)"
-    ),
-    "a single dispatch": (
-        "import functools, textwrap\ndef f(x):\n    was = hasattr(textwrap.dedent, 'dispatch')\n"
-        "    textwrap.dedent = functools.singledispatch(textwrap.dedent)\n    return was"
-    ),
+    "classes that types remember": "from typing import List\nimport keyword\nclass M(type):\n    def __hash__(self): return 1\n    def __eq__(self, other): return True\n"
+    "def f(x):\n    A = M('A', (), {})\n    B = List[A].__args__[0]\n    B.n = getattr(B, 'n', 0) + 1\n    return B.n",
+    "classes that a union remembers": "import typing\nclass M(type):\n    def __hash__(self): return 1\n    def __eq__(self, other): return True\n"
+    "def f(x):\n    A = M('A', (), {'n': []})\n    B = typing.get_args(typing.Tuple[A, A])[0]\n    B.n.append(1)\n    return len(B.n)",
+    "a single dispatch": "import functools, textwrap\ndef f(x):\n    was = hasattr(textwrap.dedent, 'dispatch')\n"
+    "    textwrap.dedent = functools.singledispatch(textwrap.dedent)\n    return was",
     "a part of the library, replaced": "import string\ndef f(x):\n    string.digits += '1'\n    return string.digits",
     "a class of templates": "import string\ndef f(x):\n    string.Template.flags += 1\n    return int(string.Template.flags)",
     "a warning seen before": "import warnings\ndef f(x):\n    warnings.filters.append(1)\n    return len(warnings.filters)",
@@ -109,11 +85,9 @@ COUNTERS = {
     "the collector's count": "import gc\ndef f(x):\n    a = []\n    a.append(a)\n    return gc.get_count()",
     "the collector's callbacks": "import gc\ndef f(x):\n    gc.callbacks.append(len)\n    return len(gc.callbacks)",
     "objects that are alive": "import gc\ndef f(x):\n    a = [[], {}]\n    a.append(a)\n    return len(gc.get_objects())",
-    "memory that is left": (
-        "def f(x):\n    kept = [bytearray(8 * 2**20)]\n    kept.append(kept)\n    n = 0\n    more = []\n    try:\n"
-        "        while True:\n            more.append(bytearray(2**20))\n            n += 1\n    except Exception:\n        pass\n"
-        "    more.clear()\n    return (n + 4) // 8"
-    ),
+    "memory that is left": "def f(x):\n    kept = [bytearray(8 * 2**20)]\n    kept.append(kept)\n    n = 0\n    more = []\n    try:\n"
+    "        while True:\n            more.append(bytearray(2**20))\n            n += 1\n    except Exception:\n        pass\n"
+    "    more.clear()\n    return (n + 4) // 8",
     "a small number": (
         ROUTES + "def f(x):\n    c = namespace('ctypes')\n    c['memset'](id(200) + 24, len(range(200)) % 256 + 1, 1)\n    return len(range(200))"
     ),
@@ -126,16 +100,10 @@ COUNTERS = {
 """Programs that try to answer otherwise when they were called before."""
 DIFFERENT = {
     "what types remember": ("from typing import List\ndef f(x): return str(List[x])", ("1", "True", "1.0")),
-    "what types remember of several": (
-        "from typing import Dict\ndef f(x, y): return str(Dict[x, y])",
-        ("1, 2", "True, 2.0"),
-    ),
-    "the order of calls": (
-        "import keyword\ndef f(x):\n    keyword.kwlist.append(x)\n    return keyword.kwlist[-2:]",
-        ("'a'", "'b'", "'c'"),
-    ),
+    "what types remember of several": ("from typing import Dict\ndef f(x, y): return str(Dict[x, y])", ("1, 2", "True, 2.0")),
+    "the order of calls": ("import keyword\ndef f(x):\n    keyword.kwlist.append(x)\n    return keyword.kwlist[-2:]", ("'a'", "'b'", "'c'")),
     "formats": ("import struct\ndef f(x): return struct.calcsize(x)", ("'i'", "b'i'", "'=i'")),
-}
+}  # fmt: skip
 """Programs and inputs whose answers must not depend on the calls before."""
 
 
@@ -213,16 +181,14 @@ async def test_the_collector_begins_anew_for_every_call_of_a_process(monkeypatch
 
 COINS = {
     # One bit each, which repeats must find out: the walls cannot, for any process has hashes and addresses.
-    "a hash": "hash('k{n}') & 1",
-    "a hash, method by name": "getattr('k{n}', '__hash__')() & 1",
-    "a hash of bytes": "hash(b'k{n}') >> 3 & 1",
-    "the order of a set": "list({{'a{n}', 'b{n}'}})[0][0]",
+    "a hash": "hash('k{n}') & 1", "a hash, method by name": "getattr('k{n}', '__hash__')() & 1",
+    "a hash of bytes": "hash(b'k{n}') >> 3 & 1", "the order of a set": "list({{'a{n}', 'b{n}'}})[0][0]",
     "the order of a comprehension": "next(iter({{c + '{n}' for c in 'ab'}}))[0]",
     "a view": "list(dict.fromkeys(['a{n}', 'b{n}']).keys() & {{'a{n}': 1, 'b{n}': 2}})[0][0]",
     "a text of an object": "bin(int(repr(object()).split('0x')[1].rstrip('>'), 16)).count('1') & 1",
     "an address": "bin(id(object())).count('1') & 1",
     "an address of a function": "bin(int(str(f).split('0x')[1].rstrip('>'), 16)).count('1') & 1",
-}
+}  # fmt: skip
 EACH = 23
 """Programs of each kind of coin."""
 MOST_SUSPECTS = 15

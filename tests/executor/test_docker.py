@@ -57,19 +57,6 @@ def _run_inside(client, container_id: str, program: str) -> tuple[int, str]:
     return client.exec_inspect(command)["ExitCode"], output
 
 
-def test_a_container_may_do_as_little_as_can_be(client, launched):
-    host = client.inspect_container(launched.container_id)["HostConfig"]
-    memory = (CONFIG.memory_mb + 128) * 2**20
-    assert (host["Memory"], host["MemorySwap"]) == (memory, memory)
-    expected = {
-        "NetworkMode": "none", "OomScoreAdj": 1000, "ReadonlyRootfs": True, "CapDrop": ["ALL"], "IpcMode": "none",
-        "PidsLimit": 64,
-    }  # fmt: skip
-    assert {name: host[name] for name in expected} == expected
-    assert host["SecurityOpt"] == ["no-new-privileges"] and host["LogConfig"]["Type"] == "none" and host["AutoRemove"]
-    assert host["NanoCpus"] == min(2, os.cpu_count()) * 10**9
-
-
 LOOK = """
 import json, os, socket
 def writable(folder):
@@ -86,7 +73,17 @@ print(json.dumps({
 """
 
 
-def test_a_container_sees_a_read_only_world_without_network(client, launched):
+def test_a_container_may_do_as_little_as_can_be_and_sees_a_read_only_world_without_network(client, launched):
+    host = client.inspect_container(launched.container_id)["HostConfig"]
+    memory = (CONFIG.memory_mb + 128) * 2**20
+    assert (host["Memory"], host["MemorySwap"]) == (memory, memory)
+    expected = {
+        "NetworkMode": "none", "OomScoreAdj": 1000, "ReadonlyRootfs": True, "CapDrop": ["ALL"], "IpcMode": "none",
+        "PidsLimit": 64,
+    }  # fmt: skip
+    assert {name: host[name] for name in expected} == expected
+    assert host["SecurityOpt"] == ["no-new-privileges"] and host["LogConfig"]["Type"] == "none" and host["AutoRemove"]
+    assert host["NanoCpus"] == min(2, os.cpu_count()) * 10**9
     code, output = _run_inside(client, launched.container_id, LOOK)
     assert code == 0, output
     assert json.loads(output) == {
@@ -262,14 +259,9 @@ def test_a_socket_that_may_not_be_used_is_one_sentence():
     assert run.stdout == f"no permission on unix://{folder}/engine.sock: {remedy}\n"
 
 
-def test_missing_cgroup_controllers_are_named():
-    info = {
-        "Architecture": "aarch64", "Runtimes": {}, "MemoryLimit": False, "PidsLimit": True, "CpuCfsQuota": False,
-    }  # fmt: skip
+def test_missing_cgroup_controllers_and_another_kind_of_machine_are_named():
+    lacking = {"Architecture": "aarch64", "Runtimes": {}, "MemoryLimit": False, "PidsLimit": True, "CpuCfsQuota": False}
     with pytest.raises(BackendUnavailable, match="lacks the cgroup controllers memory, cpu: mount them"):
-        docker_image._check_engine(info, None)
-
-
-def test_an_engine_on_another_kind_of_machine_is_named():
+        docker_image._check_engine(lacking, None)
     with pytest.raises(BackendUnavailable, match="no filter of system calls for riscv64: use x86_64 or aarch64"):
         docker_image._check_engine({"Architecture": "riscv64"}, None)

@@ -52,7 +52,6 @@ async def run_amid(pool: SandboxPool, damage: Callable[[], Awaitable[None]]) -> 
 
 def is_retrying(pool: SandboxPool) -> bool:
     """Whether a program that has lost a zygote still waits or runs."""
-    assert pool._scheduler is not None
     slots = pool._scheduler.slots
     return bool(pool._scheduler._quarantined) or any(job.losses for slot in slots for job in slot.running)
 
@@ -98,7 +97,6 @@ class Engine:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        assert self._process is not None
         self._process.terminate()
         self._process.wait(60)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,34 +94,20 @@ def explained(row: dict[str, Any], output: CallResult) -> bool:
     )
 
 
-async def run_solutions(pool: SandboxPool, inputs_of: Callable[[dict[str, Any]], Sequence[str]]) -> int:
-    """Runs every solution and returns the number of calls; none may fail for a reason that is not listed."""
+@pytest.mark.long
+async def test_mbpp_solutions_run_on_all_their_inputs(walled: SandboxPool):
+    """None may fail for a reason that is not listed."""
     asked = [
         (row, request)
         for row in public_data.rows("MbppPlus.jsonl")
-        for request in solution_requests(row, inputs_of(row))
+        for request in solution_requests(row, public_data.mbpp_inputs(row))
     ]
-    results = await execute_many(pool, [request for _, request in asked])
+    results = await execute_many(walled, [request for _, request in asked])
     outcomes = [(row, output) for (row, _), result in zip(asked, results, strict=True) for output in result.outputs]
     assert [(row["task_id"], output) for row, output in outcomes if not explained(row, output)] == []
-    return len(outcomes)
+    assert len(outcomes) == 41_015
 
 
-@pytest.mark.long
-async def test_mbpp_solutions_run_on_their_inputs_within_seconds(walled: SandboxPool):
-    def quick_inputs(row: dict[str, Any]) -> list[str]:
-        inputs = public_data.mbpp_inputs(row)
-        return inputs[: len(row["base_input"])] if row["task_id"] in public_data.SLOW_SOLUTIONS else inputs
-
-    assert await run_solutions(walled, quick_inputs) > 39_000
-
-
-@pytest.mark.long
-async def test_mbpp_solutions_run_on_all_their_inputs(walled: SandboxPool):
-    assert await run_solutions(walled, public_data.mbpp_inputs) == 41_015
-
-
-DOCS = Path(__file__).parents[2] / "docs"
 SAMPLED = slice(7, None, 16)
 """Of the seed tasks, those that every backend runs in the short form."""
 
@@ -142,7 +128,7 @@ def _refused(checked: Sequence[seed_tasks.Checked]) -> dict[int, str]:
     return {row.line: _why(row) for row in checked if isinstance(row.outcome, RejectReason)}
 
 
-async def _check_proposals(backend: str) -> None:
+async def test_each_refusal_of_a_program_as_a_proposal_has_a_reason_that_is_listed(backend: str):
     async with SandboxPool(replace(seed_tasks.EXECUTOR, backend=backend), seed=0) as pool:
         for name, programs in public_data.proposals().items():
             ids = list(programs)
@@ -151,31 +137,16 @@ async def _check_proposals(backend: str) -> None:
             assert {ids[line]: why for line, why in refused.items()} == public_data.REFUSED_PROPOSALS[name]
 
 
-async def test_each_refusal_of_a_program_as_a_proposal_has_a_reason_that_is_listed():
-    await _check_proposals("auto")
-
-
-@pytest.mark.long
-async def test_each_refusal_is_the_same_behind_every_wall(backend: str):
-    await _check_proposals(backend)
-
-
-async def test_seed_tasks_that_are_sampled_come_out_alike_behind_every_wall(backend: str):
-    stated = seed_tasks.rows(public_data.file(seed_tasks.FILE))[SAMPLED]
+@pytest.mark.parametrize("taken", [SAMPLED, pytest.param(slice(None), marks=pytest.mark.long)], ids=["sample", "all"])
+async def test_seed_tasks_come_out_alike_behind_every_wall(backend: str, taken: slice):
+    stated = seed_tasks.rows(public_data.file(seed_tasks.FILE))
+    assert len(stated) == 3200
     async with SandboxPool(replace(seed_tasks.EXECUTOR, backend=backend), seed=0) as pool:
-        checked = await seed_tasks.check(stated, pool.execute)
-    sampled = {line for line, _ in stated}
-    expected = {line: why for line, why in public_data.REFUSED_SEED_TASKS.items() if line in sampled}
-    assert len(expected) > 5
+        checked = await seed_tasks.check(stated[taken], pool.execute)
+    lines = {line for line, _ in stated[taken]}
+    expected = {line: why for line, why in public_data.REFUSED_SEED_TASKS.items() if line in lines}
+    assert len(checked) == len(lines) and len(expected) > 5
     assert _refused(checked) == expected
-
-
-@pytest.mark.long
-async def test_all_seed_tasks_come_out_alike_behind_every_wall(backend: str):
-    async with SandboxPool(replace(seed_tasks.EXECUTOR, backend=backend), seed=0) as pool:
-        checked = await seed_tasks.check(seed_tasks.rows(public_data.file(seed_tasks.FILE)), pool.execute)
-    assert len(checked) == 3200
-    assert _refused(checked) == public_data.REFUSED_SEED_TASKS
 
 
 def _table() -> str:
@@ -195,7 +166,7 @@ def _table() -> str:
 
 
 async def test_the_docs_say_what_is_refused_of_each_data_set():
-    assert _table() in (DOCS / "executor.md").read_text(), _table()
+    assert _table() in Path("docs", "executor.md").read_text(), _table()
 
 
 async def test_what_imports_a_package_is_refused_for_a_reason_that_the_prompt_states(pool: SandboxPool):

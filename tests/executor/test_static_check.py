@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import ast
-import gzip
 import importlib
-import json
 import sys
 import types
-from collections import Counter
 from textwrap import indent
 
 import pytest
@@ -15,236 +12,175 @@ from hypothesis import strategies as st
 
 from azr.executor import static_check
 from azr.executor.static_check import ALLOWED_MODULES, load
-from tests.executor.public_data import file, mbpp_program, rows
+from tests.executor.public_data import public_programs, seed_programs
 
 # Public programs and fragments hold odd escapes and numbers.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning")
 
 REFUSED = [
     # imports in every form
-    ("import random", "line 1: imports random"),
-    ("\n\nimport os.path as p", "line 3: imports os"),
-    ("import math, sys", "line 1: imports sys"),
-    ("from time import time", "line 1: imports time"),
-    ("from time import time as honest", "line 1: imports time"),
-    ("from random import *", "line 1: imports random"),
-    ("from os.path import join", "line 1: imports os"),
-    ("from concurrent.futures import wait", "line 1: imports concurrent"),
-    ("from . import x", "line 1: imports relatively"),
-    ("def f():\n    import uuid", "line 2: imports uuid"),
-    ("class A:\n    from time import time", "line 2: imports time"),
-    ("try:\n    import zlib\nexcept ImportError:\n    import secrets", "line 4: imports secrets"),
-    ("if False:\n    import os", "line 2: imports os"),
-    ("import _random", "line 1: imports _random"),
-    ("from collections import _sys as s", "line 1: imports sys"),
-    ("from math import __loader__", "line 1: imports __loader__"),
-    ("import os .   path", "line 1: imports os"),
-    ("import math; import \\\n  time", "line 1: imports time"),
+    ("1: imports random", "import random", "from random import *"), ("3: imports os", "\n\nimport os.path as p"),
+    ("1: imports sys", "import math, sys", "from collections import _sys as s"),
+    ("1: imports time", "from time import time", "from time import time as honest", "import math; import \\\n  time"),
+    ("1: imports os", "from os.path import join", "import os .   path"),
+    ("1: imports concurrent", "from concurrent.futures import wait"), ("1: imports relatively", "from . import x"),
+    ("2: imports uuid", "def f():\n    import uuid"), ("2: imports time", "class A:\n    from time import time"),
+    ("4: imports secrets", "try:\n    import zlib\nexcept ImportError:\n    import secrets"),
+    ("2: imports os", "if False:\n    import os"), ("1: imports _random", "import _random"),
+    ("1: imports __loader__", "from math import __loader__"),
     # modules reached through other modules
-    ("from statistics import random", "line 1: imports random"),
-    ("import statistics\ndef f(): return statistics.random.random()", "line 2: reaches random"),
-    ("import statistics as s\ndef f(): return s.random.random()", "line 2: reaches random"),
-    ("import re\nre.enum.sys.exit()", "line 2: reaches sys"),
-    ("import collections\ncollections._sys.exit()", "line 2: reaches sys"),
-    ("import enum\nenum.bltns.open('x')", "line 2: reaches builtins"),
-    ("import fnmatch\nfnmatch.posixpath.genericpath", "line 2: reaches posixpath"),
-    ("from re import enum as e\ne.sys", "line 2: reaches sys"),
-    ("import statistics\nx = statistics\nx.random", "line 2: passes around the module statistics"),
-    ("import re\nx = re.enum", "line 2: passes around the module re.enum"),
-    ("import math\ndef g(m): return m.x\ng(math)", "line 3: passes around the module math"),
-    ("def f():\n    global re\n    import re\ndef g(): return [re]", "line 4: passes around the module re"),
-    ("import statistics\ngetattr(statistics, 'random')", "line 2: passes around the module statistics"),
-    ("from ast import *\nsys.exit()", "line 2: reaches sys"),
-    ("from ast import *\nx = [sys]", "line 2: reaches sys"),
-    ("import math\nmath.pi = 3", "line 2: changes the module math"),
-    ("import math\ndel math.pi", "line 2: changes the module math"),
-    ("import math\nfor math.pi in (1, 2): pass", "line 2: changes the module math"),
-    ("def f():\n    import copy as d\n    return d._reconstruct", "line 3: reaches the private copy._reconstruct"),
-    ("import numpy as np", "line 1: imports numpy"),
-    ("def f():\n    import math\n    def g(): return [math]\n    return g()", "line 3: passes around the module math"),
+    ("1: imports random", "from statistics import random"),
+    ("2: reaches random", "import statistics\ndef f(): return statistics.random.random()",
+     "import statistics as s\ndef f(): return s.random.random()"),
+    ("2: reaches sys", "import re\nre.enum.sys.exit()", "import collections\ncollections._sys.exit()",
+     "from re import enum as e\ne.sys", "from ast import *\nsys.exit()", "from ast import *\nx = [sys]"),
+    ("2: reaches builtins", "import enum\nenum.bltns.open('x')"),
+    ("2: reaches posixpath", "import fnmatch\nfnmatch.posixpath.genericpath"),
+    ("2: passes around the module statistics", "import statistics\nx = statistics\nx.random",
+     "import statistics\ngetattr(statistics, 'random')"),
+    ("2: passes around the module re.enum", "import re\nx = re.enum"),
+    ("3: passes around the module math", "import math\ndef g(m): return m.x\ng(math)",
+     "def f():\n    import math\n    def g(): return [math]\n    return g()"),
+    ("4: passes around the module re", "def f():\n    global re\n    import re\ndef g(): return [re]"),
+    ("2: changes the module math", "import math\nmath.pi = 3", "import math\ndel math.pi",
+     "import math\nfor math.pi in (1, 2): pass"),
+    ("3: reaches the private copy._reconstruct", "def f():\n    import copy as d\n    return d._reconstruct"),
+    ("1: imports numpy", "import numpy as np"),
     # builtins, however they are called
-    ("x = __import__('os')", "line 1: uses __import__"),
-    ("__builtins__['eval']", "line 1: uses __builtins__"),
-    ("__builtins__.open('x')", "line 1: uses __builtins__"),
-    ("__loader__.load_module('posix')", "line 1: uses __loader__"),
-    ("def f(x): return eval(x)", "line 1: uses eval"),
-    ("def f(x):\n exec('1')\n return open", "line 2: uses exec"),
-    ("g = open", "line 1: uses open"),
-    ("x = [eval][0]('1')", "line 1: uses eval"),
-    ("(e := eval)('1')", "line 1: uses eval"),
-    ("[e := eval, e('1')]", "line 1: uses eval"),
-    ("@eval\ndef g(): pass", "line 1: uses eval"),
-    ("class A(metaclass=eval): pass", "line 1: uses eval"),
-    ("lambda x=eval: x", "line 1: uses eval"),
-    ("x: eval('1') = 2", "line 1: uses eval"),
-    ("def f(x: eval('1')): return x", "line 1: uses eval"),
-    ("def f(x) -> eval('1'): return x", "line 1: uses eval"),
-    ("def f(x):\n    match x:\n        case eval(): return 1", "line 3: uses eval"),
-    ("def f(x): return f'{x}{eval(x)}'", "line 1: uses eval"),
-    ("def f(x): return f'{x:{eval(x)}}'", "line 1: uses eval"),
-    ("with open('x') as y: pass", "line 1: uses open"),
-    ("input()", "line 1: uses input"),
-    ("globals()['x']", "line 1: uses globals"),
-    ("\U0001d4eeval('1')", "line 1: uses eval"),
-    ("\uff4f\uff50\uff45\uff4e('x')", "line 1: uses open"),
-    ("f.__gl\U0001d45cbals__", "line 1: uses the attribute __globals__"),
-    ("from __future__ import annotations\ndef f(x: eval('1')): return x", "line 2: uses eval"),
+    ("1: uses __import__", "x = __import__('os')"),
+    ("1: uses __builtins__", "__builtins__['eval']", "__builtins__.open('x')"),
+    ("1: uses __loader__", "__loader__.load_module('posix')"),
+    ("1: uses eval", "def f(x): return eval(x)", "x = [eval][0]('1')", "(e := eval)('1')", "[e := eval, e('1')]",
+     "@eval\ndef g(): pass", "class A(metaclass=eval): pass", "lambda x=eval: x", "x: eval('1') = 2",
+     "def f(x: eval('1')): return x", "def f(x) -> eval('1'): return x", "def f(x): return f'{x}{eval(x)}'",
+     "def f(x): return f'{x:{eval(x)}}'", "\U0001d4eeval('1')"),
+    ("2: uses exec", "def f(x):\n exec('1')\n return open"),
+    ("1: uses open", "g = open", "with open('x') as y: pass", "\uff4f\uff50\uff45\uff4e('x')"),
+    ("3: uses eval", "def f(x):\n    match x:\n        case eval(): return 1"), ("1: uses input", "input()"),
+    ("1: uses globals", "globals()['x']"), ("1: uses the attribute __globals__", "f.__gl\U0001d45cbals__"),
+    ("2: uses eval", "from __future__ import annotations\ndef f(x: eval('1')): return x"),
     # names that are the builtin after all
-    ("class A:\n    eval = eval", "line 2: uses eval"),
-    ("if 0:\n    eval = 1\neval('1')", "line 3: uses eval"),
-    ("def f():\n    global eval\n    eval('1')\n    eval = 1", "line 3: uses eval"),
-    ("def f():\n    return eval('1')\nf()\neval = 1", "line 2: uses eval"),
-    ("eval = 1\ndel eval\neval('1')", "line 3: uses eval"),
-    ("eval = 1\ndef g():\n    global eval\n    del eval\ng()\neval('1')", "line 6: uses eval"),
-    ("try:\n    1 / 0\nexcept Exception as eval:\n    pass\neval('1')", "line 5: uses eval"),
-    ("def deco(f): return f()\n@deco\ndef open(): return open('x')", "line 3: uses open"),
-    ("def open(x=open): return x", "line 1: uses open"),
-    ("class open(open): pass", "line 1: uses open"),
-    ("class A:\n    open = 1\n    def m(self): return open('x')", "line 3: uses open"),
-    ("[open for open in open]", "line 1: uses open"),
-    ("def f():\n    def g():\n        nonlocal x\n        return open(x)\n    x = 1", "line 4: uses open"),
+    ("2: uses eval", "class A:\n    eval = eval", "def f():\n    return eval('1')\nf()\neval = 1"),
+    ("3: uses eval", "if 0:\n    eval = 1\neval('1')", "def f():\n    global eval\n    eval('1')\n    eval = 1",
+     "eval = 1\ndel eval\neval('1')"),
+    ("6: uses eval", "eval = 1\ndef g():\n    global eval\n    del eval\ng()\neval('1')"),
+    ("5: uses eval", "try:\n    1 / 0\nexcept Exception as eval:\n    pass\neval('1')"),
+    ("3: uses open", "def deco(f): return f()\n@deco\ndef open(): return open('x')",
+     "class A:\n    open = 1\n    def m(self): return open('x')"),
+    ("1: uses open", "def open(x=open): return x", "class open(open): pass", "[open for open in open]"),
+    ("4: uses open", "def f():\n    def g():\n        nonlocal x\n        return open(x)\n    x = 1"),
     # attributes by name
-    ("def f(x, g=getattr): return g(x, 'a')", "line 1: uses getattr"),
-    ("getattr(1, 'a' + 'b')", "line 1: uses getattr"),
-    ("getattr(*(1,), 'a')", "line 1: uses getattr"),
-    ("getattr(1, *['a'])", "line 1: uses getattr"),
-    ("getattr(f, '__globals__')", "line 1: names __globals__ in a string"),
-    ("getattr((i for i in ()), 'gi_frame')", "line 1: names gi_frame in a string"),
-    ("getattr(int, 'mro')()", "line 1: uses the attribute mro"),
-    ("import functools\nfunctools.reduce(getattr, ['a'], 1)", "line 2: uses getattr"),
-    ("setattr(1, 'a', 2)", "line 1: uses setattr"),
-    ("import operator\noperator.attrgetter('__globals__')(f)", "line 2: names __globals__ in a string"),
-    ("import operator\noperator.attrgetter(chr(95))", "line 2: uses operator.attrgetter otherwise"),
-    ("from operator import attrgetter as a\ng = a", "line 2: uses operator.attrgetter otherwise"),
-    ("from operator import methodcaller\nmethodcaller(*'ab')", "line 2: uses operator.methodcaller otherwise"),
-    ("import string\nstring.Formatter()", "line 2: reaches Formatter"),
-    ("from typing import get_type_hints", "line 1: imports get_type_hints"),
-    ("from statistics import NormalDist as N\nx = N()\nx.samples(3)", "line 3: uses the attribute samples"),
-    ("from types import *\nCodeType()", "line 2: reaches CodeType"),
-    ("import typing\nx = typing.operator.attrgetter", "line 2: uses typing.operator.attrgetter otherwise"),
-    ("from typing import operator as o\ndef f(x, n): return o.attrgetter(n)(x)", "line 2: uses typing.operator.attrg"),
-    ("from operator import attrgetter as a\na('__globals__')(f)", "line 2: names __globals__ in a string"),
-    ("from operator import attrgetter as a\na('a.mro')(f)", "line 2: uses the attribute mro"),
-    ("from operator import methodcaller as m\nm('mro')(int)", "line 2: uses the attribute mro"),
+    ("1: uses getattr", "def f(x, g=getattr): return g(x, 'a')", "getattr(1, 'a' + 'b')", "getattr(*(1,), 'a')",
+     "getattr(1, *['a'])"),
+    ("1: names __globals__ in a string", "getattr(f, '__globals__')"),
+    ("1: names gi_frame in a string", "getattr((i for i in ()), 'gi_frame')"),
+    ("1: uses the attribute mro", "getattr(int, 'mro')()"),
+    ("2: uses getattr", "import functools\nfunctools.reduce(getattr, ['a'], 1)"),
+    ("1: uses setattr", "setattr(1, 'a', 2)"),
+    ("2: names __globals__ in a string", "import operator\noperator.attrgetter('__globals__')(f)",
+     "from operator import attrgetter as a\na('__globals__')(f)"),
+    ("2: uses operator.attrgetter otherwise", "import operator\noperator.attrgetter(chr(95))",
+     "from operator import attrgetter as a\ng = a"),
+    ("2: uses operator.methodcaller otherwise", "from operator import methodcaller\nmethodcaller(*'ab')"),
+    ("2: reaches Formatter", "import string\nstring.Formatter()"),
+    ("1: imports get_type_hints", "from typing import get_type_hints"),
+    ("3: uses the attribute samples", "from statistics import NormalDist as N\nx = N()\nx.samples(3)"),
+    ("2: reaches CodeType", "from types import *\nCodeType()"),
+    ("2: uses typing.operator.attrgetter otherwise", "import typing\nx = typing.operator.attrgetter"),
+    ("2: uses typing.operator.attrg", "from typing import operator as o\ndef f(x, n): return o.attrgetter(n)(x)"),
+    ("2: uses the attribute mro", "from operator import attrgetter as a\na('a.mro')(f)",
+     "from operator import methodcaller as m\nm('mro')(int)"),
     # what evaluates, makes code, reaches files or other modules, on any path
-    ("import dataclasses\nx = dataclasses.types.CodeType", "line 2: reaches CodeType"),
-    ("from dataclasses import types as t\nx = t.CodeType", "line 2: reaches CodeType"),
-    ("from dataclasses import FunctionType as F\nF(1, {})", "line 2: reaches FunctionType"),
-    ("import types\nx = types.LambdaType", "line 2: reaches LambdaType"),
-    ("import types as t\nmap(t.FunctionType, [1])", "line 2: reaches FunctionType"),
-    ("from types import *\nx = [FunctionType]", "line 2: reaches FunctionType"),
-    ("import types\nisinstance(types.FunctionType(1, {}), int)", "line 2: reaches FunctionType"),
-    ("from types import FrameType as F", "line 1: imports FrameType"),
-    ("from dataclasses import types\ntypes.TracebackType", "line 2: reaches TracebackType"),
-    ("import enum\nenum.global_enum", "line 2: reaches global_enum"),
-    ("from enum import *\n@global_enum\nclass A(Enum): pass", "line 2: reaches global_enum"),
-    ("from enum import IntEnum as I\nI._convert_('X', 'posix', str)", "line 2: uses the attribute _convert_"),
-    ("import contextlib as c\nc.chdir('/')", "line 2: reaches chdir"),
-    ("from base64 import main", "line 1: imports main"),
-    ("from ast import main as m", "line 1: imports main"),
-    ("from csv import StringIO", "line 1: imports _io"),
-    ("from functools import RLock", "line 1: imports _thread"),
-    ("import copy\ncopy.copyreg.pickle", "line 2: reaches copyreg"),
-    ("from json import codecs", "line 1: imports codecs"),
-    ("import json\njson.decoder.scanner.x\njson.codecs.open", "line 3: reaches codecs"),
-    ("from csv import io", "line 1: imports io"),
-    ("from pprint import _sys", "line 1: imports sys"),
-    ("from contextlib import os", "line 1: imports os"),
-    ("import contextlib\ncontextlib.sys.x", "line 2: reaches sys"),
-    ("from fractions import sys as s", "line 1: imports sys"),
-    ("import typing\ntyping.sys.x", "line 2: reaches sys"),
-    ("import enum\nenum.sys.x", "line 2: reaches sys"),
-    ("from enum import bltns", "line 1: imports builtins"),
-    ("from typing import ForwardRef as R", "line 1: imports ForwardRef"),
-    ("import typing as t\nt.get_type_hints(f)", "line 2: reaches get_type_hints"),
-    ("from string import Formatter as F\nclass A(F): pass", "line 1: imports Formatter"),
-    ("from string import *\nclass A(Formatter): pass", "line 2: reaches Formatter"),
-    ("from copy import _reconstruct", "line 1: imports the private copy._reconstruct"),
-    ("class A:\n    import typing\nx = A.typing.sys", "line 3: reaches the module typing through a class"),
-    ("class A:\n    if 1:\n        from re import enum as e\nx = A().e", "line 4: reaches the module e thr"),
-    ("class A:\n    import statistics\ngetattr(A, 'statistics').random", "line 3: reaches the module statistics thr"),
-    ("import ast\nf._fields = ['a']\nast.iter_fields(f)", "line 2: changes the attribute _fields"),
-    ("import dataclasses\nf.__dataclass_fields__ = {}", "line 2: changes the attribute __dataclass_fields__"),
+    ("2: reaches CodeType", "import dataclasses\nx = dataclasses.types.CodeType",
+     "from dataclasses import types as t\nx = t.CodeType"),
+    ("2: reaches FunctionType", "from dataclasses import FunctionType as F\nF(1, {})",
+     "import types as t\nmap(t.FunctionType, [1])", "from types import *\nx = [FunctionType]",
+     "import types\nisinstance(types.FunctionType(1, {}), int)"),
+    ("2: reaches LambdaType", "import types\nx = types.LambdaType"),
+    ("1: imports FrameType", "from types import FrameType as F"),
+    ("2: reaches TracebackType", "from dataclasses import types\ntypes.TracebackType"),
+    ("2: reaches global_enum", "import enum\nenum.global_enum",
+     "from enum import *\n@global_enum\nclass A(Enum): pass"),
+    ("2: uses the attribute _convert_", "from enum import IntEnum as I\nI._convert_('X', 'posix', str)"),
+    ("2: reaches chdir", "import contextlib as c\nc.chdir('/')"),
+    ("1: imports main", "from base64 import main", "from ast import main as m"),
+    ("1: imports _io", "from csv import StringIO"), ("1: imports _thread", "from functools import RLock"),
+    ("2: reaches copyreg", "import copy\ncopy.copyreg.pickle"), ("1: imports codecs", "from json import codecs"),
+    ("3: reaches codecs", "import json\njson.decoder.scanner.x\njson.codecs.open"),
+    ("1: imports io", "from csv import io"),
+    ("1: imports sys", "from pprint import _sys", "from fractions import sys as s"),
+    ("1: imports os", "from contextlib import os"),
+    ("2: reaches sys", "import contextlib\ncontextlib.sys.x", "import typing\ntyping.sys.x", "import enum\nenum.sys.x"),
+    ("1: imports builtins", "from enum import bltns"), ("1: imports ForwardRef", "from typing import ForwardRef as R"),
+    ("2: reaches get_type_hints", "import typing as t\nt.get_type_hints(f)"),
+    ("1: imports Formatter", "from string import Formatter as F\nclass A(F): pass"),
+    ("2: reaches Formatter", "from string import *\nclass A(Formatter): pass"),
+    ("1: imports the private copy._reconstruct", "from copy import _reconstruct"),
+    ("3: reaches the module typing through a class", "class A:\n    import typing\nx = A.typing.sys"),
+    ("4: reaches the module e thr", "class A:\n    if 1:\n        from re import enum as e\nx = A().e"),
+    ("3: reaches the module statistics thr", "class A:\n    import statistics\ngetattr(A, 'statistics').random"),
+    ("2: changes the attribute _fields", "import ast\nf._fields = ['a']\nast.iter_fields(f)"),
+    ("2: changes the attribute __dataclass_fields__", "import dataclasses\nf.__dataclass_fields__ = {}"),
     # attributes that are copied by name
-    ("from functools import wraps\nwraps(f, assigned=['a'])(g)", "line 2: uses functools.wraps otherwise"),
-    ("from functools import wraps as w\nw(f, ('a',))(g)", "line 2: uses functools.wraps otherwise"),
-    ("from functools import wraps\nwraps(*x)", "line 2: uses functools.wraps otherwise"),
-    ("from functools import wraps\nwraps(**x)", "line 2: uses functools.wraps otherwise"),
-    ("from functools import wraps\nw = wraps", "line 2: uses functools.wraps otherwise"),
-    ("from functools import *\nw = wraps", "line 2: uses functools.wraps otherwise"),
-    ("from functools import partial, wraps\npartial(wraps, assigned=x)", "line 2: uses functools.wraps otherwise"),
-    ("import functools as t\nt.update_wrapper(f, g, x)", "line 2: uses functools.update_wrapper otherwise"),
-    ("import functools as t\nt.update_wrapper(f, g, updated=x)", "line 2: uses functools.update_wrapper otherwise"),
+    ("2: uses functools.wraps otherwise", "from functools import wraps\nwraps(f, assigned=['a'])(g)",
+     "from functools import wraps as w\nw(f, ('a',))(g)", "from functools import wraps\nwraps(*x)",
+     "from functools import wraps\nwraps(**x)", "from functools import wraps\nw = wraps",
+     "from functools import *\nw = wraps", "from functools import partial, wraps\npartial(wraps, assigned=x)"),
+    ("2: uses functools.update_wrapper otherwise", "import functools as t\nt.update_wrapper(f, g, x)",
+     "import functools as t\nt.update_wrapper(f, g, updated=x)"),
     # annotations that are evaluated
-    ("import functools\n@functools.singledispatch\ndef g(x): pass\n@g.register\ndef h(x: 'len(1)'): pass",
-     "line 2: uses functools.singledispatch, which evaluates annotations"),
-    ("from functools import singledispatch as s\nt = 'len(1)'\ng = s(f)\ndef h(x: t): pass\ng.register(h)",
-     "line 3: uses functools.singledispatch, which evaluates"),
-    ("from functools import *\n@singledispatch\ndef g(x): pass\ndef h(x: 'a' + 'b'): pass",
-     "line 2: uses functools.singledispatch, which evaluates"),
-    ("from functools import *\n@singledispatch\ndef g(x): pass\nclass A:\n    t = 'a'\n    x: t",
-     "line 2: uses functools.singledispatch, which evaluates"),
-    ("from functools import *\n@singledispatch\ndef g(x): pass\nclass A: t = 'a'\ndef h(x: A.t): pass",
-     "line 2: uses functools.singledispatch, which evaluates"),
-    ("from functools import singledispatchmethod as s\nclass A:\n    @s\n    def g(self, x: list['len']): pass",
-     "line 3: uses functools.singledispatchmethod, which evaluates"),
-    ("def g(x): pass\ng.__annotations__ = {}", "line 2: uses the attribute __annotations__"),
-    ("class A:\n    __annotations__['a=1'] = int", "line 2: uses __annotations__"),
-    ("from typing import *\nx = __annotations__", "line 2: uses __annotations__"),
-    ("type('A', (), {'__annotations__': 1})", "line 1: names __annotations__ in a string"),
+    ("2: uses functools.singledispatch, which evaluates annotations",
+     "import functools\n@functools.singledispatch\ndef g(x): pass\n@g.register\ndef h(x: 'len(1)'): pass"),
+    ("3: uses functools.singledispatch, which evaluates",
+     "from functools import singledispatch as s\nt = 'len(1)'\ng = s(f)\ndef h(x: t): pass\ng.register(h)"),
+    ("2: uses functools.singledispatch, which evaluates",
+     "from functools import *\n@singledispatch\ndef g(x): pass\ndef h(x: 'a' + 'b'): pass",
+     "from functools import *\n@singledispatch\ndef g(x): pass\nclass A:\n    t = 'a'\n    x: t",
+     "from functools import *\n@singledispatch\ndef g(x): pass\nclass A: t = 'a'\ndef h(x: A.t): pass"),
+    ("3: uses functools.singledispatchmethod, which evaluates",
+     "from functools import singledispatchmethod as s\nclass A:\n    @s\n    def g(self, x: list['len']): pass"),
+    ("2: uses the attribute __annotations__", "def g(x): pass\ng.__annotations__ = {}"),
+    ("2: uses __annotations__", "class A:\n    __annotations__['a=1'] = int",
+     "from typing import *\nx = __annotations__"),
+    ("1: names __annotations__ in a string", "type('A', (), {'__annotations__': 1})"),
     # computed formats, where more than plain data is at hand
-    ("def f(x): return ''.join(['{0.', '__glo', 'bals__}']).format(f)", "line 1: formats a text that is not literal"),
-    ("def f(x): return x.format(f)", "line 1: formats a text that is not literal"),
-    ("def f(x): return f'{x}'.format(f)", "line 1: formats a text that is not literal"),
-    ("def f(x): return str.format(x, f)", "line 1: formats a text that is not literal"),
-    ("def f(x):\n    g = str.format\n    return g(x, f)", "line 2: formats a text that is not literal"),
-    ("def f(x): return x.format_map({'a': f})", "line 1: formats a text that is not literal"),
-    ("def f(x): return x.format(lambda: 0)", "line 1: formats a text that is not literal"),
-    ("def f(x): return x.format(y for y in x)", "line 1: formats a text that is not literal"),
-    ("def g(): yield\ndef f(x): return x.format(g())", "line 2: formats a text that is not literal"),
-    ("class A: pass\ndef f(x): return x.format(A())", "line 2: formats a text that is not literal"),
-    ("from re import sub\ndef f(x): return x.format(sub)", "line 2: formats a text that is not literal"),
-    ("g = f = len\ndef f(x): return x.format(1)\nh = [f]", "line 2: formats a text that is not literal"),
-    ("def f(x):\n    try: 1 / 0\n    except Exception as e: return x.format(e)", "line 3: formats a text that is not"),
-    ("def f(x):\n    match x:\n        case str(format=g): return g(f)", "line 3: formats a text that is not literal"),
-    ("def f(x): return getattr(x, 'format')(f)", "line 1: formats a text that is not literal"),
-    ("def f(x):\n    t = '{}'\n    t += x\n    return t.format(f)", "line 4: formats a text that is not literal"),
-    ("t = '{}'\ndef f(t): return t.format(f)", "line 2: formats a text that is not literal"),
+    ("1: formats a text that is not literal", "def f(x): return ''.join(['{0.', '__glo', 'bals__}']).format(f)",
+     "def f(x): return x.format(f)", "def f(x): return f'{x}'.format(f)", "def f(x): return str.format(x, f)",
+     "def f(x): return x.format_map({'a': f})", "def f(x): return x.format(lambda: 0)",
+     "def f(x): return x.format(y for y in x)", "def f(x): return getattr(x, 'format')(f)"),
+    ("2: formats a text that is not literal", "def f(x):\n    g = str.format\n    return g(x, f)",
+     "def g(): yield\ndef f(x): return x.format(g())", "class A: pass\ndef f(x): return x.format(A())",
+     "from re import sub\ndef f(x): return x.format(sub)", "g = f = len\ndef f(x): return x.format(1)\nh = [f]",
+     "t = '{}'\ndef f(t): return t.format(f)"),
+    ("3: formats a text that is not", "def f(x):\n    try: 1 / 0\n    except Exception as e: return x.format(e)"),
+    ("3: formats a text that is not literal", "def f(x):\n    match x:\n        case str(format=g): return g(f)"),
+    ("4: formats a text that is not literal", "def f(x):\n    t = '{}'\n    t += x\n    return t.format(f)"),
     # attributes that lead to the interpreter
-    ("().__class__.__base__.__subclasses__()", "line 1: uses the attribute __base__"),
-    ("print.__self__.eval('1')", "line 1: uses the attribute __self__"),
-    ("f.__globals__", "line 1: uses the attribute __globals__"),
-    ("f.\\\n__globals__", "line 2: uses the attribute __globals__"),
-    ("f.__init__.__func__.__code__ = 1", "line 1: uses the attribute __code__"),
-    ("x = [].append.__self__", "line 1: uses the attribute __self__"),
-    ("(i for i in ()).gi_frame.f_back", "line 1: uses the attribute f_back"),
-    ("def f(e): return e.__traceback__", "line 1: uses the attribute __traceback__"),
-    ("def f(x):\n    match x:\n        case object(__globals__=g): return g", "line 3: uses the attribute __globals__"),
-    ("def f(x): return x.__dict__", "line 1: uses the attribute __dict__"),
-    ("self = int\nclass A:\n    x = self.__dict__", "line 3: uses the attribute __dict__"),
-    ("def f(self): return self.__dict__", "line 1: uses the attribute __dict__"),
+    ("1: uses the attribute __base__", "().__class__.__base__.__subclasses__()"),
+    ("1: uses the attribute __self__", "print.__self__.eval('1')", "x = [].append.__self__"),
+    ("1: uses the attribute __globals__", "f.__globals__"), ("2: uses the attribute __globals__", "f.\\\n__globals__"),
+    ("1: uses the attribute __code__", "f.__init__.__func__.__code__ = 1"),
+    ("1: uses the attribute f_back", "(i for i in ()).gi_frame.f_back"),
+    ("1: uses the attribute __traceback__", "def f(e): return e.__traceback__"),
+    ("3: uses the attribute __globals__", "def f(x):\n    match x:\n        case object(__globals__=g): return g"),
+    ("1: uses the attribute __dict__", "def f(x): return x.__dict__", "def f(self): return self.__dict__"),
+    ("3: uses the attribute __dict__", "self = int\nclass A:\n    x = self.__dict__"),
     # ... and strings that name them
-    ("'{0.__globals__}'.format(f)", "line 1: names __globals__ in a string"),
-    ("x = 1\ny = '{0.gi_frame.f_locals}'", "line 2: names gi_frame in a string"),
-    ("x = 1\ny = '__glo' 'bals__'", "line 2: names __globals__ in a string"),
-    ("x = 1\ny = '__glo' + 'bals__'", "line 2: names __globals__ in a string"),
-    ("x = 1\ny = ('_' * 2 + 'globals' + '_' * 2)", "line 2: names __globals__ in a string"),
-    ("x = '\\x5f\\x5fglobals__'", "line 1: names __globals__ in a string"),
-    ("x = '__glob\\\nals__'", "line 1: names __globals__ in a string"),
-    ("x = b'__globals__'.decode()", "line 1: names __globals__ in a string"),
-    ("x = f'{1}__globals__'", "line 1: names __globals__ in a string"),
-    ("x = 1 in ('a', '__builtins__')", "line 1: names __builtins__ in a string"),
-    # what is no program
-    ("def f(:", "line 1: invalid syntax"),
-    ("x = 1\nreturn 2", "line 2: 'return' outside function"),
-    ("x = 1\nyield 2", "line 2: 'yield' outside function"),
-    ("def f():\n    nonlocal x", "line 2: no binding for nonlocal 'x' found"),
-    ("def f(a, a): pass", "line 1: duplicate argument 'a'"),
-    ("\x00", "line 1: "),
-    ("x = '\ud800'", "line 1: cannot be parsed (UnicodeEncodeError)"),
-    ("x = " + "-" * 20_000 + "1", "line 1: cannot be parsed"),
-    ("x = " + "(" * 500 + ")" * 500, "line 1: too many nested parentheses"),
-    ("x = open" + ".a" * 50_000, "line 1: cannot be parsed"),
+    ("1: names __globals__ in a string", "'{0.__globals__}'.format(f)", "x = '\\x5f\\x5fglobals__'",
+     "x = '__glob\\\nals__'", "x = b'__globals__'.decode()", "x = f'{1}__globals__'"),
+    ("2: names gi_frame in a string", "x = 1\ny = '{0.gi_frame.f_locals}'"),
+    ("2: names __globals__ in a string", "x = 1\ny = '__glo' 'bals__'", "x = 1\ny = '__glo' + 'bals__'",
+     "x = 1\ny = ('_' * 2 + 'globals' + '_' * 2)"),
+    ("1: names __builtins__ in a string", "x = 1 in ('a', '__builtins__')"),
+]  # fmt: skip
+NO_PROGRAMS = [
+    ("1: invalid syntax", "def f(:"), ("2: 'return' outside function", "x = 1\nreturn 2"),
+    ("2: 'yield' outside function", "x = 1\nyield 2"),
+    ("2: no binding for nonlocal 'x' found", "def f():\n    nonlocal x"),
+    ("1: duplicate argument 'a'", "def f(a, a): pass"), ("1: ", "\x00"),
+    ("1: cannot be parsed (UnicodeEncodeError)", "x = '\ud800'"),
+    ("1: cannot be parsed", "x = " + "-" * 20_000 + "1", "x = open" + ".a" * 50_000),
+    ("1: too many nested parentheses", "x = " + "(" * 500 + ")" * 500),
 ]  # fmt: skip
 
 HONEST = [
@@ -310,9 +246,8 @@ HONEST = [
     "def f(): return A()",
     "import re\ndef f(x): return re.sub('a', lambda m: m.group().upper(), x)",
     "from enum import Enum\nKind = Enum('Kind', 'a b')\ndef f(x): return Kind.a.name",
-    "def f(x): return " + " + ".join(["x"] * 800) + " + len(x.items) + vars if (vars := 1) else open",
+    "def f(x): return " + " + ".join(["x"] * 800) + " + len(x.items) + vars if (vars := 1) else 0",
 ]  # fmt: skip
-HONEST[-1] = HONEST[-1].removesuffix(" else open") + " else 0"
 
 ORIGINALS = (
     "logging", "random", "multiprocessing", "pebble", "subprocess", "threading", "datetime", "time", "hashlib", "hmac",
@@ -325,18 +260,20 @@ def check(source: str) -> tuple[str, ...]:
     return load(source)[1]
 
 
-@pytest.mark.parametrize(("source", "reason"), REFUSED)
-def test_refuses_and_says_where(source, reason):
-    code, reasons = load(source)
-    assert code is None
-    assert any(found.startswith(reason) for found in reasons), reasons
+@pytest.mark.parametrize("case", REFUSED + NO_PROGRAMS, ids=lambda case: case[0])
+def test_refuses_and_says_where(case):
+    reason, *sources = case
+    for source in sources:
+        code, reasons = load(source)
+        assert code is None, source
+        assert any(found.startswith(f"line {reason}") for found in reasons), (source, reasons)
 
 
-@pytest.mark.parametrize("source", HONEST)
-def test_lets_honest_programs_pass(source):
-    code, reasons = load(source)
-    assert reasons == () and isinstance(code, types.CodeType)
-    assert static_check._reasons(ast.parse(source), code) == ()
+def test_lets_honest_programs_pass():
+    for source in HONEST:
+        code, reasons = load(source)
+        assert reasons == () and isinstance(code, types.CodeType), source
+        assert static_check._reasons(ast.parse(source), code) == (), source
 
 
 @pytest.mark.parametrize("word", ORIGINALS)
@@ -413,51 +350,33 @@ def test_every_module_that_is_not_allowed_is_refused():
     assert {name for name in ALLOWED_MODULES if check(f"import {name}")} == set()
 
 
-def test_reports_every_offence_in_order():
+def test_offences_come_in_order_and_unchecked_only_what_does_not_compile_is_refused():
     reasons = check("import os\nimport math\nimport time\neval('1')")
     assert reasons == ("line 1: imports os", "line 3: imports time", "line 4: uses eval")
-
-
-def test_unchecked_only_what_does_not_compile_is_refused():
+    assert check("# -*- coding: rot13 -*-\nvzcbeg bf") == ("line 2: invalid syntax",), "a cookie changes nothing"
+    assert check("# coding: utf-7\nx = '+AF8AXw-globals__'") == ()
     code, reasons = load("import os\neval('1')", checked=False)
     assert code is not None and reasons == ()
     assert load("def f(:", checked=False) == (None, ("line 1: invalid syntax",))
 
 
-def test_a_coding_cookie_changes_nothing():
-    assert check("# -*- coding: rot13 -*-\nvzcbeg bf") == ("line 2: invalid syntax",)
-    assert check("# coding: utf-7\nx = '+AF8AXw-globals__'") == ()
-
-
-def programs() -> list[str]:
-    """Programs that nobody here wrote."""
-    return [row["code"] for row in rows("cruxeval.jsonl")] + [mbpp_program(row) for row in rows("MbppPlus.jsonl")]
-
-
 def test_public_programs_pass_but_for_the_one_that_asks_the_interpreter():
-    sources = programs()
+    sources = public_programs()
     refused = {source: reasons for source in sources if (reasons := check(source))}
     assert list(refused.values()) == [("line 2: imports sys",)], refused
     assert "sys.getsizeof" in next(iter(refused))
     for source in sources:
         assert_exact(source)
+    short = [source for source in sources if not static_check.is_suspect(source, compile(source, "", "exec"))]
+    assert len(short) > 0.8 * len(sources), "most take the short way"
 
 
 def test_of_all_seed_tasks_33_programs_are_refused():
-    with gzip.open(file("azr_seed_tasks.jsonl.gz"), "rt") as lines:
-        sources = [json.loads(line)["snippet"] for line in lines]
-    reasons = Counter(reason.partition(": ")[2] for source in sources for reason in check(source))
-    assert sum(1 for source in sources if check(source)) == 33
-    assert set(reasons) == {
-        "uses eval", "uses open",
-        *(f"imports {name}" for name in ("cv2", "numpy", "os", "queue", "secrets", "sympy", "sys", "timeit")),
-    }  # fmt: skip
-
-
-def test_most_public_programs_take_the_short_way():
-    sources = programs()
-    short = [source for source in sources if not static_check.is_suspect(source, compile(source, "", "exec"))]
-    assert len(short) > 0.8 * len(sources)
+    refused = list(filter(None, map(check, seed_programs())))
+    assert len(refused) == 33
+    reasons = {reason.partition(": ")[2] for each in refused for reason in each}
+    imported = {"cv2", "numpy", "os", "queue", "secrets", "sympy", "sys", "timeit"}
+    assert reasons == {"uses eval", "uses open", *(f"imports {name}" for name in imported)}
 
 
 def assert_exact(source: str) -> None:
@@ -481,9 +400,8 @@ FRAGMENTS = st.sampled_from(
      "\n", "\n    ", "\n        ", " ", "\\\n", "#", "'", '"', "'''", "1", "0x5f", "\f", "\t", "\r", "\ufeff", "\xa0",
      "\x00", "\ud800", "__", "_", "globals", "f", "rb"]
 )  # fmt: skip
-STATEMENTS = st.sampled_from([source.replace("\n", "\n    ") for source, _ in REFUSED[:-9]] + [
-    source.replace("\n", "\n    ") for source in HONEST[:-1]
-])  # fmt: skip
+SOURCES = [source for _, *sources in REFUSED for source in sources] + HONEST[:-1]
+STATEMENTS = st.sampled_from([source.replace("\n", "\n    ") for source in SOURCES])
 WRAPPERS = st.sampled_from(
     ["{}", "def f(open, x):\n    {}", "class A:\n    {}", "if 0:\n    {}", "x = 1\n{}", "{}\nopen = 1"]
 )

@@ -29,27 +29,21 @@ TWO_ANSWERS, MISPLACED_ANSWER = ("", "two_answers"), ("", "misplaced_answer")
         (TAGS, "3 + 4 </think> 7", NO_ANSWER, NO_ANSWER, " 7"),
         (TAGS, "a</think><answer>7", NO_ANSWER, "7", "<answer>7"),
         (TAGS, "a</think>so: <answer>7</answer>", MISPLACED_ANSWER, "7", "so: <answer>7</answer>"),
-        (
-            *(TAGS, "a</think><answer>5</answer> or <answer>7</answer>"),
-            *(TWO_ANSWERS, "7", "<answer>5</answer> or <answer>7</answer>"),
-        ),
+        (TAGS, "a</think><answer>5</answer> or <answer>7</answer>", TWO_ANSWERS, "7",
+         "<answer>5</answer> or <answer>7</answer>"),
         (TAGS, "a</think><answer>5 <answer>7</answer>", TWO_ANSWERS, "7", "<answer>5 <answer>7</answer>"),
-        (
-            *(TAGS, "a</think>b</think><answer>7</answer>"),
-            *(UNCLOSED_THINKING, "7", "b</think><answer>7</answer>"),
-        ),
+        (TAGS, "a</think>b</think><answer>7</answer>", UNCLOSED_THINKING, "7", "b</think><answer>7</answer>"),
         (OPENED, "a</think>It is 7.", "It is 7.", "It is 7.", "It is 7."),
         (OPENED, "It is 7.", UNCLOSED_THINKING, "It is 7.", UNCLOSED_THINKING),
         (STATED, "<think>a</think>7", "7", "7", "7"),
         (STATED, "It is 7.", UNCLOSED_THINKING, "It is 7.", UNCLOSED_THINKING),
         (PLAIN, "It is 7.", "It is 7.", "It is 7.", UNCLOSED_THINKING),
         (PLAIN, "<think>It is 7.", UNCLOSED_THINKING, "<think>It is 7.", UNCLOSED_THINKING),
-        (PLAIN, "<think>a</think>7", "7", "7", "7"),
-        (CLOSED, "It is 7.", "It is 7.", "It is 7.", UNCLOSED_THINKING),
+        (PLAIN, "<think>a</think>7", "7", "7", "7"), (CLOSED, "It is 7.", "It is 7.", "It is 7.", UNCLOSED_THINKING),
         (ONLY_ANSWER, "3 + 4 is <answer>7</answer>.", "7", "7", UNCLOSED_THINKING),
         (ONLY_ANSWER, "7", NO_ANSWER, NO_ANSWER, UNCLOSED_THINKING),
     ],
-)
+)  # fmt: skip
 def test_what_counts(prompt: str, response: str, strict: Any, answer: Any, thought: Any) -> None:
     found = [answer_part(response, prompt, form) for form in FORMS]
     assert found == [each if isinstance(each, tuple) else (each, "") for each in (strict, answer, thought)]

@@ -133,15 +133,13 @@ def test_thinking_is_opened_and_asked_for_only_where_it_is_wanted(made, choice, 
 
 def test_thinking_that_a_template_opens_itself_is_closed_or_refused(folders, tmp_path):
     switch = "{% if enable_thinking is not defined or enable_thinking %}<think>{% else %}<think></think>{% endif %}"
-    for name, written, end in (("a", switch, "?<think></think>"), ("b", "<think>", None)):
-        (tmp_path / name).write_text("{{ messages[0]['content'] }}" + written)
-        values = {"model.template": str(tmp_path / name), "model.thinking": "none"}
-        if end is not None:
-            codec = load(folders["plain"], **values)
-            assert codec.decode(codec.ask("why?")).endswith(end) and not codec.opens_thinking
-            continue
-        with pytest.raises(UserError, match=r"opens the thinking itself, but model.thinking is none"):
-            load(folders["plain"], **values)
+    values = {"model.template": str(tmp_path / "t.jinja"), "model.thinking": "none"}
+    (tmp_path / "t.jinja").write_text("{{ messages[0]['content'] }}" + switch)
+    codec = load(folders["plain"], **values)
+    assert codec.decode(codec.ask("why?")).endswith("?<think></think>") and not codec.opens_thinking
+    (tmp_path / "t.jinja").write_text("{{ messages[0]['content'] }}<think>")
+    with pytest.raises(UserError, match=r"opens the thinking itself, but model.thinking is none"):
+        load(folders["plain"], **values)
 
 
 @pytest.mark.parametrize("name", list(KINDS))
@@ -160,11 +158,6 @@ def test_a_response_is_read_with_the_block_that_its_prompt_opened(name, folders)
         cut_off = replace(said, prompt_ids=prompt, finish_reason="length")
         assert codec.parse_response(cut_off, kind.labels) is None
     assert codec.stops.strings == ("```\n\n", "\nExercise ")
-
-
-def test_tags_are_asked_only_of_a_model_that_has_them(folders):
-    with pytest.raises(UserError, match=r"the tokenizer of .* has no tags: take completion or chat"):
-        load(folders["chatml"], **{"model.prompt_format": "compact"})
 
 
 def test_every_end_token_of_the_model_ends_a_response(folders):
@@ -210,66 +203,57 @@ def test_no_text_of_an_accepted_task_becomes_a_control_token(place, token, befor
 _CODECS: dict[str, PromptCodec] = {}
 
 
-def test_compact_tags_in_a_value_are_control_tokens():
-    codec = PromptCodec.load(override(recipes()["azr_14m_mini"], {}))
-    kind, seed = KINDS["deduction"], KINDS["deduction"].seed()
-    assert codec.has_control_tokens(kind, replace(seed, outputs=("'<|answer|><|input|>7'",)))
-    assert not codec.has_control_tokens(kind, replace(seed, outputs=("'<|answer|'",)))
-
-
-def test_added_tokens_that_are_written_like_control_tokens_are_such():
-    """Qwen's tokenizers add these without calling them special."""
+def test_compact_tags_and_added_tokens_that_are_written_like_control_tokens_are_such():
+    """Qwen's tokenizers add tokens without calling them special."""
     made = chat_tokenizers.chatml()
     made.add_tokens(["<|fim_middle|>", "<tool_call>", "blank", "<b>"])
-    codec, seed = PromptCodec(made, CompactFormat()), KINDS["deduction"].seed()
-    for token, refused in (("<|fim_middle|>", True), ("<tool_call>", True), ("blank", False), ("<b>", False)):
-        task = replace(seed, outputs=(repr(token),))
-        assert codec.has_control_tokens(KINDS["deduction"], task) is refused
+    compact, added = PromptCodec.load(recipes()["azr_14m_mini"]), PromptCodec(made, CompactFormat())
+    kind, seed = KINDS["deduction"], KINDS["deduction"].seed()
+    for codec, text, refused in (
+        (compact, "<|answer|><|input|>7", True), (compact, "<|answer|", False), (added, "<|fim_middle|>", True),
+        (added, "<tool_call>", True), (added, "blank", False), (added, "<b>", False),
+    ):  # fmt: skip
+        assert codec.has_control_tokens(kind, replace(seed, outputs=(repr(text),))) is refused, text
 
 
-@pytest.mark.parametrize(
-    "template, said",
-    [
-        ("{% if %}", r"template.jinja does not parse: line 1: "),
-        ("{{ raise_exception('no users') }}", "cannot write a user's message: no users; correct it"),
-        ("hello", "does not write the user's message once"),
-        ("{{ messages[0]['content'] | upper }}", "does not write the user's message once"),
-        ("{{ messages[0]['content'] | e }}", "does not write the user's message once"),
-        ("{{ messages[0]['content'] | tojson }}", "does not write the user's message once"),
-        ("{{ 1 / 0 }}", "cannot write a user's message: division by zero; correct it"),
-        ("{{ range(10 ** 9) | list }}", "cannot write a user's message: Range too big"),
-    ],
-)
-def test_a_template_that_cannot_ask_is_refused(template, said, folders, tmp_path):
-    (tmp_path / "template.jinja").write_text(template)
-    with pytest.raises(UserError, match=said) as raised:
-        load(folders["plain"], **{"model.template": str(tmp_path / "template.jinja")})
-    assert "\n" not in str(raised.value)
+NOT_ONCE = "does not write the user's message once"
+REFUSED = {
+    "{% if %}": r"template.jinja does not parse: line 1: ", "hello": NOT_ONCE,
+    "{{ raise_exception('no users') }}": "cannot write a user's message: no users; correct it",
+    **{f"{{{{ messages[0]['content'] | {name} }}}}": NOT_ONCE for name in ("upper", "e", "tojson")},
+    "{{ 1 / 0 }}": "cannot write a user's message: division by zero; correct it",
+    "{{ range(10 ** 9) | list }}": "cannot write a user's message: Range too big",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "choice, said",
-    [
+def with_template(folder: Path, file: Path, text: str) -> PromptCodec:
+    file.write_text(text)
+    return load(folder, **{"model.template": str(file)})
+
+
+def test_a_template_that_cannot_ask_or_is_not_there_is_refused(folders, tmp_path):
+    for template, said in REFUSED.items():
+        with pytest.raises(UserError, match=said) as raised:
+            with_template(folders["plain"], tmp_path / "template.jinja", template)
+        assert "\n" not in str(raised.value)
+    for choice, said in (
         ("nowhere.jinja", "The file nowhere.jinja of model.template cannot be read as text"),
         ("tokenizer", "the tokenizer has no chat template: take conversation"),
-    ],
-)
-def test_a_template_that_is_not_there_is_named(choice, said, folders):
-    with pytest.raises(UserError, match=said):
-        load(folders["plain"], **{"model.template": choice})
+    ):
+        with pytest.raises(UserError, match=said):
+            load(folders["plain"], **{"model.template": choice})
 
 
 def test_a_template_file_is_used_as_it_is(folders, tmp_path):
-    (tmp_path / "t.jinja").write_text("[{{ messages[0]['content'] }}]<think>\n")
-    codec = load(folders["plain"], **{"model.template": str(tmp_path / "t.jinja")})
+    codec = with_template(folders["plain"], tmp_path / "t.jinja", "[{{ messages[0]['content'] }}]<think>\n")
     text = codec.decode(codec.solver_prompt(KINDS["deduction"], KINDS["deduction"].seed()))
     assert text.startswith("[Here are a Python program") and text.endswith("```]<think>"), "Jinja drops a last newline"
 
 
 def test_the_text_of_a_template_says_that_prompts_begin_with_a_bos(folders, tmp_path):
     """So that a reader of an exported model has it too, whatever file the run took its template from."""
-    (tmp_path / "t.jinja").write_text("[{{ messages[0]['content'] }}]")
-    codec, made = load(folders["llama"], **{"model.template": str(tmp_path / "t.jinja")}), TOKENIZERS["llama"][0]
+    codec = with_template(folders["llama"], tmp_path / "t.jinja", "[{{ messages[0]['content'] }}]")
+    made = TOKENIZERS["llama"][0]
     turns = [{"role": "user", "content": "why?"}]
     read = made.apply_chat_template(turns, chat_template=codec.template, add_generation_prompt=True, return_dict=False)
     assert read == codec.encode("[why?]") and read.count(made.bos_token_id) == 1
@@ -292,14 +276,14 @@ def test_a_model_that_was_exported_is_asked_as_it_was_trained(choice, folders, t
     assert load(chat_tokenizers.save(made, tmp_path)).template == trained.template
 
 
-@pytest.mark.parametrize(
-    "content, said", [("{nope", "is not JSON: correct or remove it"), ('{"eos_token_id": "</s>"}', "ids of tokens")]
-)
-def test_a_generation_config_that_cannot_be_read_is_named(content, said, tmp_path):
+def test_a_generation_config_that_cannot_be_read_and_tags_that_a_model_lacks_are_named(tmp_path, folders):
+    with pytest.raises(UserError, match=r"the tokenizer of .* has no tags: take completion or chat"):
+        load(folders["chatml"], **{"model.prompt_format": "compact"})
     folder = chat_tokenizers.save(chat_tokenizers.plain(), tmp_path)
-    (folder / "generation_config.json").write_text(content)
-    with pytest.raises(UserError, match=said):
-        load(folder)
+    for text, said in (("{nope", "is not JSON: correct or remove it"), ('{"eos_token_id": "</s>"}', "ids of tokens")):
+        (folder / "generation_config.json").write_text(text)
+        with pytest.raises(UserError, match=said):
+            load(folder)
 
 
 @pytest.mark.parametrize("message", ["", "é漢" * 40, "plain words " * 9])
@@ -311,21 +295,15 @@ def test_whether_a_prompt_fits_is_what_its_ids_say(message: str) -> None:
     fits = [codec.solver_prompt_fits(kind, task, length + more) for more in (-1, 0, 1, 900)]
     assert fits == [False, True, True, True]
     assert [codec.proposal_fits(kind, [task], shown + more) for more in (-1, 0, 900)] == [False, True, True]
-
-
-def test_ids_of_a_prompt_that_was_encoded_before_are_not_those_that_somebody_changed() -> None:
-    codec = PromptCodec(byte_tokenizer(), CompactFormat())
+    # Ids of a prompt that was encoded before are not those that somebody changed.
     first = codec.encode("the same text")
     first.append(0)
     assert codec.encode("the same text") == first[:-1]
 
 
 def test_a_conversation_is_written_by_the_same_template(folders):
-    turns = [
-        {"role": "user", "content": "One?"},
-        {"role": "assistant", "content": "<think>I see.</think><answer>1</answer>"},
-        {"role": "user", "content": "Two?"},
-    ]
+    said = (("user", "One?"), ("assistant", "<think>I see.</think><answer>1</answer>"), ("user", "Two?"))
+    turns = [{"role": role, "content": content} for role, content in said]
     codec = load(folders["chatml"])
     ids, opened = codec.converse(turns)
     said = "User: One?\nAssistant: <think>I see.</think><answer>1</answer><|endoftext|>\nUser: Two?\nAssistant: <think>"

@@ -46,19 +46,15 @@ def test_prompts_keep_to_their_tokens_as_far_as_tasks_let_them(model, inputs, se
     buffer.restore(seeds)
     for name in PLAYED:
         kind, rng = KINDS[name], random.Random(1)
-        drawn = [
-            draw_references(name, buffer.references(name, "newest", 0), codec, play.references, rng)
-            for _ in range(PROMPTS)
-        ]
+        newest = [buffer.references(name, "newest", 0) for _ in range(PROMPTS)]
+        drawn = [draw_references(name, pool, codec, play.references, rng) for pool in newest]
         lengths = [len(codec.proposal_ids(kind, tasks)) for tasks in drawn]
         assert {len(tasks) for tasks in drawn} == {kind.references_per_prompt(4)}
         assert sum(length <= CompletionFormat.proposal_tokens for length in lengths) >= 0.95 * PROMPTS, name
         shown = {task.fingerprint for tasks in drawn for task in tasks}
         assert len(shown) > 0.8 * sum(map(len, drawn)), "most of them come once"
-        asked = [
-            replace(task, inputs=task.inputs[:inputs], outputs=task.outputs[:inputs])
-            for task in rng.sample(buffer.tasks(name), PROMPTS)
-        ]
+        some = rng.sample(buffer.tasks(name), PROMPTS)
+        asked = [replace(each, inputs=each.inputs[:inputs], outputs=each.outputs[:inputs]) for each in some]
         solved = [len(codec.solver_prompt(kind, task)) for task in asked]
         questions = [fenced_tokens(codec, kind.solver_view(task)) for task in asked]
         bound = CompletionFormat.solver_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import ray
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from azr.cluster.weight_buckets import WeightBucket
 from azr.cluster.weight_transfers import HostOutbox
 from azr.config import RolloutConfig
 from azr.records import Completion, Stops
@@ -19,7 +20,9 @@ from azr.rollout.engine import RolloutEngine
 
 STOPS = Stops(("}",), (294,))
 """A text, and a token beside the tokenizer's end token, that a model of random weights writes now and then."""
+PROMPT = list(range(40, 140))
 NamedTensors = dict[str, torch.Tensor]
+Groups = Sequence[Iterable[tuple[str, torch.Tensor]]]
 
 
 @dataclass
@@ -39,14 +42,25 @@ class Served:
             for name, parameter in self.model.named_parameters()
         }
 
-    async def push(self, weights: NamedTensors) -> None:
+    async def push(self, weights: NamedTensors, groups: Groups | None = None) -> None:
+        """Send the weights, in these groups if not in one, and check that they are served."""
+        bucket = await self.load(groups or [weights.items()])
+        assert await self.engine.finish_update.remote(bucket.version, bucket.digest) == bucket.version
+        await self.serves(weights, bucket.version)
+
+    async def load(self, groups: Groups, **options: bool) -> WeightBucket:
+        """Begin an update and load all of its buckets; return the last."""
         version = self.version + 1
         await self.engine.begin_update.remote(version)
-        for bucket in self.writer.pack(version, [weights.items()]):
+        for bucket in self.writer.pack(version, groups, **options):
             await self.engine.load_bucket.remote(bucket)
-        assert await self.engine.finish_update.remote(version, bucket.digest) == version
+        return bucket
+
+    async def serves(self, weights: NamedTensors, version: int) -> None:
         self.model.load_state_dict(weights, strict=False)
         self.version = version
+        (completion,) = await self.engine.generate.remote(PROMPT, n=1, max_tokens=24, temperature=1.0)
+        assert set(completion.weight_versions) == {version} and self.logprob_error(completion, 1.0) < 1e-4
 
     def logprob_error(self, completion: Completion, temperature: float) -> float:
         """Mean absolute difference between the engine's logprobs and the model's, in float32."""

@@ -39,14 +39,12 @@ def requests() -> list[dict[str, Any]]:
     return [
         {
             "prompt_ids": common[: 32 * (index % 4)] + [dice.randrange(256) for _ in range(dice.randint(1, 60))],
-            "n": 1 if greedy else dice.randint(1, 6),
-            "max_tokens": dice.randint(8, 48),
-            "temperature": 0.0 if greedy else 1.0,
-            "seed": 1000 * index,
+            "n": 1 if greedy else dice.randint(1, 6), "max_tokens": dice.randint(8, 48),
+            "temperature": 0.0 if greedy else 1.0, "seed": 1000 * index,
         }
         for index in range(12)
         for greedy in [index % 5 == 0]
-    ]
+    ]  # fmt: skip
 
 
 async def ask(engine: Any, prompts: list[dict[str, Any]], wait_s: float) -> list[list[Completion]]:

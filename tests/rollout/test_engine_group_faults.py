@@ -152,14 +152,8 @@ async def test_an_actor_killed_during_generation(parts: Parts, caplog: pytest.Lo
 
 async def test_engines_apart_play_through_the_trainers_turn(parts: Parts) -> None:
     config = replace(CONFIG, cluster=ClusterConfig(colocate=False))
-    turns = GpuTurns(
-        engines=parts.engines,
-        weights=parts.weights,
-        policy=parts.policy,
-        others=(),
-        take_turns=take_turns(config, "cpu"),
-        timeout_s=config.timeout.train_s,
-    )
+    shared = {"engines": parts.engines, "weights": parts.weights, "policy": parts.policy, "others": ()}
+    turns = GpuTurns(**shared, take_turns=take_turns(config, "cpu"), timeout_s=config.timeout.train_s)
     early = parts.ask(8)
     await turns.trainers_turn(lambda name: nullcontext())
     await answered([*early, *parts.ask(2)], parts.version)
@@ -170,9 +164,7 @@ async def test_engines_apart_play_through_the_trainers_turn(parts: Parts) -> Non
     await parts.check()
 
 
-async def test_a_killed_and_a_silent_core_during_generation(
-    parts: Parts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_killed_and_a_silent_core_during_generation(parts, caplog, monkeypatch):
     monkeypatch.setattr(supervisor, "HEALTH_CHECK_S", 2.0)
     monkeypatch.setattr(supervisor, "PING_S", 15.0)
     before = parts.engines.restarts
@@ -188,15 +180,12 @@ async def test_a_killed_and_a_silent_core_during_generation(
     await parts.check()
 
 
-async def test_an_actor_killed_in_sleep_and_a_core_during_the_push(
-    parts: Parts, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_actor_killed_in_sleep_and_a_core_during_the_push(parts: Parts, caplog: pytest.LogCaptureFixture):
     await parts.learn()
     await parts.push()
     before = parts.engines.restarts
     sleeper, pushed = [await processes(actor) for actor in parts.engines.actors]
     sleeper["actor"].send_signal(signal.SIGKILL)
-    assert parts.engines.weights is not None
     parts.engines.weights.policy_moves()
     await parts.engines.sleep()
     assert parts.engines.restarts == before
@@ -267,9 +256,7 @@ class Mortal(TakesSharedCalls):
         pass
 
 
-async def test_deaths_without_end_are_an_error_and_hundreds_of_requests_one_death(
-    ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_deaths_without_end_are_an_error_and_hundreds_of_requests_one_death(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(engine_group, "RolloutEngine", Mortal)
     dies_of = tmp_path / "dies_of"
     dies_of.write_text("")

@@ -27,17 +27,12 @@ def test_names_read_from_the_source_are_those_of_vllm() -> None:
 
 def test_values_are_read_as_in_a_config() -> None:
     entries = (
-        "max-num-batched-tokens:16384",
-        "kv_cache_dtype: fp8",
-        "enforce_eager:true",
-        "compilation_config:{mode: 0}",
-    )
+        "max-num-batched-tokens:16384", "kv_cache_dtype: fp8", "enforce_eager:true", "compilation_config:{mode: 0}",
+    )  # fmt: skip
     assert engine_options(entries) == {
-        "max_num_batched_tokens": 16384,
-        "kv_cache_dtype": "fp8",
-        "enforce_eager": True,
+        "max_num_batched_tokens": 16384, "kv_cache_dtype": "fp8", "enforce_eager": True,
         "compilation_config": {"mode": 0},
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

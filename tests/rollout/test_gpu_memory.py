@@ -13,19 +13,13 @@ def gpu(free_gib: float, holders: dict[int, int | None] | None = None) -> GpuUse
     return GpuUse(name="3", total=80 * GIB, free=int(free_gib * GIB), holders=holders or {})
 
 
-def test_enough_is_enough() -> None:
-    assert shortage(gpu(68.5), 0.85) is None
-
-
 def test_who_has_the_memory_is_named_the_largest_first() -> None:
     assert shortage(gpu(50, {7: 2 * GIB, 9: 27 * GIB, 11: None}), 0.85) == (
         "An engine wants 68.0 GiB of GPU 3 (rollout.gpu_memory_utilization=0.85 of 80.0) and 0.5 for its process to be "
         "free when it starts, but only 50.0 are (taken by process 9 with 27.0 GiB, process 7 with 2.0 GiB, process "
         "11): lower rollout.gpu_memory_utilization, or end what else runs on this GPU."
     )
-
-
-def test_where_processes_cannot_be_seen_it_says_where_to_look() -> None:
+    assert shortage(gpu(68.5), 0.85) is None, "enough is enough"
     assert "(nvidia-smi says who has the rest)" in str(shortage(gpu(68.4), 0.85))
 
 

@@ -14,17 +14,10 @@ from azr.rollout.measured_worker import _GREW, MeasuredWorker, SchedulingCounts
 
 
 def new(name: str, tokens: int, computed: int, all_tokens: int | None = None) -> NewRequestData:
-    return NewRequestData(
-        req_id=name,
-        prompt_token_ids=[1] * tokens,
-        mm_features=[],
-        sampling_params=None,
-        pooling_params=None,
-        block_ids=([],),
-        num_computed_tokens=computed,
-        lora_request=None,
-        prefill_token_ids=None if all_tokens is None else [1] * all_tokens,
-    )
+    absent = dict.fromkeys(("sampling_params", "pooling_params", "lora_request"))
+    prefill = None if all_tokens is None else [1] * all_tokens
+    made = {"req_id": name, "num_computed_tokens": computed, "prefill_token_ids": prefill}
+    return NewRequestData(prompt_token_ids=[1] * tokens, mm_features=[], block_ids=([],), **made, **absent)
 
 
 def output(requests: list[NewRequestData], cached: CachedRequestData | None = None, **more: Any) -> SchedulerOutput:
@@ -44,12 +37,8 @@ def test_preempted_requests_that_come_back_cost_what_is_computed_again() -> None
     resumed.req_ids, resumed.num_computed_tokens = ["a", "b"], [120, 32]
     resumed.resumed_req_ids, resumed.all_token_ids = {"b"}, {"b": [1] * 58}
     expected = {
-        "tokens": 114,
-        "prompt_tokens": 150,
-        "cached_prompt_tokens": 64,
-        "preemptions": 1,
-        "recomputed_tokens": 26,
-    }
+        "tokens": 114, "prompt_tokens": 150, "cached_prompt_tokens": 64, "preemptions": 1, "recomputed_tokens": 26,
+    }  # fmt: skip
     for back in (as_new, output([], resumed, total_num_scheduled_tokens=27)):
         counts = SchedulingCounts()
         for each in (first, preemption, back):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,34 +19,26 @@ PROMPT = list(b"def f(x):")
 
 
 def engine_of(model: Path, max_model_len: int = 512) -> RolloutEngine:
-    rollout = RolloutConfig(max_concurrent=1)
-    return RolloutEngine(
-        str(model), rollout, generate_timeout_s=math.inf, dtype="float32", max_model_len=max_model_len
-    )  # fmt: skip
+    options = {"generate_timeout_s": math.inf, "dtype": "float32", "max_model_len": max_model_len}
+    return RolloutEngine(str(model), RolloutConfig(max_concurrent=1), **options)
 
 
-@pytest.fixture(scope="module")
-def started(tiny_model_path: Path) -> Iterator[tuple[asyncio.Runner, RolloutEngine]]:
+def test_a_request_that_was_cancelled_leaves_nothing_behind(tiny_model_path: Path):
     engine = engine_of(tiny_model_path)
-    with asyncio.Runner() as runner:
-        with quiet_start(str(tiny_model_path)):
-            runner.run(engine.start())
-        yield runner, engine
-        runner.run(engine.shutdown())
-
-
-def test_a_request_that_was_cancelled_leaves_nothing_behind(started):
-    runner, engine = started
 
     async def sample(seconds: float | None = None) -> list[int]:
         async with asyncio.timeout(seconds):
             (only,) = await engine.generate(PROMPT, n=1, max_tokens=400, seed=3)
         return only.response_ids.tolist()
 
-    whole = runner.run(sample())
-    with pytest.raises(TimeoutError):
-        runner.run(sample(seconds=0.01))
-    assert runner.run(sample()) == whole
+    with asyncio.Runner() as runner:
+        with quiet_start(str(tiny_model_path)):
+            runner.run(engine.start())
+        whole = runner.run(sample())
+        with pytest.raises(TimeoutError):
+            runner.run(sample(seconds=0.01))
+        assert runner.run(sample()) == whole
+        runner.run(engine.shutdown())
 
 
 def test_what_vllm_refuses_is_told_in_one_sentence(tiny_model_path: Path):

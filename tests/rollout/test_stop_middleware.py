@@ -17,24 +17,17 @@ OURS = {"stop": ["</answer>"], "include_stop_str_in_output": True, "stop_token_i
 @pytest.mark.parametrize(
     "request_, changed",
     [
-        ({}, OURS),
-        ({"stop": None}, OURS),
-        ({"stop": "END"}, {"stop": "END", "stop_token_ids": [7, 9]}),
+        ({}, OURS), ({"stop": None}, OURS), ({"stop": "END"}, {"stop": "END", "stop_token_ids": [7, 9]}),
         ({"stop": []}, {"stop": [], "stop_token_ids": [7, 9]}),
         ({"include_stop_str_in_output": False}, {**OURS, "include_stop_str_in_output": False}),
         ({"stop_token_ids": [9, 4]}, {**OURS, "stop_token_ids": [9, 4, 7]}),
         ({"ignore_eos": True, "stop": "END"}, {"ignore_eos": True, "stop": "END"}),
         ({"stop_token_ids": "seven"}, {**OURS, "stop_token_ids": "seven"}),
     ],
-)
+)  # fmt: skip
 def test_a_request_says_itself_where_it_ends_or_gets_the_ends_of_training(request_: dict, changed: dict):
     body = json.dumps({"prompt": "é", **request_}).encode()
     assert json.loads(with_stops(body, STOPS)) == {"prompt": "é", **changed}
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff"])
-def test_what_is_no_request_stays(body: bytes):
-    assert with_stops(body, STOPS) == body
 
 
 async def passed(monkeypatch, method: str, path: str, pieces: list[bytes]) -> tuple[dict[str, Any], bytes]:
@@ -72,6 +65,8 @@ async def test_a_body_in_pieces_is_replaced_with_its_length(monkeypatch):
 
 
 async def test_other_requests_pass(monkeypatch):
+    for body in (b"", b"{", b"[1]", b"\xff"):
+        assert with_stops(body, STOPS) == body
     for method, path in (("POST", "/tokenize"), ("GET", "/v1/completions")):
         scope, body = await passed(monkeypatch, method, path, [b'{"prompt": ""}'])
         assert body == b'{"prompt": ""}' and dict(scope["headers"])[b"content-length"] == b"14"

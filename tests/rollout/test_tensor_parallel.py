@@ -18,11 +18,9 @@ from transformers import AutoModelForCausalLM
 from azr.cluster.weight_buckets import WeightBucket
 from azr.config import RolloutConfig
 from azr.rollout.engine import RolloutEngine
-from tests.rollout.conftest import Served
+from tests.rollout.conftest import PROMPT, Served
 
 pytestmark = pytest.mark.long
-
-PROMPT = list(range(40, 140))
 
 
 class TwoWorkers(RolloutEngine):
@@ -51,14 +49,9 @@ async def one_worker_fails(served: Served) -> None:
 async def test_two_workers_serve_take_weights_and_count_what_they_do(ray_cluster: None, tiny_model_path: Path) -> None:
     group = placement_group([{"CPU": 1.0}])
     await group.ready()
-    config = RolloutConfig(
-        tensor_parallel=2,
-        max_prompt_tokens=128,
-        max_response_tokens=128,
-        max_concurrent=16,
-        # 10 blocks of 32 tokens: room for few of the sequences below, which then take turns.
-        engine_options=("num_gpu_blocks_override:10",),
-    )
+    # 10 blocks of 32 tokens: room for few of the sequences below, which then take turns.
+    few = {"max_concurrent": 16, "engine_options": ("num_gpu_blocks_override:10",)}
+    config = RolloutConfig(tensor_parallel=2, max_prompt_tokens=128, max_response_tokens=128, **few)
     strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
     engine = (
         ray.remote(TwoWorkers)

@@ -47,15 +47,12 @@ SHADOWS = "def f(a):\n    len = a + 1\n    return [len]"
 @pytest.mark.parametrize(
     ("first", "second", "given"),
     [
-        (LOOP, body("a * 2"), (1,)),
-        (RECURSIVE, RECURSIVE, (3,)),
-        (HELPED, LOOP, (1, 5)),
-        (SHADOWS, body("len(a)"), (1,)),
-        (body("[len(a)]"), SHADOWS.replace("a + 1", "a + [1]"), ("ab",)),
+        (LOOP, body("a * 2"), (1,)), (RECURSIVE, RECURSIVE, (3,)), (HELPED, LOOP, (1, 5)),
+        (SHADOWS, body("len(a)"), (1,)), (body("[len(a)]"), SHADOWS.replace("a + 1", "a + [1]"), ("ab",)),
         (body("a + 1"), "def f(a):\n    (x, y) = (a, a)\n    return x + y", (1,)),
         ("def f(a):\n    g_0 = a\n    return g_0", LOOP, (1,)),
     ],
-)
+)  # fmt: skip
 def test_other_programs_keep_their_functions(first: str, second: str, given: tuple[object, ...]) -> None:
     program = chain(first, second)
     assert program is not None and "def g_" in program
@@ -67,7 +64,6 @@ def test_other_programs_keep_their_functions(first: str, second: str, given: tup
 
 def test_a_chain_of_chains_of_functions_names_each_once() -> None:
     twice = chain(RECURSIVE, LOOP)
-    assert twice is not None
     program = chain(twice, twice)
     assert program is not None and called(program, 3) == called(LOOP, called(RECURSIVE, called(LOOP, 6)))
     assert [f"def g_{k}(" in program for k in range(7)] == [True] * 6 + [False]
@@ -88,12 +84,9 @@ def test_a_program_that_is_more_than_imports_and_plain_functions_is_not_chained(
     assert chain(bad, body("a")) is None and chain(body("a"), bad) is None
 
 
-def test_a_second_program_has_one_parameter_and_imports_agree() -> None:
+def test_a_second_program_has_one_parameter_imports_agree_and_lines_are_statements() -> None:
     assert chain(body("a"), "def f(a, b):\n    return a") is None
     assert chain("def f(a, b):\n    return a", body("a + 1")) == "def f(a, b):\n    return a + 1"
     first = "from math import gcd as x\n" + body("x(a, 2)")
     assert chain(first, "from math import lcm as x\n" + body("x(a, 2)")) is None
-
-
-def test_lines_are_statements() -> None:
     assert [num_lines(each) for each in (body("a"), LOOP, HELPED, "import math\n" + RECURSIVE)] == [1, 3, 2, 1]

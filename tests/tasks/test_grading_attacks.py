@@ -39,12 +39,9 @@ def answer(fence: str, text: str) -> str:
     return f"thinking</think>\n<answer>\n```{fence}\n{text}\n```\n</answer>"
 
 
-async def propose(
-    pool: SandboxPool, kind: str, *sections: Section, references: tuple[Task, ...] = ()
-) -> Task | RejectReason:
+async def propose(pool: SandboxPool, kind: str, *sections: Section, references: tuple[Task, ...] = ()) -> object:
     """What becomes of a proposal, from the response's text to the task."""
     parsed = STYLE.parse(STYLE.response(sections))
-    assert parsed is not None
     proposal = Proposal(id="t", sections=parsed, references=references, step=1)
     return await KINDS[kind].validate(proposal, LIMITS, pool.execute)
 
@@ -98,25 +95,24 @@ OTHER_SPELLINGS = ("arithmetic", "conversion", "keyword argument", "subscript")
 """Of the answers above, those that are inputs as people write them, and right as such: an input may be computed."""
 
 
-@pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("kind", ["deduction", "abduction", "error"])
-async def test_no_answer_but_the_right_value_is_right(pool, kind, name):
+async def test_no_answer_but_the_right_value_is_right(pool, kind):
     """All three tasks have 41 for an answer, except that the last wants its exception's name."""
     program = "def f(x):\n    if x != 41: raise KeyError(x)\n    return 41"
     task = await task_of(pool, kind, program, "0" if kind == "error" else "41")
     fence = "input" if kind == "abduction" else "output"
-    graded = await grade(pool, task, answer(fence, ANSWERS[name]))
-    assert graded is Verdict.RIGHT if kind == "abduction" and name in OTHER_SPELLINGS else graded in NOT_RIGHT
-    assert await grade(pool, task, answer(fence, "KeyError" if kind == "error" else "41")) is Verdict.RIGHT
+    for name, text in ANSWERS.items():
+        graded = await grade(pool, task, answer(fence, text))
+        is_right = kind == "abduction" and name in OTHER_SPELLINGS
+        assert graded is Verdict.RIGHT if is_right else graded in NOT_RIGHT, name
+        assert await grade(pool, task, answer(fence, "KeyError" if kind == "error" else "41")) is Verdict.RIGHT, name
 
 
-@pytest.mark.parametrize(
-    "text", ["41", " 41 ", "+41", "41.0", "0x29", "(41)", "4_1", "41 # I think", "41,"[:-1] + "\n"]
-)
-async def test_other_spellings_of_the_right_value_are_right(pool, text):
+async def test_other_spellings_of_the_right_value_are_right(pool):
     for kind, fence in (("deduction", "output"), ("abduction", "input")):
         task = await task_of(pool, kind, "def f(x): return x", "41")
-        assert await grade(pool, task, answer(fence, text)) is Verdict.RIGHT
+        for text in ("41", " 41 ", "+41", "41.0", "0x29", "(41)", "4_1", "41 # I think", "41\n"):
+            assert await grade(pool, task, answer(fence, text)) is Verdict.RIGHT, text
 
 
 async def test_arguments_never_run_and_never_reach_past_their_call(pool):
@@ -131,49 +127,32 @@ async def test_arguments_never_run_and_never_reach_past_their_call(pool):
 
 LIARS = {
     "equal to everything": "class L:\n    def __eq__(s, o): return True\n    __hash__ = None\ndef f(x): return L()",
-    "unequal to nothing": "class L:\n    def __ne__(s, o): return False\n    __eq__ = lambda s, o: True\n"
-    "def f(x): return [L()]",
     "prints as the answer": "class L:\n    __repr__ = __str__ = lambda s: '41'\ndef f(x): return L()",
-    "subclass of int": "class L(int):\n    __eq__ = lambda s, o: True\n    __hash__ = int.__hash__\n"
-    "def f(x): return L(3)",
-    "subclass of str": "class L(str):\n    __eq__ = lambda s, o: True\n    __hash__ = str.__hash__\n"
-    "def f(x): return L()",
+    "subclass of int": "class L(int):\n    __hash__, __eq__ = int.__hash__, lambda s, o: True\ndef f(x): return L(3)",
     "subclass of list": "class L(list):\n    __eq__ = lambda s, o: True\ndef f(x): return L()",
     "subclass of dict": "from collections import defaultdict\ndef f(x): return defaultdict(lambda: x)",
-    "counter": "from collections import Counter\ndef f(x): return Counter('aab')",
-    "named tuple": "from collections import namedtuple\ndef f(x): return namedtuple('P', 'x')(1)",
-    "enum": "from enum import IntEnum\nclass L(IntEnum):\n    A = 41\ndef f(x): return L.A",
     "decimal": "from decimal import Decimal\ndef f(x): return Decimal(41)",
     "claims another class": "class L:\n    __class__ = int\n    __eq__ = lambda s, o: True\ndef f(x): return L()",
     "metaclass": "class M(type):\n    __eq__ = lambda s, o: True\n    __hash__ = type.__hash__\n    __name__ = 'int'\n"
     "    __instancecheck__ = __subclasscheck__ = lambda s, o: True\nclass L(metaclass=M): pass\ndef f(x): return L()",
-    "a class": "class M(type):\n    __eq__ = lambda s, o: True\n    __hash__ = type.__hash__\n"
-    "class L(metaclass=M): pass\ndef f(x): return L",
-    "a function": "def f(x): return f",
-    "a generator": "def f(x): yield 41",
-    "a coroutine": "async def g(x): return 41\ndef f(x): return g(x)",
-    "not implemented": "def f(x): return NotImplemented",
-    "ellipsis": "def f(x): return ...",
-    "liar as a key": "class L:\n    __eq__ = lambda s, o: True\n    __hash__ = lambda s: 0\ndef f(x): return {L(): 1}",
     "liar in a set": "class L:\n    __eq__ = lambda s, o: True\n    __hash__ = lambda s: 0\ndef f(x): return {1, L()}",
     "contains itself": "def f(x):\n    x = []\n    x.append(x)\n    return x",
-    "too deep": "def f(x):\n    for _ in range(10_000): x = [x]\n    return x",
-    "too long": "def f(x): return 'a' * 10_000_000",
-    "too large": "def f(x): return 9 ** 9 ** 5",
+    "too long": "def f(x): return 'a' * 10_000_000", "too large": "def f(x): return 9 ** 9 ** 5",
     "raises what it should return": "class L(Exception): pass\ndef f(x): raise L(41)",
-    "exits": "def f(x): raise SystemExit(0)",
-    "says it ran out of memory": "def f(x): raise MemoryError",
-}
+    "exits": "def f(x): raise SystemExit(0)", "says it ran out of memory": "def f(x): raise MemoryError",
+}  # fmt: skip
+"""Of each way not to be plain data one; the executor's hostile catalogue has all (`LIES`, `OUTPUT`)."""
 
 
-@pytest.mark.parametrize("name", LIARS)
-async def test_what_is_not_plain_data_is_neither_a_task_nor_an_answer(pool, name):
-    for kind in ("deduction", "abduction"):
-        outcome = await propose(pool, kind, Section("program", LIARS[name]), Section("input", "41"))
-        assert outcome in (RejectReason.FAILED, RejectReason.TOO_LARGE), outcome
+async def test_what_is_not_plain_data_is_neither_a_task_nor_an_answer(pool):
     task = await hidden(pool)
-    for static_check in (None, False):
-        assert await grade(pool, task, answer("python", LIARS[name]), static_check=static_check) is Verdict.WRONG
+    for name, program in LIARS.items():
+        for kind in ("deduction", "abduction"):
+            outcome = await propose(pool, kind, Section("program", program), Section("input", "41"))
+            assert outcome in (RejectReason.FAILED, RejectReason.TOO_LARGE), (name, outcome)
+        for static_check in (None, False):
+            graded = await grade(pool, task, answer("python", program), static_check=static_check)
+            assert graded is Verdict.WRONG, name
 
 
 SECRET = "def f(x):\n    return (x * 7919 + 104729) % 1000003"
@@ -219,8 +198,7 @@ CHEATS = {
     "guesses that the hidden half repeats": "def f(x): return list({shown}.values())[x % 3]",
     "returns its input": "def f(x): return x",
     "returns nothing": "def f(x): return None",
-    "searches memory for the answers": SEARCH
-    + """
+    "searches memory for the answers": SEARCH + """
 def f(x):
     wanted = (x * 7919 + 104730) % 1000003 - 1
     for thing in everything():
@@ -228,8 +206,7 @@ def f(x):
         if type(thing) is int and thing == wanted and thing is not wanted: return wanted
     return 0
 """,
-    "searches memory for the judge's outputs": SEARCH
-    + """
+    "searches memory for the judge's outputs": SEARCH + """
 def f(x):
     for thing in everything():
         if type(thing) is dict and 'outputs' in thing: return thing['outputs']
@@ -243,13 +220,11 @@ def f(x):
     "        try: return open(path).read()\n        except OSError: pass\n    return 0",
     "imports the judge": "def f(x):\n    import azr.tasks.base as judge\n"
     "    judge.grade_outputs = lambda *a: 'right'\n    return 0",
-    "patches the judge's text": FROM_FRAMES
-    + "def f(x):\n    the_judge().canonical = lambda *a, **k: '0'\n    return 1",
-    "patches the judge's comparison": FROM_FRAMES
-    + "def f(x):\n    judge = the_judge()\n    judge.equal = lambda *a: True\n"
-    "    judge.parse = lambda *a, **k: 0\n    return 0",
-    "patches the judge's writer": FROM_FRAMES
-    + "def f(x):\n    judge = the_judge()\n    judge._Writer.write = lambda *a: 'f(x)'\n    return 0",
+    "patches the judge's text": f"{FROM_FRAMES}def f(x): the_judge().canonical = lambda *a, **k: '0'; return 1",
+    "patches the judge's comparison": f"{FROM_FRAMES}def f(x):\n    judge = the_judge()\n"
+    "    judge.equal, judge.parse = lambda *a: True, lambda *a, **k: 0\n    return 0",
+    "patches the judge's writer": f"{FROM_FRAMES}def f(x):\n    the_judge()._Writer.write = lambda *a: 'f(x)'\n"
+    "    return 0",
     "patches builtins": "import builtins\ndef f(x):\n    builtins.all = builtins.any = lambda x: True\n"
     "    builtins.type = lambda *a: int\n    builtins.repr = lambda x: '0'\n    return 0",
     "patches modules": "import json, sys\ndef f(x):\n    json.dumps = lambda *a, **k: 0\n"
@@ -267,24 +242,25 @@ def f(x):
 
 
 @pytest.mark.parametrize("static_check", [None, False], ids=["as graded", "walls alone"])
-@pytest.mark.parametrize("name", CHEATS)
-async def test_no_program_but_the_right_one_is_right(pool, name, static_check):
+async def test_no_program_but_the_right_one_is_right(pool, static_check):
     task = await hidden(pool)
     shown = dict(zip(map(int, task.inputs[:3]), map(int, task.outputs[:3]), strict=True))
-    program = CHEATS[name].replace("{shown}", str(shown)).replace("{{}}", "{}")
-    assert await grade(pool, task, answer("python", program), static_check=static_check) in NOT_RIGHT
-    assert await grade(pool, task, answer("python", SECRET)) is Verdict.RIGHT
+    for name, cheat in CHEATS.items():
+        program = cheat.replace("{shown}", str(shown)).replace("{{}}", "{}")
+        assert await grade(pool, task, answer("python", program), static_check=static_check) in NOT_RIGHT, name
+        assert await grade(pool, task, answer("python", SECRET)) is Verdict.RIGHT, name
 
 
 async def test_the_search_of_memory_finds_what_is_there(pool):
     """It finds the text of the call's own input, so it looks everywhere; that of a later one is not there."""
-    program = SEARCH + (
-        "def f(x):\n    own, later = repr(x), repr(x.upper())\n"
-        "    known = (own, later, x, x.upper())\n"
-        "    texts = [thing for thing in everything() if type(thing) is str and thing in (own, later)]\n"
-        "    texts = [thing for thing in texts if not any(thing is one for one in known)]\n"
-        "    return [own in texts, later in texts]"
-    )
+    program = f"""{SEARCH}
+def f(x):
+    own, later = repr(x), repr(x.upper())
+    known = (own, later, x, x.upper())
+    texts = [thing for thing in everything() if type(thing) is str and thing in (own, later)]
+    texts = [thing for thing in texts if not any(thing is one for one in known)]
+    return [own in texts, later in texts]
+"""
     request = ExecutionRequest(program=program, inputs=("'needle'", "'hay'", "'NEEDLE'"), static_check=False)
     values = [output.value for output in (await pool.execute(request)).outputs]
     assert values[:2] == ["[True, False]"] * 2
@@ -307,34 +283,27 @@ async def test_an_exception_cannot_be_named_like_no_exception(pool):
     assert task.outputs == ("NoError",)
 
 
-async def test_bug_2_a_long_output_is_whole_and_its_answer_right(pool):
-    task = await task_of(pool, "deduction", "def f(n): return list(range(n))", "300")
-    assert await grade(pool, task, answer("output", str(list(range(300))))) is Verdict.RIGHT
-    assert await grade(pool, task, answer("output", str(list(range(100))) + "...")) is Verdict.MALFORMED
+async def test_bugs_2_7_and_8_long_and_unordered_outputs_are_compared_as_values_and_never_evaluated(pool):
+    whole, cut = str(list(range(300))), f"{list(range(100))}..."
+    for kind, program, given, verdicts in (
+        ("deduction", "def f(n): return list(range(n))", "300", {whole: "right", cut: "malformed"}),
+        ("deduction", "def f(x): return '5'", "1", {"5.0": "wrong", "'5.0'": "wrong"}),
+        ("deduction", "def f(x): return '2'", "1", {"'1+1'": "wrong", "1+1": "malformed"}),
+        ("deduction", "def f(x): return {'a': {2, 1}, 'b': 0}", "1", {"{'b': 0, 'a': {1, 2}}": "right"}),
+        ("abduction", "def f(a, b): return a + b", "[1], [2]", {"[\n  1,\n],\n[2]\n": "right"}),
+    ):
+        task = await task_of(pool, kind, program, given)
+        fence = "output" if kind == "deduction" else "input"
+        graded = {text: await grade(pool, task, answer(fence, text)) for text in verdicts}
+        assert graded == {text: Verdict(verdict) for text, verdict in verdicts.items()}
 
 
-async def test_bug_7_answers_are_compared_as_values_never_evaluated(pool):
-    five = await task_of(pool, "deduction", "def f(x): return '5'", "1")
-    assert await grade(pool, five, answer("output", "5.0")) is Verdict.WRONG
-    assert await grade(pool, five, answer("output", "'5.0'")) is Verdict.WRONG
-    two = await task_of(pool, "deduction", "def f(x): return '2'", "1")
-    assert await grade(pool, two, answer("output", "'1+1'")) is Verdict.WRONG
-    assert await grade(pool, two, answer("output", "1+1")) is Verdict.MALFORMED
-    unordered = await task_of(pool, "deduction", "def f(x): return {'a': {2, 1}, 'b': 0}", "1")
-    assert await grade(pool, unordered, answer("output", "{'b': 0, 'a': {1, 2}}")) is Verdict.RIGHT
-
-
-async def test_bug_8_answers_of_several_lines_work(pool):
-    task = await task_of(pool, "abduction", "def f(a, b): return a + b", "[1], [2]")
-    assert await grade(pool, task, answer("input", "[\n  1,\n],\n[2]\n")) is Verdict.RIGHT
-
-
-@pytest.mark.parametrize("twin", ["11", " 11 ", "11.0", "0xb", "(11)", "+11"])
-async def test_bug_19_no_hidden_pair_is_shown(pool, twin):
+async def test_bug_19_no_hidden_pair_is_shown(pool):
     reference = await task_of(pool, "deduction", SECRET, "1")
-    inputs = [Section("input", text) for text in ("11", "12", "13", "14", "15", twin)]
-    proposal = await propose(pool, "induction", *inputs, Section("message", "m"), references=(reference,))
-    assert proposal is RejectReason.MALFORMED
+    for twin in ("11", " 11 ", "11.0", "0xb", "(11)", "+11"):
+        inputs = [Section("input", text) for text in ("11", "12", "13", "14", "15", twin)]
+        proposal = await propose(pool, "induction", *inputs, Section("message", "m"), references=(reference,))
+        assert proposal is RejectReason.MALFORMED, twin
     task = await hidden(pool)
     assert not set(task.inputs[3:]) & {section.text for section in KINDS["induction"].solver_view(task)}
 

@@ -2,7 +2,6 @@
 
 import ast
 import asyncio
-import time
 
 import pytest
 import pytest_asyncio
@@ -29,6 +28,12 @@ ANY = "def f(*items):\n    return list(items)"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool():
     async with SandboxPool(ExecutorConfig(workers=2, wall_s=1.0, memory_mb=256)) as pool:
+        yield pool
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def hasty():
+    async with SandboxPool(ExecutorConfig(workers=2, wall_s=0.25, memory_mb=256)) as pool:
         yield pool
 
 
@@ -91,19 +96,14 @@ async def test_no_text_raises_and_what_is_evaluated_is_a_program(text):
 @pytest.mark.parametrize(
     "text, stored",
     [
-        ("'a' * 7", "'aaaaaaa'"),
-        ("list(range(5))", "[0, 1, 2, 3, 4]"),
-        ("dict(a=1, b=2)", "{'a': 1, 'b': 2}"),
-        ("[0] * 3, len('code')", "[0, 0, 0], 4"),
-        ("2**31 - 1, 1/4, 999^3", "2147483647, 0.25, 996"),
-        ("'test'.upper(), [1] + [2]", "'TEST', [1, 2]"),
-        ("[*range(3)], {**{'a': 1}}", "[0, 1, 2], {'a': 1}"),
+        ("'a' * 7", "'aaaaaaa'"), ("list(range(5))", "[0, 1, 2, 3, 4]"), ("dict(a=1, b=2)", "{'a': 1, 'b': 2}"),
+        ("[0] * 3, len('code')", "[0, 0, 0], 4"), ("2**31 - 1, 1/4, 999^3", "2147483647, 0.25, 996"),
+        ("'test'.upper(), [1] + [2]", "'TEST', [1, 2]"), ("[*range(3)], {**{'a': 1}}", "[0, 1, 2], {'a': 1}"),
         ("float('100.5'), nan, [inf] * 2", "100.5, nan, [inf, inf]"),
         ("'\\n' * 2, b'\\x00' * 2, '\\ud800' * 2", "'\\n\\n', b'\\x00\\x00', '\\ud800\\ud800'"),
-        ("'é' * 2, -1 ** 2, (-1) ** 2", "'éé', -1, 1"),
-        ("[1, 2, 3][::-1], sorted({3, 1})", "[3, 2, 1], [1, 3]"),
+        ("'é' * 2, -1 ** 2, (-1) ** 2", "'éé', -1, 1"), ("[1, 2, 3][::-1], sorted({3, 1})", "[3, 2, 1], [1, 3]"),
     ],
-)
+)  # fmt: skip
 async def test_constant_expressions_are_stored_as_their_values(pool, text, stored):
     assert await evaluate(pool, text) == (stored,)
     assert await evaluate(pool, text, is_answer=True) == (stored,)
@@ -122,7 +122,7 @@ async def test_a_proposal_may_loop_and_use_its_program_and_an_answer_may_not(poo
     assert read_input(text, PROGRAM, is_answer=True) is None
 
 
-async def test_a_default_is_filled_in_only_where_one_behind_it_is_given(pool):
+async def test_a_default_is_filled_in_only_where_one_behind_it_is_given_and_calls_of_f_are_inputs(pool):
     program = "N = 2\ndef f(a, b=N + 1, c=0):\n    return a, b, c"
     stored = await evaluate(pool, "1, c=2", "c=2, a=1 + 0", "1, b=1 + 1", program=program)
     assert stored == ("1, 3, 2", "1, 3, 2", "1, 2")
@@ -130,9 +130,6 @@ async def test_a_default_is_filled_in_only_where_one_behind_it_is_given(pool):
     assert await evaluate(pool, "1, c=2", program=program, is_answer=True) is RejectReason.MALFORMED
     assert read_input("1, c=2", "def f(a, b=5, /, c=0): pass", is_answer=True) == "1, 5, 2"
     assert read_input("a=1", "def f(a, /): pass") is None
-
-
-async def test_the_program_calls_itself_while_its_own_call_is_an_input(pool):
     program = "def f(n):\n    return 1 if n < 2 else n * f(n - 1)"
     assert await evaluate(pool, "f(5)", "f(n=3) + f(4)", "7", program=program) == ("120", "30", "7")
 
@@ -184,33 +181,23 @@ async def test_expressions_that_repeat_an_input_are_found_out(pool):
 
 
 HOSTILE = {
-    "9**9**9": RejectReason.FAILED,
-    "'a' * 10**12": RejectReason.FAILED,
-    "'a' * 10**6": RejectReason.TOO_LARGE,
-    "[[0] * 10**3] * 10**3": RejectReason.TOO_LARGE,
-    "10**5000": RejectReason.TOO_LARGE,
-    "int('9' * 5000)": RejectReason.FAILED,
-    "sum(range(10**11))": RejectReason.FAILED,
-    "1 / 0": RejectReason.FAILED,
-    "range(5)": RejectReason.FAILED,
-    "len, 1": RejectReason.FAILED,
-    "reversed([1])": RejectReason.FAILED,
-    "[].append": RejectReason.FAILED,
-    "str([].append)": RejectReason.NON_DETERMINISTIC,
+    "9**9**9": RejectReason.FAILED, "'a' * 10**12": RejectReason.FAILED, "'a' * 10**6": RejectReason.TOO_LARGE,
+    "[[0] * 10**3] * 10**3": RejectReason.TOO_LARGE, "10**5000": RejectReason.TOO_LARGE,
+    "int('9' * 5000)": RejectReason.FAILED, "sum(range(10**11))": RejectReason.FAILED, "1 / 0": RejectReason.FAILED,
+    "range(5)": RejectReason.FAILED, "len, 1": RejectReason.FAILED, "reversed([1])": RejectReason.FAILED,
+    "[].append": RejectReason.FAILED, "str([].append)": RejectReason.NON_DETERMINISTIC,
     "str({'a', 'b', 'c', 'd', 'e', 'f', 'g'})": RejectReason.NON_DETERMINISTIC,
-    "'{0.__globals__}'.format(len)": RejectReason.NOT_ALLOWED,
-    "'{0.f_back}'.format(1) * 2": RejectReason.NOT_ALLOWED,
+    "'{0.__globals__}'.format(len)": RejectReason.NOT_ALLOWED, "'{0.f_back}'.format(1) * 2": RejectReason.NOT_ALLOWED,
     "dict(a=1, a=2)": RejectReason.NOT_ALLOWED,
     "{" + ", ".join(str(n * (2**61 - 1)) for n in range(1, 350)) + ", 1 + 1}": RejectReason.FAILED,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-async def test_hostile_expressions_end_in_the_sandbox(pool, text):
+async def test_hostile_expressions_end_in_the_sandbox(pool, hasty, text):
+    pool = hasty if text in ("9**9**9", "sum(range(10**11))") else pool  # which run out of time
     is_answer = "append" not in text
-    started = time.monotonic()
     assert await evaluate(pool, text, is_answer=is_answer) is HOSTILE[text]
-    assert time.monotonic() - started < 60
     # The error kind too, for which an exception of the program would be an answer.
     sections = (Section("program", ANY), Section("input", text))
     outcome = await KINDS["error"].validate(Proposal(id="t", sections=sections), LIMITS, pool.execute)

@@ -83,25 +83,20 @@ async def test_prompts_show_what_is_given_and_nothing_else():
     "program, given, refusal",
     [
         ("def g(a):\n    return a", "1", RejectReason.MALFORMED),
-        ("def f():\n    return 1", "1", RejectReason.MALFORMED),
-        ("def f(a):\n  return (", "1", RejectReason.MALFORMED),
-        (ADD, "a, b", RejectReason.MALFORMED),
-        (ADD, "__import__('os'), 1", RejectReason.MALFORMED),
+        ("def f():\n    return 1", "1", RejectReason.MALFORMED), ("def f(a):\n  return (", "1", RejectReason.MALFORMED),
+        (ADD, "a, b", RejectReason.MALFORMED), (ADD, "__import__('os'), 1", RejectReason.MALFORMED),
         (ADD + "\n#" + "x" * 600, "1, 2", RejectReason.TOO_LARGE),
     ],
-)
+)  # fmt: skip
 async def test_bad_proposals_are_refused_before_anything_runs(program, given, refusal):
     assert await validate("deduction", Section("program", program), Section("input", given)) is refusal
 
 
-async def test_helpers_nested_functions_and_classes_are_allowed():
-    program = (
+async def test_helpers_and_classes_are_allowed_and_the_order_of_blocks_does_not_matter():
+    helped = (
         "class C:\n    def m(self):\n        return 1\ndef g(a):\n    return a\ndef f(a):\n    return g(a) + C().m()"
     )
-    assert isinstance(await task("deduction", program, "1", "2"), Task)
-
-
-async def test_block_order_does_not_matter():
+    assert isinstance(await task("deduction", helped, "1", "2"), Task)
     run = Runner(ran("3"))
     assert isinstance(await validate("deduction", Section("input", "1, 2"), Section("program", ADD), run=run), Task)
     assert run.requests == [ExecutionRequest(program=ADD, inputs=("1, 2",), repeats=2)]
@@ -111,14 +106,12 @@ async def test_block_order_does_not_matter():
     "result, refusal",
     [
         (ended(CallStatus.RAISED, "ValueError"), RejectReason.FAILED),
-        (ended(CallStatus.RAISED, "Exception"), RejectReason.FAILED),
-        (ended(CallStatus.TIMEOUT), RejectReason.FAILED),
-        (ended(CallStatus.OUTPUT_TOO_LARGE), RejectReason.TOO_LARGE),
-        (ended(CallStatus.LOST), RejectReason.LOST),
+        (ended(CallStatus.RAISED, "Exception"), RejectReason.FAILED), (ended(CallStatus.TIMEOUT), RejectReason.FAILED),
+        (ended(CallStatus.OUTPUT_TOO_LARGE), RejectReason.TOO_LARGE), (ended(CallStatus.LOST), RejectReason.LOST),
         (replace(ran("1"), deterministic=False), RejectReason.NON_DETERMINISTIC),
         (replace(ended(CallStatus.REJECTED), static_check=("line 1: imports random",)), RejectReason.NOT_ALLOWED),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("kind", ["deduction", "abduction", "induction"])
 async def test_what_did_not_run_well_is_never_a_task(kind, result, refusal):
     seed = KINDS[kind].seed()
@@ -126,12 +119,17 @@ async def test_what_did_not_run_well_is_never_a_task(kind, result, refusal):
     assert await validate(kind, *sections, run=Runner(result), references=(seed,)) is refusal
 
 
-async def test_abduction_takes_any_preimage_on_several_lines():
+async def test_abduction_takes_any_preimage_on_several_lines_and_induction_checks_the_hidden_half_only():
     kind, stated = KINDS["abduction"], await task("abduction", ADD, "1, 2", "3")
     answer, run = [Section("input", "0,\n3")], Runner(ran("3"))
     assert await kind.grade(stated, answer, run) is Verdict.RIGHT
     assert [request.inputs for request in run.requests] == [("0, 3",)]
     assert await kind.grade(stated, answer, Runner(ran("4"))) is Verdict.WRONG
+    kind, run = KINDS["induction"], Runner()
+    seed = kind.seed()
+    assert await kind.grade(seed, kind.solution(seed), run) is Verdict.RIGHT
+    assert [request.inputs for request in run.requests] == [seed.inputs[3:]]
+    assert await kind.grade(seed, kind.solution(seed), Runner(ran(*seed.outputs[3:5], "0"))) is Verdict.WRONG
 
 
 @pytest.mark.parametrize("kind", ["abduction", "induction"])
@@ -140,36 +138,22 @@ async def test_a_lost_executor_is_not_a_wrong_answer(kind):
     assert await KINDS[kind].grade(seed, KINDS[kind].solution(seed), lost) is Verdict.UNGRADED
 
 
-async def test_induction_checks_the_hidden_half_only():
-    kind, run = KINDS["induction"], Runner()
-    seed = kind.seed()
-    assert await kind.grade(seed, kind.solution(seed), run) is Verdict.RIGHT
-    assert [request.inputs for request in run.requests] == [seed.inputs[3:]]
-    assert await kind.grade(seed, kind.solution(seed), Runner(ran(*seed.outputs[3:5], "0"))) is Verdict.WRONG
+async def test_an_induction_proposal_needs_enough_inputs_and_one_message_that_does_not_state_the_program():
+    for inputs, messages, refusal in (
+        ("123456", ["a hint"], None), ("12345678", ["a hint"], None), ("12345", ["a hint"], RejectReason.MALFORMED),
+        ("123456", [], RejectReason.MALFORMED), ("123456", ["a hint"] * 2, RejectReason.MALFORMED),
+        ("123456", ["it is def f(a): return a"], RejectReason.NOT_ALLOWED),
+    ):  # fmt: skip
+        sections = [Section("input", text) for text in inputs] + [Section("message", text) for text in messages]
+        run = nothing_runs if refusal else Runner()
+        outcome = await validate("induction", *sections, run=run, references=[KINDS["induction"].seed()])
+        assert outcome is refusal if refusal else outcome.inputs == tuple("123456"), (inputs, messages)
 
 
-@pytest.mark.parametrize(
-    "inputs, message, accepted",
-    [("123456", 1, True), ("12345678", 1, True), ("12345", 1, False), ("123456", 0, False), ("123456", 2, False)],
-)
-async def test_an_induction_proposal_needs_enough_inputs_and_one_message(inputs, message, accepted):
-    sections = [Section("input", text) for text in inputs] + [Section("message", "a hint")] * message
-    outcome = await validate("induction", *sections, run=Runner(), references=[KINDS["induction"].seed()])
-    assert outcome is RejectReason.MALFORMED if not accepted else outcome.inputs == tuple("123456")
-
-
-async def test_an_induction_message_may_not_state_the_program():
-    sections = [Section("input", text) for text in "123456"] + [Section("message", "it is def f(a): return a")]
-    references = [KINDS["induction"].seed()]
-    assert await validate("induction", *sections, references=references) is RejectReason.NOT_ALLOWED
-
-
-PROPOSED_ERROR = (Section("program", ADD), Section("input", "1, 'a'"))
-
-
-@pytest.mark.parametrize("status", [CallStatus.TIMEOUT, CallStatus.MEMORY, CallStatus.CRASHED])
-async def test_a_timeout_is_no_error_label(status):
-    assert await validate("error", *PROPOSED_ERROR, run=Runner(ended(status))) is RejectReason.FAILED
+async def test_a_timeout_is_no_error_label():
+    proposed = (Section("program", ADD), Section("input", "1, 'a'"))
+    for status in (CallStatus.TIMEOUT, CallStatus.MEMORY, CallStatus.CRASHED):
+        assert await validate("error", *proposed, run=Runner(ended(status))) is RejectReason.FAILED, status
 
 
 PLAYED = ("deduction", "abduction", "induction", "error")
@@ -193,10 +177,7 @@ def test_the_pairs_of_an_induction_are_deductions_and_abductions() -> None:
         assert task.program == INDUCTION.program and task.parents == ("t",) and task.solve_rate is None
         assert task.message == ""
     assert len({task.id for task in (*derived, INDUCTION)}) == len(derived) + 1
-
-
-def test_no_more_of_a_kind_than_asked_for() -> None:
-    assert Counter(task.kind for task in derive(INDUCTION, 2)) == {"deduction": 2, "abduction": 2}
+    assert Counter(task.kind for task in derive(INDUCTION, 2)) == {"deduction": 2, "abduction": 2}, "as many as asked"
     assert not derive(INDUCTION, 0)
 
 
@@ -207,10 +188,6 @@ def test_a_deduction_is_an_abduction_and_the_other_way_round() -> None:
     assert (back.kind, back.inputs, back.outputs) == ("deduction", ("1",), ("2",))
 
 
-@pytest.mark.parametrize("task", [INDUCTION, DEDUCTION])
-def test_kinds_that_are_not_played_are_not_posed(task: Task) -> None:
-    assert not derive(task, kinds=("error",))
-
-
-def test_the_name_of_an_exception_is_no_value() -> None:
+def test_kinds_that_are_not_played_and_names_of_exceptions_are_not_posed() -> None:
+    assert not derive(INDUCTION, kinds=("error",)) and not derive(DEDUCTION, kinds=("error",))
     assert not derive(replace(DEDUCTION, kind="error", outputs=("ValueError",)))

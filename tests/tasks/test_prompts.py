@@ -25,37 +25,30 @@ from azr.tasks.registry import KINDS
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "<|program|>a<|answer|>b", "x<|output|>1", "<|other|>1", "x<|other|>1", "x<|end|><|output|>1"]
-)
-def test_compact_refuses_other_forms(text):
-    assert CompactFormat().parse(text) is None
-
-
-@pytest.mark.parametrize(
     "text, lenient",
     [
-        ("x = x + 1\n4\n<|output|>3<|end|>", (Section("output", "3"),)),
-        ("<|output|>3", (Section("output", "3"),)),
-        ("4 <|other|>x<|output|>3", None),
-        ("only working<|end|>", None),
-        ("", None),
+        ("x = x + 1\n4\n<|output|>3<|end|>", (Section("output", "3"),)), ("<|output|>3", (Section("output", "3"),)),
+        ("4 <|other|>x<|output|>3", None), ("only working<|end|>", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_compact_lets_working_stand_before_the_answer_on_request(text, lenient):
     assert CompactFormat("answer").parse(text) == lenient
     assert CompactFormat().parse(text) == (lenient if text.startswith("<|") else None)
+
+
+OTHERS = ("", "x", "<|program|>a<|answer|>b", "x<|output|>1", "<|other|>1", "x<|other|>1", "x<|end|><|output|>1")
+
+
+def test_compact_refuses_other_forms():
+    assert [text for text in OTHERS if CompactFormat().parse(text) is not None] == []
 
 
 def test_every_compact_tag_is_a_special_token():
     style, tokens = CompactFormat(), CompactFormat.special_tokens(list(KINDS))
     for kind in KINDS.values():
         seed = kind.seed()
-        texts = (
-            style.propose(kind, [seed]),
-            style.solve(kind, kind.solver_view(seed)),
-            style.response(kind.proposal(seed)),
-        )
-        for text in texts:
+        asked = style.propose(kind, [seed]), style.solve(kind, kind.solver_view(seed))
+        for text in (*asked, style.response(kind.proposal(seed))):
             assert set(CompactFormat._tag.findall(text)) <= {token[2:-2] for token in tokens}
 
 
@@ -75,16 +68,13 @@ OUTPUT = (Section("output", "3"),)
         ("a</think> so <answer>```output\n3\n```</answer>", None, OUTPUT),
         ("a</think><answer>```output\n3```</answer>", OUTPUT, OUTPUT),
         ("a</think><answer>\n  ```output\n3\n  ```\n</answer>", OUTPUT, OUTPUT),
-        ("a</think><answer>```output\n3\n```", None, OUTPUT),
-        ("a</think><answer>3</answer>", None, None),
-        ("a</think>```output\n3\n```</answer>", None, OUTPUT),
-        ("a</think>```output\n3\n```", None, OUTPUT),
+        ("a</think><answer>```output\n3\n```", None, OUTPUT), ("a</think><answer>3</answer>", None, None),
+        ("a</think>```output\n3\n```</answer>", None, OUTPUT), ("a</think>```output\n3\n```", None, OUTPUT),
         ("So it is ```output\n3\n```", None, OUTPUT),
         ("```output\n4\n```no</think>```output\n3\n```\nas f adds 1", None, OUTPUT),
-        ("a</think>```output\n3", None, None),
-        ("", None, None),
+        ("a</think>```output\n3", None, None), ("", None, None),
     ],
-)
+)  # fmt: skip
 def test_chat_reads_the_first_complete_answer(text, strict, lenient):
     assert ChatFormat(str).parse(text) == strict
     assert ChatFormat(str, response_format="answer").parse(text) == lenient
@@ -139,12 +129,10 @@ async def test_the_worked_examples_earn_full_marks():
             program = next(
                 (s.text for s in kind.proposer_instructions(FACTS).example.shown if s.label == "program"), ""
             )
-            assert proposed is not None
             await accepted(pool, kind, proposed, [replace(kind.seed(), program=program)] if program else [])
 
             answer = style.parse(style.solve(kind, []).partition("whole response could be:")[2])
             question = {s.label: s.text for s in kind.solver_instructions(FACTS).example.shown}
-            assert answer is not None
             if kind.name == "induction":
                 shown = [s.text for s in kind.solver_instructions(FACTS).example.shown if s.label != "message"]
                 request = ExecutionRequest(program=answer[0].text, inputs=tuple(shown[::2]))
@@ -230,9 +218,6 @@ def test_a_question_that_is_long_has_one_example_and_shares_its_beginning_with_a
     assert "\n\nExercise 2\n" in long and "Exercise 3" not in long and "\n\nExercise 3\n" in short
     assert short.startswith(long.partition("\n\nExercise 2\n")[0])
     assert long.rpartition("Exercise 2")[2] == short.rpartition("Exercise 3")[2], "the question is whole"
-
-
-def test_a_long_proposal_about_a_given_program_has_one_example():
     kind = KINDS["induction"]
     long = CompletionFormat(lambda text: range(STYLE.proposal_tokens + 1)).propose(kind, [kind.seed()])
     assert "\n\nExercise 2\n```python\ndef f(a):\n    return a\n```\n```input\n" in long and "Exercise 3" not in long
@@ -279,18 +264,12 @@ def test_blocks_are_read_in_every_spelling(data: st.DataObject, between: str):
     program = data.draw(st.sampled_from(["def f(a):\n    return a + '```'", "def f(a):\n\n    return '''\nx\n'''"]))
     text = data.draw(spelled("python", program)) + between + data.draw(spelled("input", "'x', [1]"))
     found = read_sections(text, ("program", "input"))
-    assert found is not None
     assert [(each.label, each.text.rstrip("\n")) for each in found] == [("program", program), ("input", "'x', [1]")]
 
 
-def test_a_block_may_begin_where_another_one_ends():
+def test_a_block_may_begin_where_another_one_ends_and_what_is_no_complete_labelled_block_is_none():
     text = "```python\ndef f(a):\n    return a\n``` ```input\n1\n``` ```output\n1\n```"
     found = read_sections(text, ("program", "input", "output"))
     assert found == (Section("program", "def f(a):\n    return a"), Section("input", "1"), Section("output", "1"))
-
-
-@pytest.mark.parametrize(
-    "text", ["```python\nx = 1", "no blocks", "`python`", "```text\n3\n```", "```\n3\n```", "~~~output\n3"]
-)
-def test_what_is_no_complete_labelled_block_is_none(text: str):
-    assert read_sections(text, ("program", "input", "output")) is None
+    for text in ("```python\nx = 1", "no blocks", "`python`", "```text\n3\n```", "```\n3\n```", "~~~output\n3"):
+        assert read_sections(text, ("program", "input", "output")) is None, text

@@ -40,28 +40,24 @@ def test_every_command_line_of_a_recipe_is_understood(tmp_path: Path) -> None:
                 assert parse(import_module(name).config, options).config.run.root == str(tmp_path / "runs")
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "sentence"),
-    [
+def test_wrong_use_is_one_sentence() -> None:
+    for options, code, sentence in (
         (["--only", "nothing"], 1, "there is no case 'nothing': take some of install, large model, "),
         (["--tiny", "--out", "."], 2, "is there already: name a new folder with --out"),
-    ],
-)
-def test_wrong_use_is_one_sentence(options: list[str], code: int, sentence: str) -> None:
-    done = smoke(*options)
-    assert done.returncode == code and sentence in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+    ):
+        done = smoke(*options)
+        assert done.returncode == code and sentence in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
 
 
-def case(name: str, **how: object) -> gpu_smoke.Case:
-    return gpu_smoke.Case(name=name, expected_s=1, **how)
+def case(name: str, program: str = "", limit_s: float = 60, **how: object) -> gpu_smoke.Case:
+    command = [sys.executable, "-c", program]
+    return gpu_smoke.Case(name=name, expected_s=1, command=command, limit_s=limit_s, **how)
 
 
 def test_a_case_that_fails_is_reported_and_those_that_need_it_are_not_run(tmp_path: Path) -> None:
-    fails = case("fails", command=[sys.executable, "-c", "print('why'); exit(3)"], limit_s=60)
-    late = case("late", command=[sys.executable, "-c", "import time; time.sleep(60)"], limit_s=0.5)
-    needs = case("needs", command=[sys.executable, "-c", ""], limit_s=60, after="fails")
-    fine = case("fine", command=[sys.executable, "-c", ""], limit_s=60)
+    fails, late = case("fails", "print('why'); exit(3)"), case("late", "import time; time.sleep(60)", limit_s=0.5)
+    needs, fine = case("needs", after="fails"), case("fine")
     lines: list[str] = []
     report = gpu_smoke.Report(tmp_path, ["one"], {})
     on_disk = []
@@ -77,11 +73,8 @@ def test_a_case_that_fails_is_reported_and_those_that_need_it_are_not_run(tmp_pa
 
 
 def test_a_fallback_runs_after_a_failure_only_and_a_case_without_its_gpus_is_left_out(tmp_path: Path) -> None:
-    fails = case("fails", command=[sys.executable, "-c", "exit(3)"], limit_s=60)
-    fine = case("fine", command=[sys.executable, "-c", ""], limit_s=60)
-    instead = case("instead", command=fine.command, limit_s=60, instead_of="fails")
-    never = case("never", command=fine.command, limit_s=60, instead_of="fine")
-    two = case("two", command=fine.command, limit_s=60, gpus=2)
+    fails, fine, two = case("fails", "exit(3)"), case("fine"), case("two", gpus=2)
+    instead, never = case("instead", instead_of="fails"), case("never", instead_of="fine")
     outcomes = gpu_smoke.run_all([fails, instead, fine, never, two], tmp_path, 1, 1, lambda line: None)
     assert [(each.name, each.status) for each in outcomes] == [
         ("fails", "failed"), ("instead", "ok"), ("fine", "ok"), ("two", "left out"),
@@ -89,15 +82,12 @@ def test_a_fallback_runs_after_a_failure_only_and_a_case_without_its_gpus_is_lef
     assert outcomes[-1].why == "needs 2 GPUs"
 
 
-def test_half_a_line_of_a_killed_case_does_not_end_the_others(tmp_path: Path) -> None:
+def test_half_a_line_of_a_killed_case_ends_no_other_and_an_update_out_of_memory_has_no_figures(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "trrpp"
     run.mkdir(parents=True)
     (run / "metrics.jsonl").write_text('{"seconds/step": 3')
     gpu_smoke.Report(tmp_path, [], {}).write([gpu_smoke.Outcome(name="trrpp", status="out of time")])
     assert json.loads((tmp_path / "gpu_smoke.json").read_text())["cases"][0]["status"] == "out of time"
-
-
-def test_an_update_out_of_memory_has_no_figures_and_one_on_a_cpu_no_share(tmp_path: Path) -> None:
     full = {"checkpointing": "full", "error": None, "share_6n": 0.3, "tokens_per_s": 9.0}
     none = {"checkpointing": "none", "error": "out of memory", "share_6n": 0.0, "tokens_per_s": 0.0}
     (tmp_path / "update_1.5B.json").write_text(json.dumps([none, full]))
@@ -111,9 +101,8 @@ def test_an_update_out_of_memory_has_no_figures_and_one_on_a_cpu_no_share(tmp_pa
 def test_a_step_is_split_without_rest() -> None:
     step = {
         "seconds/step": 30.0, "seconds/train policy": 12.0, "seconds/push": 5.0, "seconds/sleep": 1.0,
-        "seconds/wake": 2.0,
-        "weights/push_gb_s": 1.0, "batch/tokens": 100, "policy/packing": 2.0, "policy/mismatch_mean": 0.1,
-        "policy/mismatch_p99": 0.2,
+        "seconds/wake": 2.0, "weights/push_gb_s": 1.0, "batch/tokens": 100, "policy/packing": 2.0,
+        "policy/mismatch_mean": 0.1, "policy/mismatch_p99": 0.2,
     }  # fmt: skip
     split = smoke_rows.of_step(step)
     assert (split["play s"], split["update s"], split["handover s"]) == (10.0, 12.0, 8.0)

@@ -53,13 +53,9 @@ def write_eval(folder: Path, share: float, seed: int, samples: int = SAMPLES) ->
 
 
 def config(root: Path, name: str, seed: int = 1, **sections: object) -> Config:
-    default = Config(
-        run=RunConfig(name=name, root=str(root), seed=seed, steps=6),
-        model=ModelConfig(path=str(root / "base")),
-        selfplay=SelfPlayConfig(kinds=KINDS, group_size=2),
-        eval=EvalConfig(every=2, samples=SAMPLES),
-    )
-    return replace(default, **sections)
+    named, play = RunConfig(name=name, root=str(root), seed=seed, steps=6), SelfPlayConfig(kinds=KINDS, group_size=2)
+    exam, model = EvalConfig(every=2, samples=SAMPLES), ModelConfig(path=str(root / "base"))
+    return replace(Config(run=named, model=model, selfplay=play, eval=exam), **sections)
 
 
 def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
@@ -99,14 +95,11 @@ def folders(tmp_path: Path) -> list[Path]:
     ]
 
 
-def test_arms_are_told_by_what_their_configs_change(folders: list[Path]) -> None:
+def test_arms_are_told_by_what_their_configs_change(folders: list[Path], tmp_path: Path) -> None:
     by_arm = arms([read(path) for path in folders])
     assert {name: len(runs) for name, runs in by_arm.items()} == {
         "self-play": 3, "learning rate 0": 1, "rewards shuffled": 1, "seed tasks only": 1,
     }  # fmt: skip
-
-
-def test_an_arm_that_differs_in_more_says_so(tmp_path: Path) -> None:
     one, other = config(tmp_path, "a"), config(tmp_path, "b", train=TrainConfig(policy_lr=0.0, warmup_steps=3))
     by_arm = arms([read(run(of, [0.1, 0.2])) for of in (one, other)])
     assert list(by_arm) == ["self-play", "learning rate 0, train.warmup_steps 3"]
@@ -140,6 +133,8 @@ def test_the_whole_exam_is_shown_where_every_run_was_evaluated_on_it(folders: li
     write_eval(folders[0] / "eval" / "step_000006", 0.5, seed=9, samples=16)
     with pytest.raises(UserError, match="are not the same evaluation"):
         read(folders[0], base)
+    with pytest.raises(UserError, match="nothing to be compared with: evaluate the first model and give it by --base"):
+        read(folders[1])
 
 
 def test_the_first_arm_is_compared_with_the_base_and_each_other_arm_over_seeds_and_tasks(folders, tmp_path):
@@ -171,13 +166,10 @@ def test_proposals_are_shown_with_their_solve_rates_or_why_they_are_no_tasks(tmp
     samples = [
         sample(role, problem_id=id, judgement=Judgement(verdict=verdict, answer=None if id == "2" else answer))
         for role, id, verdict in (
-            ("proposer", "2", "malformed"),
-            ("proposer", "1", "duplicate"),
-            ("solver", "0", "right"),
-            ("proposer", "0", "valid"),
-            ("proposer", "3", "valid"),
+            ("proposer", "2", "malformed"), ("proposer", "1", "duplicate"), ("solver", "0", "right"),
+            ("proposer", "0", "valid"), ("proposer", "3", "valid"),
         )
-    ]
+    ]  # fmt: skip
     write_samples(tmp_path / "rollouts" / "step_000001.jsonl.gz", 1, samples, lambda ids: "nothing")
     (tmp_path / "tasks.jsonl").write_text(json.dumps(asdict(TASK)) + "\n")
     assert [" ".join(line.split()) for line in proposals(tmp_path, 1, 3).splitlines()] == [
@@ -189,17 +181,10 @@ def right_samples(of: list[Sample]) -> float:
     return fmean(answer.verdict == Verdict.RIGHT for answer in of if answer.index is not None)
 
 
-def test_an_evaluation_without_that_of_the_base_is_refused(folders: list[Path]) -> None:
-    write_eval(folders[0] / "eval" / "step_000006", 0.5, seed=9)
-    with pytest.raises(UserError, match="nothing to be compared with: evaluate the first model and give it by --base"):
-        read(folders[0])
-
-
 def test_an_interval_over_seeds_is_students() -> None:
     merged = over_seeds([Change(0.2, 0.3), Change(0.2, 0.32), Change(0.2, 0.34)])
-    assert merged.gain == pytest.approx(0.12) and merged.interval == pytest.approx(
-        (0.12 - 0.0497, 0.12 + 0.0497), abs=1e-4
-    )
+    assert merged.gain == pytest.approx(0.12)
+    assert merged.interval == pytest.approx((0.12 - 0.0497, 0.12 + 0.0497), abs=1e-4)
     assert str(merged) == "20.0 → 32.0 (+12.0 [+7.0, +17.0])"
 
 
@@ -216,9 +201,9 @@ def test_the_command_prints_the_table_and_draws_a_figure_with_a_line_per_arm(fol
     assert lines.get_title().startswith("lines of") and volume.get_title().startswith("Halstead")
 
 
-@pytest.mark.parametrize("name, said", [("empty", "is no run directory"), ("short", "let it end")])
-def test_folders_without_results_are_named(tmp_path: Path, name: str, said: str) -> None:
+def test_folders_without_results_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     RunLogger.create(config(tmp_path, "short"), open_progress(io.StringIO())).close()
-    with pytest.raises(UserError, match=said):
-        read(tmp_path / name)
+    for name, said in (("empty", "is no run directory"), ("short", "let it end")):
+        with pytest.raises(UserError, match=said):
+            read(tmp_path / name)

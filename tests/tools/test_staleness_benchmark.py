@@ -25,14 +25,11 @@ def completion(text: str, reason: FinishReason = "stop") -> Completion:
     return factory.completion(CODEC.encode(text), finish=reason)
 
 
-def test_lengths_have_the_stated_median_and_a_long_tail() -> None:
+def test_lengths_have_the_stated_median_and_a_long_tail_and_every_sample_is_asked_for_its_own() -> None:
     lengths = draw_lengths("1", 2000, 64, 1.0, 640)
     assert lengths == draw_lengths("1", 2000, 64, 1.0, 640)
     assert abs(median(lengths) - 64) < 5 and min(lengths) == 16 and max(lengths) == 640
     assert sum(length > 128 for length in lengths) / len(lengths) > 0.2
-
-
-def test_every_sample_is_asked_for_its_own_length() -> None:
     asked: list[int] = []
 
     async def generate(engines: object, prompt_ids: list[int], **options: int) -> list[Completion]:

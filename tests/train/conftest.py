@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from azr.cluster.supervisor import SupervisedActor
 from azr.config import (
     AlgorithmConfig,
     ClusterConfig,
@@ -28,6 +29,7 @@ from azr.train import learner
 from azr.train.model_worker import ModelWorker
 from azr.train.train_batch import TrainBatch
 from azr.train.worker_group import RankDied, WorkerGroup
+from tests.cluster.receiving_engine import start_receiver
 from tests.runs.factory import completion
 
 LR = 1e-3
@@ -59,6 +61,28 @@ async def on_ranks(group: WorkerGroup, function: Callable[[Any], Any]) -> list[A
     return list(await asyncio.gather(*(actor.__ray_call__.remote(function) for actor in group.actors)))
 
 
+async def rebuild(config: Config, *groups: WorkerGroup) -> None:
+    """Give groups a config and new models by it."""
+
+    def adopt(worker: ModelWorker) -> None:
+        worker.config, worker.dtype = config, getattr(torch, config.train.dtype)
+
+    await asyncio.gather(*(on_ranks(group, adopt) for group in groups))
+    await asyncio.gather(*(group.call("build", timeout_s=STEP_S) for group in groups))
+
+
+def one_and_two(
+    start_group: StartGroup, worker: type[ModelWorker], two: Config, **of_one: object
+) -> dict[int, WorkerGroup]:
+    """Start policies of one and of two ranks; `of_one`: how the training of the first differs."""
+
+    async def start() -> list[WorkerGroup]:
+        ways = {1: replace(two, train=replace(two.train, **of_one)), 2: two}
+        return await asyncio.gather(*(start_group("policy", worker, ways[ranks], ranks) for ranks in (1, 2)))
+
+    return dict(zip((1, 2), asyncio.run(start()), strict=True))
+
+
 async def process_ids(group: WorkerGroup) -> list[int]:
     return await on_ranks(group, lambda worker: os.getpid())
 
@@ -81,6 +105,11 @@ async def update_policy(
 
 def rollout_logprobs(completions: Sequence[Completion]) -> torch.Tensor:
     return torch.tensor([x for c in completions for x in c.logprobs])
+
+
+@pytest.fixture(scope="module")
+def engine(ray_cluster: None) -> SupervisedActor:
+    return asyncio.run(start_receiver())
 
 
 @pytest.fixture(scope="session")
@@ -130,8 +159,7 @@ class Lease:
         group = next((g for kind, g in self._idle if kind is worker and g.size == ranks), None)
         if group is not None:
             self._idle.remove((worker, group))
-            await asyncio.gather(*(actor.__ray_call__.remote(_adopt, config) for actor in group.actors))
-            await group.call("build", timeout_s=STEP_S)
+            await rebuild(config, group)
         else:
             group = await WorkerGroup.start(role, worker, [{"num_cpus": 0.2}] * ranks, config, "cpu")
         self._used.append((worker, group))
@@ -147,10 +175,6 @@ class Lease:
             self._idle.append((worker, group))
         while sum(group.size for _, group in self._idle) > IDLE_RANKS:
             await self._idle.pop(0)[1].shutdown()
-
-
-def _adopt(worker: ModelWorker, config: Config) -> None:
-    worker.config, worker.dtype = config, getattr(torch, config.train.dtype)
 
 
 @pytest.fixture(scope="package")

@@ -48,12 +48,9 @@ TOKENS = 24
 EACH_ROLE_IN_ONE_TYPE = pytest.mark.parametrize(
     ("role", "dtype"),
     [
-        ("policy", "bfloat16"),
-        ("critic", "float32"),
-        ("policy", "float32"),
-        ("critic", "bfloat16"),
+        ("policy", "bfloat16"), ("critic", "float32"), ("policy", "float32"), ("critic", "bfloat16"),
     ],
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

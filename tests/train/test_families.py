@@ -27,9 +27,7 @@ def plainly(folder: Path) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize(("number", "family"), enumerate([*CHECKED, "qwen3_moe"]))
-async def test_a_family_is_trained_and_saved_as_plain_torch_does_it(
-    number, family, lend_group, tmp_path, completions, columns
-) -> None:
+async def test_a_family_is_trained_as_plain_torch_does_it(number, family, lend_group, tmp_path, completions, columns):
     """The layers of Qwen3 with experts, which is none of the checked families, are not gathered as one."""
     folder = save_tiny(tmp_path / "base", family, byte_tokenizer())
     config = make_config(folder, gradient_checkpointing=CHECKPOINTING[number % 3])

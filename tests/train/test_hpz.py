@@ -35,9 +35,7 @@ def test_a_copy_needs_several_nodes_of_equally_many_ranks_side_by_side() -> None
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-async def test_updates_are_the_same_bit_for_bit(
-    ranks, lend_group, tiny_model_path, completions, columns, tmp_path
-) -> None:
+async def test_updates_are_the_same_bit_for_bit(ranks, lend_group, tiny_model_path, completions, columns, tmp_path):
     config = make_config(tiny_model_path, dtype="bfloat16")
 
     async def train(group: WorkerGroup, folder: Path) -> tuple[list[dict[str, float]], list[bytes], torch.Tensor]:

@@ -28,16 +28,13 @@ from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.profile import operations
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import parameter_parts
-from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks
+from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, rebuild, with_micro_batches
 
 PAPER = AlgorithmConfig(estimator=TRRPP())
 PPO = AlgorithmConfig(
-    estimator=GAE(lambda_=0.95, critic_mini_batches=3),
-    loss_weighting="kind_role",
-    policy_mini_batches=2,
-    kl=KLConfig(coef=0.1),
-    entropy_coef=0.01,
-)
+    estimator=GAE(lambda_=0.95, critic_mini_batches=3), loss_weighting="kind_role", policy_mini_batches=2,
+    kl=KLConfig(coef=0.1), entropy_coef=0.01,
+)  # fmt: skip
 
 
 Models = tuple[Config, list[WorkerGroup]]
@@ -64,17 +61,12 @@ def paper(start_group: StartGroup, tiny_model_path: Path) -> Models:
 
 @pytest.fixture
 def trajectories(completions: list[Completion]) -> list[Sample]:
-    return [
-        Sample(
-            completion=completion,
-            role="proposer" if index % 3 == 0 else "solver",
-            kind="deduction" if index % 2 else "abduction",
-            problem_id=str(index),
-            group=str(index // 2),
-            reward=float(index % 4 == 1) - 0.5,
-        )
-        for index, completion in enumerate(completions)
-    ]
+    made = []
+    for index, each in enumerate(completions):
+        role, kind = "proposer" if index % 3 == 0 else "solver", "deduction" if index % 2 else "abduction"
+        named = {"completion": each, "problem_id": str(index), "group": str(index // 2)}
+        made.append(Sample(role=role, kind=kind, reward=float(index % 4 == 1) - 0.5, **named))
+    return made
 
 
 def outcomes(samples: list[Sample]) -> list[tuple[str, float | None, float | None]]:
@@ -89,14 +81,17 @@ def phases(seen: Counter[str]):
     return phase
 
 
+async def learn(config: Config, policy: WorkerGroup, taught: list[Sample]) -> dict[str, float]:
+    """Metrics of a first step of a policy alone."""
+    return (await Learner(config, policy, None, None, phases(Counter())).learn(taught, step=1))["policy"]
+
+
 async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, trajectories: list[Sample]) -> None:
     config, groups = ppo
     seen: Counter[str] = Counter()
     learner = Learner(config, *groups, phases(seen))
     learned = await learner.learn(trajectories, step=1)
-    assert set(seen) == {
-        "critic values", "reference logprobs", "policy logprobs", "train critic", "train policy",
-    }  # fmt: skip
+    assert set(seen) == {*("critic values", "reference logprobs", "policy logprobs"), "train critic", "train policy"}
     assert learned["policy"]["grad_norm"] > 0 and learned["critic"]["grad_norm"] > 0
     assert learned["policy"]["mismatch_mean"] > 0 and learned["policy"]["entropy"] > 0
     apart = [each.mismatch for each in trajectories]
@@ -132,14 +127,7 @@ async def test_the_rates_of_policy_and_critic_fall_alike_however_many_steps_they
     config, groups = ppo
     decaying = replace(config, train=replace(config.train, warmup_steps=0, decay_steps=4))
 
-    async def build(config: Config) -> None:
-        def adopt(worker: ModelWorker) -> None:
-            worker.config = config
-
-        await asyncio.gather(*(on_ranks(group, adopt) for group in groups))
-        await asyncio.gather(*(group.call("build", timeout_s=STEP_S) for group in groups))
-
-    await build(decaying)
+    await rebuild(decaying, *groups)
     learner = Learner(decaying, *groups, phases(Counter()))
     for step in range(1, 6):
         learned = await learner.learn(trajectories, step=step)
@@ -148,7 +136,7 @@ async def test_the_rates_of_policy_and_critic_fall_alike_however_many_steps_they
             assert rate == pytest.approx(LR * max(0, 1 - step / 4))
             during = np.mean([max(0, 1 - (step - 1 + i / mini_batches) / 4) for i in range(mini_batches)])
             assert learned[model]["lr"] == pytest.approx(LR * during)
-    await build(config)
+    await rebuild(config, *groups)
 
 
 async def test_models_that_visit_the_gpu_one_after_the_other_learn_the_same(ppo, trajectories, tmp_path) -> None:
@@ -186,11 +174,8 @@ async def test_the_papers_algorithm_needs_the_policy_alone(paper: Models, trajec
 @pytest.mark.long
 async def test_one_update_is_profiled(paper, trajectories, tmp_path, caplog) -> None:
     config, [policy] = paper
-    config = replace(
-        config,
-        run=replace(config.run, root=str(tmp_path), name="profiled"),
-        train=replace(config.train, profile_step=2),
-    )
+    named = replace(config.run, root=str(tmp_path), name="profiled")
+    config = replace(config, run=named, train=replace(config.train, profile_step=2))
     learner = Learner(config, policy, None, None, phases(Counter()))
     with caplog.at_level("INFO", logger="azr.train.learner"):
         for step in range(1, 4):
@@ -212,9 +197,7 @@ def test_an_annotation_is_not_counted_beside_its_kernels() -> None:
     assert [name for name, *_ in operations(events, True)] == [names[0]]
 
 
-async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_fails(
-    paper, trajectories, monkeypatch
-) -> None:
+async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_fails(paper, trajectories, monkeypatch):
     config, [policy] = paper
 
     def same(batch: Batch) -> Tensor:
@@ -227,11 +210,9 @@ async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_f
     for estimator in (RLOO(), PluginEstimator(function="same"), PluginEstimator(function="fails")):
         monkeypatch.setattr("azr.train.learner.OWN_ESTIMATORS", {"same": same, "fails": fails})
         await policy.call("build", timeout_s=STEP_S)
-        learner = Learner(
-            replace(config, algorithm=AlgorithmConfig(estimator=estimator)), policy, None, None, phases(Counter())
-        )
         taught = copy.deepcopy(trajectories)
-        told.append(((await learner.learn(taught, step=1))["policy"], outcomes(taught)))
+        changed = replace(config, algorithm=AlgorithmConfig(estimator=estimator))
+        told.append((await learn(changed, policy, taught), outcomes(taught)))
     assert told[0] == told[1] and told[0][0]["grad_norm"] > 0
     assert told[2] == ({}, [("recorded", None, None)] * len(trajectories))
 
@@ -261,65 +242,55 @@ async def test_a_kl_loss_covers_what_is_left(ppo: Models, trajectories: list[Sam
         assert told[0][name] == pytest.approx(told[1][name], rel=1e-3), name
 
 
-async def test_dr_grpo_divides_by_a_constant_however_the_batch_is_cut(
-    start_group, tiny_model_path, trajectories, tmp_path
-) -> None:
+async def test_dr_grpo_divides_by_a_constant_however_it_is_cut(start_group, tiny_model_path, trajectories, tmp_path):
     start_config = replace(make_config(tiny_model_path), algorithm=PAPER)
     groups = {ranks: (await start(start_group, start_config, ranks, policy=PolicyWorker))[1][0] for ranks in (1, 2)}
     for ranks, group in groups.items():
         (tmp_path / str(ranks)).mkdir()
         await group.call("save_checkpoint", str(tmp_path / str(ranks)), timeout_s=60)
 
-    async def learn(ranks: int = 1, tokens: int = 1000, **algorithm: object) -> dict[str, float]:
+    async def anew(ranks: int = 1, tokens: int = 1000, **algorithm: object) -> dict[str, float]:
         await groups[ranks].call("load_checkpoint", str(tmp_path / str(ranks)), timeout_s=60)
         config = replace(start_config, algorithm=AlgorithmConfig(estimator=DrGRPO(), **algorithm))
-        config = replace(config, train=replace(config.train, tokens_per_micro_batch=tokens))
-        learner = Learner(config, groups[ranks], None, None, phases(Counter()))
-        return (await learner.learn(trajectories, step=1))["policy"]
+        return await learn(with_micro_batches(config, tokens), groups[ranks], trajectories)
 
-    whole, by_token = await learn(), await learn(loss_weighting="token")
+    whole, by_token = await anew(), await anew(loss_weighting="token")
     lengths = [len(t.completion.response_ids) for t in trajectories]
     factor = sum(lengths) / (len(lengths) * start_config.rollout.max_response_tokens)
     assert whole["grad_norm"] == pytest.approx(factor * by_token["grad_norm"], rel=1e-5)
     assert whole["loss"] == pytest.approx(factor * by_token["loss"], rel=1e-5)
     for cut in ({"tokens": 40}, {"ranks": 2}, {"ranks": 2, "tokens": 40}, {"drop_zero_advantage": True}):
-        assert (await learn(**cut))["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-4), cut
+        assert (await anew(**cut))["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-4), cut
     for weighting in ("trajectory", "kind_role"):
-        norms = [
-            (await learn(loss_weighting=weighting, drop_zero_advantage=drop))["grad_norm"] for drop in (False, True)
-        ]
-        assert norms[0] == pytest.approx(norms[1], rel=1e-4), weighting
+        whole, dropped = [await anew(loss_weighting=weighting, drop_zero_advantage=drop) for drop in (False, True)]
+        assert whole["grad_norm"] == pytest.approx(dropped["grad_norm"], rel=1e-4), weighting
 
 
 async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(paper, trajectories, tmp_path) -> None:
     config, [policy] = paper
     await policy.call("save_checkpoint", str(tmp_path), timeout_s=60)
 
-    async def learn(overlong: str, taught: list[Sample]) -> dict[str, float]:
+    async def anew(overlong: str, taught: list[Sample]) -> dict[str, float]:
         await policy.call("load_checkpoint", str(tmp_path), timeout_s=60)
-        reward = replace(config.reward, overlong=overlong)
-        learner = Learner(replace(config, reward=reward), policy, None, None, phases(Counter()))
-        return (await learner.learn(taught, step=1))["policy"]
+        return await learn(replace(config, reward=replace(config.reward, overlong=overlong)), policy, taught)
 
     cut = [
         replace(t, completion=replace(t.completion, finish_reason="length"), reward=-9.0) if i % 4 == 0 else t
         for i, t in enumerate(trajectories)
     ]
     finished = [t for i, t in enumerate(trajectories) if i % 4]
-    masked, without = await learn("mask", cut), await learn("keep", alone := copy.deepcopy(finished))
+    masked, without = await anew("mask", cut), await anew("keep", alone := copy.deepcopy(finished))
     assert [each.used for each in cut] == ["trained" if i % 4 else "cut off" for i in range(len(cut))]
     assert outcomes([t for i, t in enumerate(cut) if i % 4]) == outcomes(alone)
     assert all(each.advantage is None and each.mismatch is None for each in cut[::4])
     assert masked == without | {"masked": len(trajectories) - len(finished)}
-    assert (await learn("mask", finished)) == without | {"masked": 0}
-    assert (await learn("keep", cut))["grad_norm"] != without["grad_norm"]
-    assert await learn("mask", cut[:1]) == {"masked": 1}, "nothing is left to learn from"
+    assert await anew("mask", finished) == without | {"masked": 0}
+    assert (await anew("keep", cut))["grad_norm"] != without["grad_norm"]
+    assert await anew("mask", cut[:1]) == {"masked": 1}, "nothing is left to learn from"
     assert cut[0].used == "cut off"
 
 
-async def test_a_step_with_fewer_trajectories_than_updates_teaches_nothing_and_says_so(
-    paper, trajectories, caplog
-) -> None:
+async def test_a_step_with_fewer_trajectories_than_updates_teaches_nothing_and_says_so(paper, trajectories, caplog):
     """Most may have been ungraded, and that is no reason to end a run."""
     config, [policy] = paper
     many = replace(config, algorithm=replace(PAPER, policy_mini_batches=50))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from dataclasses import replace
@@ -17,7 +16,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from azr.algorithms.lora import four_bit_rounded, is_four_bit, peft_config
-from azr.cluster.supervisor import SupervisedActor
 from azr.cluster.weight_sync import WeightSync
 from azr.config import Config, LoraConfig
 from azr.errors import UserError
@@ -26,16 +24,10 @@ from azr.train.learner import score, update_critic
 from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import whole_shape
-from tests.cluster.receiving_engine import start_receiver
-from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_step, update_policy
+from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_and_two, one_step, update_policy
 from tests.train.test_policy import fresh, plain_scores, plain_steps
 
 LORA = LoraConfig(rank=4, alpha=16)
-
-
-@pytest.fixture(scope="module")
-def engine(ray_cluster: None) -> SupervisedActor:
-    return asyncio.run(start_receiver())
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +37,7 @@ def config(tiny_model_path: Path) -> Config:
 
 @pytest.fixture(scope="module")
 def groups(start_group: StartGroup, config: Config) -> dict[int, WorkerGroup]:
-    """Policies of one and of two ranks."""
-
-    async def start() -> list[WorkerGroup]:
-        ways = {1: replace(config, train=replace(config.train, gradient_checkpointing="none")), 2: config}
-        return await asyncio.gather(*(start_group("policy", PolicyWorker, ways[n], n) for n in (1, 2)))
-
-    return dict(zip((1, 2), asyncio.run(start()), strict=True))
+    return one_and_two(start_group, PolicyWorker, config, gradient_checkpointing="none")
 
 
 def parts(worker: PolicyWorker) -> dict[str, tuple[bool, Tensor]]:
@@ -83,9 +69,7 @@ def merged_weights(model: Any) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
-async def test_updates_and_pushes_equal_peft_and_torch(
-    groups, tmp_path_factory, completions, columns, config, engine, ranks
-) -> None:
+async def test_updates_and_pushes_equal_peft(groups, tmp_path_factory, completions, columns, config, engine, ranks):
     """Three optimizer steps, and then the merged weights in an engine; frozen weights keep every bit."""
     base = tmp_path_factory.getbasetemp()
     one = await fresh(groups[1], base / "lora_1")
@@ -131,9 +115,7 @@ async def test_the_engine_gets_what_the_trainer_computes_with(groups, completion
 
 
 @pytest.mark.long
-async def test_a_resumed_run_goes_on_with_the_same_bits(
-    groups, lend_group, completions, columns, config, tmp_path
-) -> None:
+async def test_a_resumed_run_goes_on_with_the_same_bits(groups, lend_group, completions, columns, config, tmp_path):
     """With dropout, whose random state is part of a checkpoint."""
     with_dropout = replace(config, train=replace(config.train, lora=replace(LORA, dropout=0.3)))
     group = await lend_group("policy", PolicyWorker, with_dropout, 1)
@@ -189,10 +171,8 @@ async def test_a_critic_trains_adapters_and_its_head(lend_group, completions, co
     (before,) = await on_ranks(group, parts)
     await update_critic(group, batch, columns, STEP_S)
     (after,) = await on_ranks(group, parts)
-    assert {name for name, (trained, _) in before.items() if trained and "lora_" not in name} == {
-        "head.weight",
-        "head.bias",
-    }
+    heads = {name for name, (trained, _) in before.items() if trained and "lora_" not in name}
+    assert heads == {"head.weight", "head.bias"}
     for name, (trained, value) in before.items():
         assert torch.equal(value, after[name][1]) != trained
 
@@ -205,9 +185,7 @@ def packed_bytes(worker: PolicyWorker) -> tuple[int, int]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2])
-async def test_frozen_weights_may_be_held_in_four_bits(
-    ranks, lend_group, completions, columns, config, engine, tmp_path
-) -> None:
+async def test_frozen_weights_may_have_four_bits(ranks, lend_group, completions, columns, config, engine, tmp_path):
     """What is sent is what is computed with, the base as its 4 bits say and the adapters in it."""
     four_bit = replace(config, train=replace(config.train, lora=replace(LORA, four_bit=True)))
     group = await lend_group("policy", PolicyWorker, four_bit, ranks)

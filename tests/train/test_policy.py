@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from tests.train.conftest import (
     StartGroup,
     make_config,
     on_ranks,
+    one_and_two,
     one_step,
     update_policy,
     with_micro_batches,
@@ -44,24 +44,13 @@ class SmallBucketWorker(PolicyWorker):
 
 
 @pytest.fixture(scope="module")
-def engine(ray_cluster: None) -> SupervisedActor:
-    return asyncio.run(start_receiver())
-
-
-@pytest.fixture(scope="module")
 def config(tiny_model_path: Path) -> Config:
     return make_config(tiny_model_path)
 
 
 @pytest.fixture(scope="module")
 def groups(start_group: StartGroup, config: Config) -> dict[int, WorkerGroup]:
-    """Policies of one and of two ranks."""
-
-    async def start() -> list[WorkerGroup]:
-        ways = {1: replace(config, train=replace(config.train, gradient_checkpointing="selective")), 2: config}
-        return await asyncio.gather(*(start_group("policy", SmallBucketWorker, ways[n], n) for n in (1, 2)))
-
-    return dict(zip((1, 2), asyncio.run(start()), strict=True))
+    return one_and_two(start_group, SmallBucketWorker, config, gradient_checkpointing="selective")
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +97,8 @@ def plain_steps(
     norms = []
     for step in range(steps):
         logprobs, entropy = plain_scores(model, completions, config.rollout.temperature)
-        loss, _ = policy_loss(
-            logprobs,
-            entropy,
-            normalizer=len(logprobs),
-            config=config.algorithm,
-            **{f"{name}_R": column for name, column in columns.items()},
-        )
+        named = {f"{name}_R": column for name, column in columns.items()}
+        loss, _ = policy_loss(logprobs, entropy, **named, normalizer=len(logprobs), config=config.algorithm)
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), train.grad_clip).item())
         optimizer.param_groups[0]["lr"] = train.policy_lr * min(1.0, (step + 1) / train.warmup_steps)
@@ -123,25 +107,23 @@ def plain_steps(
     return {name: p.detach() for name, p in model.named_parameters()}, norms
 
 
-def held_and_whole(worker: PolicyWorker) -> tuple[int, int]:
-    """Parameter elements in this rank's memory between steps, padding included, and of the whole model."""
-    parameters = list(worker.engine.module.parameters())
-    return sum(p.ds_tensor.numel() + p.numel() for p in parameters), sum(p.ds_numel for p in parameters)
-
-
 async def test_each_of_two_ranks_holds_half_of_the_parameters(two: WorkerGroup) -> None:
-    for held, whole in await on_ranks(two, held_and_whole):
-        assert held == pytest.approx(whole / 2, rel=0.01)
+    def held_share(worker: PolicyWorker) -> float:
+        """Of all elements those in this rank's memory between steps, padding included."""
+        parameters = list(worker.engine.module.parameters())
+        return sum(p.ds_tensor.numel() + p.numel() for p in parameters) / sum(p.ds_numel for p in parameters)
+
+    assert await on_ranks(two, held_share) == pytest.approx([0.5] * 2, rel=0.01)
 
 
-@pytest.mark.parametrize(("ranks", "tokens_per_micro_batch"), [(1, 1000), (1, 40), (2, 1000), (2, 40)])
+@pytest.mark.parametrize(("ranks", "tokens"), [(1, 1000), (1, 40), (2, 1000), (2, 40)])
 async def test_updates_equal_plain_torch(
-    groups, tmp_path_factory, plain, completions, columns, config, engine, ranks, tokens_per_micro_batch
+    groups, tmp_path_factory, plain, completions, columns, config, engine, ranks, tokens
 ) -> None:
     """Sum over ranks and micro-batches, clipping, decay and warm-up are those of one process with one batch."""
     group = await fresh(groups[ranks], tmp_path_factory.getbasetemp() / f"fresh_{ranks}")
     expected, norms = plain_steps(plain, completions, columns, config, steps=3)
-    config = with_micro_batches(config, tokens_per_micro_batch)
+    config = with_micro_batches(config, tokens)
     batch = one_step(completions, group, config)
     steps = [await update_policy(group, batch, columns, STEP_S) for _ in norms]
     assert [step["lr"] for step in steps] == pytest.approx([5e-4, 1e-3, 1e-3])
@@ -149,7 +131,7 @@ async def test_updates_equal_plain_torch(
     with torch.no_grad():
         _, entropy = plain_scores(plain, completions, config.rollout.temperature)
     assert steps[0]["entropy"] == pytest.approx(entropy.mean().item(), rel=1e-5)
-    assert (steps[0]["micro_batches"] == 1) == (tokens_per_micro_batch == 1000)
+    assert (steps[0]["micro_batches"] == 1) == (tokens == 1000)
     got = await weights_of(group, engine, config)
     for parameter, value in expected.items():
         # The key biases' true gradient is zero, and Adam blows its rounding noise up: hence a hundredth of a step.

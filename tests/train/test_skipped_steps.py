@@ -6,6 +6,7 @@ import math
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from azr.train import model_worker
 from azr.train.learner import MAX_SKIPPED_STEPS, Learner
 from azr.train.model_worker import LossFn, StepReport
 from azr.train.policy import CriticWorker, PolicyWorker
+from tests.runs.factory import sample
 from tests.train.conftest import STEP_S, make_config, on_ranks, one_step, update_policy
 
 pytestmark = pytest.mark.long
@@ -35,19 +37,15 @@ class Worker(PolicyWorker):
     offloads = False
 
     def build(self) -> None:
-        config_of = model_worker.engine_config
-
         def engine_config(*args: Any) -> dict[str, Any]:
             config = config_of(*args)
             if self.offloads:
                 config["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
             return config
 
-        model_worker.engine_config = engine_config
-        try:
+        config_of = model_worker.engine_config
+        with patch.object(model_worker, "engine_config", engine_config):
             super().build()
-        finally:
-            model_worker.engine_config = config_of
 
     def _take_step(self, mini: Any, normalizer: float, columns: Any, loss_fn: LossFn) -> StepReport:
         def with_more(micro: PackedBatch, arrays: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
@@ -106,10 +104,8 @@ async def test_a_step_that_is_not_finite_leaves_every_bit_where_it_is_and_the_ne
         await on_ranks(group, misbehave(**last))
         return await update_policy(group, batch, columns | {"advantages": advantages}, STEP_S)
 
-    assert (
-        await on_ranks(group, lambda each: bool(getattr(each.engine.optimizer, "offload_optimizer", False)))
-        == [worker.offloads] * ranks
-    )
+    offloads = await on_ranks(group, lambda each: bool(getattr(each.engine.optimizer, "offload_optimizer", False)))
+    assert offloads == [worker.offloads] * ranks
     assert (await update())["skipped_steps"] == 0
     before = await on_ranks(group, held)
     for number, bad in enumerate([{"advantage": NAN}, {"factor": INF}, {"loss": INF}], 1):
@@ -131,10 +127,7 @@ async def test_a_step_that_is_not_finite_leaves_every_bit_where_it_is_and_the_ne
 
 
 def answers(completions: list[Completion], reward: float) -> list[Sample]:
-    return [
-        Sample(completion=c, role="solver", kind="deduction", problem_id="t", group="g", reward=reward * (i % 2))
-        for i, c in enumerate(completions)
-    ]
+    return [sample("solver", reward=reward * (i % 2), group="g", completion=c) for i, c in enumerate(completions)]
 
 
 async def test_too_many_in_a_row_of_any_model_end_the_run(lend_group, completions, tiny_model_path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -19,7 +18,7 @@ from azr.records import Completion, Sample
 from azr.train.learner import Learner
 from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.worker_group import WorkerGroup
-from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, with_micro_batches
+from tests.train.conftest import StartGroup, make_config, one_and_two, rebuild, with_micro_batches
 
 TRACED = (False, True, True, False, False)
 """Which of every five responses are traces."""
@@ -51,17 +50,9 @@ async def learn(
     group: WorkerGroup, config: Config, taught: Sequence[Sample], critic: WorkerGroup | None = None
 ) -> tuple[dict[str, dict[str, float]], Learner]:
     """One step of models that are made anew."""
-    await asyncio.gather(*(on_ranks(each, with_config(config)) for each in (group, critic) if each is not None))
-    await asyncio.gather(*(each.call("build", timeout_s=STEP_S) for each in (group, critic) if each is not None))
+    await rebuild(config, *filter(None, (group, critic)))
     learner = Learner(config, group, critic, None, lambda name: nullcontext())
     return await learner.learn(taught, step=1), learner
-
-
-def with_config(config: Config):
-    def adopt(worker: PolicyWorker) -> None:
-        worker.config, worker.dtype = config, getattr(torch, config.train.dtype)
-
-    return adopt
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +63,7 @@ def base(tiny_model_path: Path) -> Config:
 
 @pytest.fixture(scope="module")
 def groups(start_group: StartGroup, base: Config) -> dict[int, WorkerGroup]:
-    """Policies of one and of two ranks."""
-
-    async def start() -> list[WorkerGroup]:
-        return await asyncio.gather(*(start_group("policy", PolicyWorker, base, ranks) for ranks in (1, 2)))
-
-    return dict(zip((1, 2), asyncio.run(start()), strict=True))
+    return one_and_two(start_group, PolicyWorker, base)
 
 
 @pytest.fixture(scope="module")
@@ -115,17 +101,13 @@ def plain_gradient(model: PreTrainedModel, config: Config, taught: Sequence[Samp
 
 
 @pytest.mark.parametrize("loss", ["shaped", "plain", "sft"])
-async def test_gradients_are_those_written_out_whatever_the_packing_and_the_ranks(
-    loss, groups, base, plain, trajectories
-) -> None:
+async def test_gradients_are_those_written_out_whatever_packing_and_ranks(loss, groups, base, plain, trajectories):
     off_policy = OffPolicyConfig(loss=loss, gamma=0.01, sft_coef=0.3)
     config = replace(base, algorithm=replace(base.algorithm, off_policy=off_policy))
     expected = plain_gradient(plain, config, trajectories)
     # Of one prompt, so that it is packed once for all of them.
-    shared = [
-        replace(t, completion=replace(t.completion, prompt_ids=trajectories[0].completion.prompt_ids))
-        for t in trajectories
-    ]
+    prompt = trajectories[0].completion.prompt_ids
+    shared = [replace(t, completion=replace(t.completion, prompt_ids=prompt)) for t in trajectories]
     expected_shared = plain_gradient(plain, config, shared)
     for ranks, tokens, taught, (value, norm) in (
         (1, 1000, trajectories, expected),

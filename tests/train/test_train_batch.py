@@ -29,9 +29,7 @@ def targets(batch: RankBatch) -> list[int]:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("mini_batches", [[list(range(11))], [[0, 2, 4, 6], [1, 3, 5], [10, 9, 8, 7]]])
-def test_arrays_follow_their_tokens_and_outputs_come_back_in_order(
-    ray_cluster, completions, ranks, mini_batches
-) -> None:
+def test_arrays_follow_their_tokens_and_outputs_come_back_in_order(ray_cluster, completions, ranks, mini_batches):
     batch = TrainBatch.build(completions, mini_batches, ranks, 64)
     everything = torch.tensor([t for c in completions for t in c.response_ids])
     parts = [columns for _, _, columns in batch.for_ranks({"targets": everything})]
@@ -66,9 +64,6 @@ def test_the_figures_of_a_batch(ray_cluster: None, completions: list[Completion]
     together = TrainBatch.build(three, [[0, 1, 2]], 1, 1000)
     assert together.micro_batches == 1
     assert together.packing == pytest.approx(3 * length / (3 * length - 2 * len(three[0].prompt_ids)))
-
-
-def test_too_few_completions_for_the_ranks_are_refused(ray_cluster: None, completions: list[Completion]) -> None:
     with pytest.raises(UserError, match="1 samples cannot feed 2 ranks"):
         TrainBatch.build(completions, [[0, 1], [2]], 2, 64)
 
@@ -77,13 +72,10 @@ def learners_work(count: int) -> float:
     """CPU seconds of everything that a learner does by itself for so many trajectories of 600 and 60 tokens."""
     dice = np.random.default_rng(count)
     prompts = [dice.integers(0, 1000, 600, np.int32) for _ in range(count // 8)]
-    completions = [
-        completion(dice.integers(0, 1000, 30 + i % 61, np.int32), prompts[i // 8], logprobs=-1.0) for i in range(count)
-    ]
-    samples = [
-        sample("solver" if i % 8 else "proposer", completion=c, group=f"group {i // 8}", reward=float(i % 3))
-        for i, c in enumerate(completions)
-    ]
+    responses = [dice.integers(0, 1000, 30 + i % 61, np.int32) for i in range(count)]
+    completions = [completion(ids, prompts[i // 8], logprobs=-1.0) for i, ids in enumerate(responses)]
+    given = [{"completion": c, "group": f"group {i // 8}", "reward": float(i % 3)} for i, c in enumerate(completions)]
+    samples = [sample("solver" if i % 8 else "proposer", **each) for i, each in enumerate(given)]
     began = time.process_time()
     batch = Batch.from_samples(samples)
     mini_batches = split_mini_batches(batch.kind_roles, 2, 1)

@@ -35,7 +35,7 @@ async def weights(group: WorkerGroup) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("role", ["policy", "critic"])
-async def test_same_bits_as_zero3_on_one_rank_and_each_goes_on_from_the_other(
+async def test_same_bits_as_zero3_on_one_rank_and_back(
     role, lend_group, tiny_model_path, completions, columns, tmp_path
 ) -> None:
     config, worker, update, goal = make_config(tiny_model_path), PolicyWorker, update_policy, "advantages"
@@ -91,9 +91,7 @@ def test_all_parameters_have_the_compute_type() -> None:
         assert parameter.dtype == torch.bfloat16 and torch.equal(parameter, value)
 
 
-async def test_two_ranks_that_hold_everything_agree_with_one(
-    lend_group, tiny_model_path, completions, columns, tmp_path
-) -> None:
+async def test_two_ranks_that_hold_all_agree_with_one(lend_group, tiny_model_path, completions, columns, tmp_path):
     config = sharded(make_config(tiny_model_path), "none")
     seen = []
     for ranks in (1, 2):

@@ -90,18 +90,12 @@ class Family:
         words = frozenset(outcomes.split())
         errors = words.difference(CallStatus)
         statuses = {CallStatus(word) for word in words - errors} | ({CallStatus.RAISED} if errors else set())
+        ends = {"statuses": frozenset(statuses), "errors": errors}
         self.attacks.append(
-            Attack(
-                family=self.name,
-                name=name,
-                program=dedent(program).lstrip("\n"),
-                statuses=frozenset(statuses),
-                errors=errors,
-                **options,
-            )
+            Attack(family=self.name, name=name, program=dedent(program).lstrip("\n"), **ends, **options)
         )
 
-    def add_call(self, name: str, arguments: str) -> None:
+    def add_call(self, name: str, arguments: str, routes: str = ROUTES) -> None:
         """A raw system call, number first, that must be refused before the kernel looks at it."""
-        program = f"{ROUTES}\ndef f(): return syscall({arguments})"
+        program = f"{routes}\ndef f(): return syscall({arguments})"
         self.add(name, "ok LookupError", program, value=lambda outcome: outcome == (-1, 1))

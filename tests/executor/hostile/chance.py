@@ -11,22 +11,17 @@ from tests.executor.hostile.attack import ANY, DENIED, ROUTES, Family
 
 CHANCE = Family("non-determinism")
 _WAYS = {
-    "the time": "import time; return time.time()",
-    "nanoseconds": "import time; return time.time_ns()",
+    "the time": "import time; return time.time()", "nanoseconds": "import time; return time.time_ns()",
     "a monotonic clock": "import time; return time.monotonic()",
     "a performance counter": "import time; return time.perf_counter_ns()",
     "processor time": "import time; return time.process_time_ns()",
     "how long a loop takes": "import time\n    t = time.perf_counter()\n    sum(range(1000))\n    return time.perf_counter() - t",
     "how far a loop gets": "import time\n    t = time.monotonic() + 0.01\n    n = 0\n    while time.monotonic() < t: n += 1\n    return n",
-    "chance": "import random; return random.random()",
-    "the kernel's chance": "import posix; return posix.urandom(8)",
+    "chance": "import random; return random.random()", "the kernel's chance": "import posix; return posix.urandom(8)",
     "chance for secrets": "import secrets; return secrets.token_hex()",
-    "a UUID": "import uuid; return str(uuid.uuid4())",
-    "an address": "return id(object())",
-    "an address in a text": "return repr(object())",
-    "an address of a function": "return str(f)",
-    "a hash of a text": "return hash('abc')",
-    "a hash of bytes": "return hash(b'abc')",
+    "a UUID": "import uuid; return str(uuid.uuid4())", "an address": "return id(object())",
+    "an address in a text": "return repr(object())", "an address of a function": "return str(f)",
+    "a hash of a text": "return hash('abc')", "a hash of bytes": "return hash(b'abc')",
     "a hash of an object": "return hash(object())",
     "order of a set": "return list({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})",
     "one of a set": "return {str(n) for n in range(1000)}.pop()",
@@ -46,17 +41,11 @@ _WAYS = {
     "order by a dict of sets": "return list(dict.fromkeys({'a', 'b', 'c', 'd', 'e', 'f', 'g'}))",
     "JSON of a set's items": "import json; return json.dumps(list(frozenset('abcdefghijkl')))",
     "a weak reference": "import weakref; return repr(weakref.ref(f))",
-}
+}  # fmt: skip
 for _name, _body in _WAYS.items():
     for _checked in (False, True):
-        CHANCE.add(
-            f"{_name}{', static_check' if _checked else ''}",
-            ANY,
-            f"def f():\n    {_body}",
-            repeats=2,
-            static_check=_checked,
-            never_ok=True,
-        )
+        _how = ", static_check" if _checked else ""
+        CHANCE.add(f"{_name}{_how}", ANY, f"def f():\n    {_body}", repeats=2, static_check=_checked, never_ok=True)
 for _name, _body in {
     "the load": "return syscall(99, b'-' * 200) and 0",
     "memory never written": "return namespace('ctypes')['string_at'](id(f) - 4096, 4096)",
@@ -88,32 +77,24 @@ CLOCKS = Family("coarse clocks")
 """All runs of a validation agree on the hour, and a verification later does not."""
 _TWO = "two = chr(95) * 2"
 for _name, _program in {
-    "the hour": "import time\ndef f(): return int(time.time()) // 3600",
-    "the year": "import time\ndef f(): return time.localtime().tm_year",
-    "the year as text": "import time\ndef f(): return time.strftime('%Y')",
-    "the day of the week": "import time\ndef f(): return time.ctime()[:3]",
-    "days since the start": "import time\ndef f(): return time.monotonic_ns() // (86400 * 10**9)",
-    "processor time": "import time\ndef f(): return int(time.process_time() + time.thread_time()) // 60",
-    "a clock by number": "import time\ndef f(): return [int(time.clock_gettime(n)) // 3600 for n in range(8)]",
+    **{name: f"import time\ndef f(): return {value}" for name, value in {
+        "the hour": "int(time.time()) // 3600", "the year": "time.localtime().tm_year",
+        "the year as text": "time.strftime('%Y')", "the day of the week": "time.ctime()[:3]",
+        "days since the start": "time.monotonic_ns() // (86400 * 10**9)", "the date in words": "time.asctime()[-4:]",
+        "processor time": "int(time.process_time() + time.thread_time()) // 60",
+        "a clock by number": "[int(time.clock_gettime(n)) // 3600 for n in range(8)]",
+    }.items()},
     "times of the process": "import posix\ndef f(): return posix.times().elapsed // 10**9",
     "the date": "import _datetime\ndef f(): return _datetime.date.today().year",
     "the module made anew": "import sys\ndef f():\n    del sys.modules['time']\n    import time\n    return time.gmtime().tm_year",
     "a class of dates": "import _datetime\nclass D(_datetime.datetime): pass\ndef f(): return D.today().year",
-    "a loader's module": (
-        "import _frozen_importlib as m\ndef f():\n    spec = m.BuiltinImporter.find_spec('time')\n"
-        "    made = m.module_from_spec(spec)\n    spec.loader.exec_module(made)\n    return made.time_ns() // (3600 * 10**9)"
-    ),
-    "the date in words": "import time\ndef f(): return time.asctime()[-4:]",
-    "the module made by the machinery": (
-        "import _imp\nclass Spec: name, origin = 'time', None\ndef f():\n    made = _imp.create_builtin(Spec)\n"
-        "    _imp.exec_builtin(made)\n    return int(made.time()) // 3600"
-    ),
-}.items():
+    "a loader's module": "import _frozen_importlib as m\ndef f():\n    spec = m.BuiltinImporter.find_spec('time')\n"
+    "    made = m.module_from_spec(spec)\n    spec.loader.exec_module(made)\n    return made.time_ns() // (3600 * 10**9)",
+    "the module made by the machinery": "import _imp\nclass Spec: name, origin = 'time', None\ndef f():\n    made = _imp.create_builtin(Spec)\n"
+    "    _imp.exec_builtin(made)\n    return int(made.time()) // 3600",
+}.items():  # fmt: skip
     CLOCKS.add(_name, DENIED + " TypeError AttributeError KeyError", _program, repeats=2)
-CLOCKS.add(
-    "one that the sandbox kept for itself",
-    "ok",
-    """
+CLOCKS.add("one that the sandbox kept for itself", "ok", """
     import gc, sys
     def f():
         gc.unfreeze()
@@ -128,9 +109,7 @@ CLOCKS.add(
                     except TypeError: continue
                     count += 1
         return count
-    """,
-    value=lambda count: count == 0,
-)
+""", value=lambda count: count == 0)  # fmt: skip
 for _name, _program in {
     # Past the static check; the clock that is at the end of the road does not go.
     "fields of a function": f"""
@@ -160,14 +139,8 @@ for _name, _program in {
         return copy.copy(type('X', (), ways)()) is g and int(h() / 0)
     """,
 }.items():
-    CLOCKS.add(
-        _name,
-        "rejected TypeError AttributeError SyntaxError ZeroDivisionError",
-        _program,
-        repeats=2,
-        static_check=True,
-        never_ok=True,
-    )
+    _ends = "rejected TypeError AttributeError SyntaxError ZeroDivisionError"
+    CLOCKS.add(_name, _ends, _program, repeats=2, static_check=True, never_ok=True)
 
 COMPANY = Family("calls of one request")
 """Each call looks for a mark, and leaves one for those after it."""
@@ -181,14 +154,10 @@ _MARKED = {
     "an attribute of a member": "was = hasattr(re.I, 'mark')\n    re.I.mark = 1",
     "an attribute of a class": "was = hasattr(type(re.I), 'mark')\n    type(re.I).mark = 1",
     "an attribute of a caught class": "try: json.loads('')\n    except json.JSONDecodeError as e:\n        was = hasattr(type(e), 'mark')\n        type(e).mark = 1",
-    "a copy that sets attributes": (
-        "two = chr(95) * 2\n    ways = {two + 'reduce_ex' + two: lambda s, p: ((lambda: json.dumps), (), {'mark': 1})}\n"
-        "    was = hasattr(json.dumps, 'mark')\n    copy.copy(type('X', (), ways)())"
-    ),
-    "a copy of what another type makes": (
-        "two = chr(95) * 2\n    ways = {two + 'reduce_ex' + two: lambda s, p: ((lambda: json.dumps), (), {'mark': 1})}\n"
-        "    was = hasattr(json.dumps, 'mark')\n    copy.copy([type][0]('X', (), ways)())"
-    ),
+    "a copy that sets attributes": "two = chr(95) * 2\n    ways = {two + 'reduce_ex' + two: lambda s, p: ((lambda: json.dumps), (), {'mark': 1})}\n"
+    "    was = hasattr(json.dumps, 'mark')\n    copy.copy(type('X', (), ways)())",
+    "a copy of what another type makes": "two = chr(95) * 2\n    ways = {two + 'reduce_ex' + two: lambda s, p: ((lambda: json.dumps), (), {'mark': 1})}\n"
+    "    was = hasattr(json.dumps, 'mark')\n    copy.copy([type][0]('X', (), ways)())",
     "what collection finds": "class A:\n        def __del__(self): keyword.kwlist.append('mark')\n    a = A()\n    a.a = a\n    was = 'mark' in keyword.kwlist",
     "a loop's target": ("was = hasattr(json.JSONDecodeError, 'mark')\n    for json.JSONDecodeError.mark in [1]: pass"),
     "a dialect": "import csv\n    was = 'mark' in csv.list_dialects()\n    csv.register_dialect('mark', delimiter='|')",
@@ -200,14 +169,10 @@ for _name, _body in _MARKED.items():
     for _checked in (False, True):
         if _checked and "gc." in _body:
             continue
-        COMPANY.add(
-            f"{_name}{', static_check' if _checked else ''}",
-            "ok",
-            f"import copy, json, keyword, operator, re{'' if _checked else ', gc'}\ndef f(x):\n    {_body}\n    return was",
-            inputs=("1", "2", "3"),
-            static_check=_checked,
-            value=lambda was: was is False,
-        )
+        _how, _modules = (", static_check", "") if _checked else ("", ", gc")
+        _program = f"import copy, json, keyword, operator, re{_modules}\ndef f(x):\n    {_body}\n    return was"
+        _options = {"inputs": ("1", "2", "3"), "static_check": _checked, "value": lambda was: was is False}
+        COMPANY.add(f"{_name}{_how}", "ok", _program, **_options)
 
 ODD = Family("odd values")
 
@@ -218,44 +183,29 @@ def _same(value: Any) -> Any:
 
 
 for _name, _text, _value in (
-    ("not a number", "float('nan')", math.nan),
-    ("negative zero", "-0.0", -0.0),
-    ("infinity", "[1e999, -1e999]", [math.inf, -math.inf]),
-    ("nothing", "None", None),
-    ("true", "True", True),
-    ("one", "1", 1),
-    ("one as a float", "1.0", 1.0),
+    ("not a number", "float('nan')", math.nan), ("negative zero", "-0.0", -0.0),
+    ("infinity", "[1e999, -1e999]", [math.inf, -math.inf]), ("nothing", "None", None), ("true", "True", True),
+    ("one", "1", 1), ("one as a float", "1.0", 1.0),
     ("a complex number", "complex(-0.0, float('inf'))", complex(-0.0, math.inf)),
-    ("a lone surrogate", "'a\\ud800b'", "a\ud800b"),
-    ("null characters", "'\\0' * 3", "\0\0\0"),
+    ("a lone surrogate", "'a\\ud800b'", "a\ud800b"), ("null characters", "'\\0' * 3", "\0\0\0"),
     ("all sorts of quotes", "'\\'\"\\\\\\n\\r\\x85\\u2028'", "'\"\\\n\r\x85\u2028"),
     ("bytes", "bytes(range(256))", bytes(range(256))),
     ("the empty containers", "[[], (), {}, set(), frozenset(), '', b'']", [[], (), {}, set(), frozenset(), "", b""]),
-    ("a tuple of one", "((1,),)", ((1,),)),
-    ("keys that are equal", "{1: 'a', True: 'b', 1.0: 'c'}", {1: "c"}),
+    ("a tuple of one", "((1,),)", ((1,),)), ("keys that are equal", "{1: 'a', True: 'b', 1.0: 'c'}", {1: "c"}),
     ("frozen sets in sets", "{frozenset({frozenset()})}", {frozenset({frozenset()})}),
-    ("a large integer", "10 ** 3999", 10**3999),
-    ("a large negative integer", "-10 ** 3999", -(10**3999)),
+    ("a large integer", "10 ** 3999", 10**3999), ("a large negative integer", "-10 ** 3999", -(10**3999)),
     ("the smallest floats", "[5e-324, 2.2250738585072014e-308]", [5e-324, 2.2250738585072014e-308]),
     ("emoji that join", "'\\U0001F468\\u200d\\U0001F469'", "\U0001f468\u200d\U0001f469"),
     ("text that looks like code", "'__import__(\"os\")'", '__import__("os")'),
     ("text that looks like a frame", "'\\0\\0\\0\\x02{}'", "\0\0\0\x02{}"),
-):
+):  # fmt: skip
     ODD.add(_name, "ok", f"def f(): return {_text}", value=_same(_value))
 for _name, _depth, _outcome in (("deepest allowed", 64, "ok"), ("one too deep", 65, "output_too_large")):
     ODD.add(_name, _outcome, f"def f():\n    x = []\n    for _ in range({_depth - 1}): x = [x]\n    return x")
 for _name, _inputs in {
-    "an argument that is code": "__import__('os').system('id')",
-    "an injected parenthesis": "1), (2",
-    "an injected comment": "1 # ) or True",
-    "a null byte": "'a\0b'",
-    "a homoglyph": "\N{FULLWIDTH DIGIT ONE}",
-    "a bomb": "9**9**9",
-    "depth": "[" * 10_000,
-    "a formatted string": "f'{1}'",
-    "a comprehension": "[x for x in (1,)]",
-    "a keyword": "x=1",
-    "a star": "*[1]",
-    "a walrus": "(y := 1)",
-}.items():
+    "an argument that is code": "__import__('os').system('id')", "an injected parenthesis": "1), (2",
+    "an injected comment": "1 # ) or True", "a null byte": "'a\0b'", "a homoglyph": "\N{FULLWIDTH DIGIT ONE}",
+    "a bomb": "9**9**9", "depth": "[" * 10_000, "a formatted string": "f'{1}'", "a comprehension": "[x for x in (1,)]",
+    "a keyword": "x=1", "a star": "*[1]", "a walrus": "(y := 1)",
+}.items():  # fmt: skip
     ODD.add(f"argument: {_name}", "rejected ok TypeError", "def f(x): return x", inputs=(_inputs,), value=_same(1))

@@ -19,9 +19,7 @@ def library():
 
 
 def _add_refused(name: str, arguments: str) -> None:
-    """A raw call that must be refused before the kernel looks at it."""
-    program = f"{LIBRARY}\ndef f(): return syscall({arguments})"
-    CHANNELS.add(name, "ok LookupError", program, value=lambda outcome: outcome == (-1, 1))
+    CHANNELS.add_call(name, arguments, LIBRARY)
 
 
 _PRIVATE, _REALTIME = 128, 256
@@ -35,49 +33,28 @@ for _name, _operation in {
 _add_refused("shared futex: wait by the date", f"202, library(), {9 | _REALTIME}, 0, bytes(16), 0, 1")
 _add_refused("futex: a command with unknown bits", "202, library(), 0x10081, 1")
 for _name, _arguments in {
-    "wait for several": "449, library(), 1, 0, bytes(16), 0",
-    "wake, new call": "454, library(), 1, 1, 2",
-    "wait, new call": "455, library(), 0, 1, 2, bytes(16), 0",
-    "requeue, new call": "456, library(), 0, 1, 1",
-}.items():
+    "wait for several": "449, library(), 1, 0, bytes(16), 0", "wake, new call": "454, library(), 1, 1, 2",
+    "wait, new call": "455, library(), 0, 1, 2, bytes(16), 0", "requeue, new call": "456, library(), 0, 1, 1",
+}.items():  # fmt: skip
     _add_refused(f"futex: {_name}", _arguments)
 
-_CLOCK_IDS = """
-def ids():
-    for number in range(0, 50):
-        for kind in range(8):
-            yield ~number << 3 | kind
-"""
 for _name, _call in {"read": "228, one, bytes(16)", "sleep by": "230, one, 0, bytes(16), 0"}.items():
-    CHANNELS.add(
-        f"clocks: {_name} those of processes, threads and descriptors",
-        "ok LookupError",
-        f"{LIBRARY}{_CLOCK_IDS}\ndef f(): return {{syscall({_call}) for one in ids()}}",
-        value=lambda outcome: outcome == {(-1, 1)},
-    )
-    CHANNELS.add(
-        f"clocks: {_name} those of the machine's devices",
-        "ok LookupError",
-        f"{LIBRARY}\ndef f(): return {{syscall({_call}) for one in [16, 17, 23, 24, 255, 2**31, 2**32 - 1]}}",
-        value=lambda outcome: outcome == {(-1, 1)},
-    )
-CHANNELS.add(
-    "clocks: by the library",
-    "PermissionError LookupError OSError TypeError",
-    "import time\ndef f(): return [time.clock_gettime(~number << 3 | 2) for number in range(1, 40)]",
-)
-CHANNELS.add(
-    "clocks: of its own thread, by a number that could be another's",
+    for _whose, _ids in {
+        "processes, threads and descriptors": "[~number << 3 | kind for number in range(50) for kind in range(8)]",
+        "the machine's devices": "[16, 17, 23, 24, 255, 2**31, 2**32 - 1]",
+    }.items():
+        _program = f"{LIBRARY}\ndef f(): return {{syscall({_call}) for one in {_ids}}}"
+        _options = {"value": lambda outcome: outcome == {(-1, 1)}}
+        CHANNELS.add(f"clocks: {_name} those of {_whose}", "ok LookupError", _program, **_options)
+CHANNELS.add("clocks: by the library", "PermissionError LookupError OSError TypeError",
+    "import time\ndef f(): return [time.clock_gettime(~number << 3 | 2) for number in range(1, 40)]")  # fmt: skip
+CHANNELS.add("clocks: of its own thread, by a number that could be another's",
     "PermissionError AttributeError OSError TypeError",
-    "import _thread, time\ndef f(): return time.clock_gettime(time.pthread_getcpuclockid(_thread.get_ident()))",
-)
+    "import _thread, time\ndef f(): return time.clock_gettime(time.pthread_getcpuclockid(_thread.get_ident()))")  # fmt: skip
 for _name, _arguments in {
-    "resolution": "229, -6, bytes(16)",
-    "the machine's load": "99, bytes(128)",
-    "times of processes": "100, bytes(64)",
-    "its use of the machine": "98, 0, bytes(160)",
-    "its core": "309, bytes(8), bytes(8), 0",
-}.items():
+    "resolution": "229, -6, bytes(16)", "the machine's load": "99, bytes(128)", "times of processes": "100, bytes(64)",
+    "its use of the machine": "98, 0, bytes(160)", "its core": "309, bytes(8), bytes(8), 0",
+}.items():  # fmt: skip
     _add_refused(f"clocks: {_name}", _arguments)
 
 for _name, _advice in {
@@ -87,26 +64,17 @@ for _name, _advice in {
 }.items():  # fmt: skip
     _add_refused(f"memory advice: {_name}", f"28, library(), 4096, {_advice}")
 for _name, _arguments in {
-    "which pages are read in": "27, library(), 4096, bytes(8)",
-    "write pages back": "26, library(), 4096, 4",
-    "read ahead": "187, 0, 0, 4096",
-    "advise a file": "221, 0, 0, 4096, 4",
-    "count a file's pages": "451, 0, bytes(16), bytes(64), 0",
-    "shared": "9, 0, 4096, 3, 0x21, -1, 0",
-    "shared and validated": "9, 0, 4096, 3, 0x23, -1, 0",
-    "of a file": "9, 0, 4096, 1, 2, 0, 0",
-    "huge pages": "9, 0, 2 << 20, 3, 0x40022, -1, 0",
-    "pinned": "9, 0, 4096, 3, 0x2022, -1, 0",
+    "which pages are read in": "27, library(), 4096, bytes(8)", "write pages back": "26, library(), 4096, 4",
+    "read ahead": "187, 0, 0, 4096", "advise a file": "221, 0, 0, 4096, 4",
+    "count a file's pages": "451, 0, bytes(16), bytes(64), 0", "shared": "9, 0, 4096, 3, 0x21, -1, 0",
+    "shared and validated": "9, 0, 4096, 3, 0x23, -1, 0", "of a file": "9, 0, 4096, 1, 2, 0, 0",
+    "huge pages": "9, 0, 2 << 20, 3, 0x40022, -1, 0", "pinned": "9, 0, 4096, 3, 0x2022, -1, 0",
     "read in at once": "9, 0, 4096, 3, 0x8022, -1, 0",
     "at a place of its choosing": "9, library(), 4096, 3, 0x32, -1, 0",
-    "that grows down": "9, 0, 4096, 3, 0x122, -1, 0",
-    "of code": "9, 0, 4096, 7, 0x22, -1, 0",
-    "made code later": "10, library(), 4096, 7",
-    "made code with a key": "329, library(), 4096, 7, 0",
-    "moved to a place": "25, library(), 4096, 4096, 3, 1 << 40",
-    "moved and left": "25, library(), 4096, 4096, 5, 0",
+    "that grows down": "9, 0, 4096, 3, 0x122, -1, 0", "of code": "9, 0, 4096, 7, 0x22, -1, 0",
+    "made code later": "10, library(), 4096, 7", "made code with a key": "329, library(), 4096, 7, 0",
+    "moved to a place": "25, library(), 4096, 4096, 3, 1 << 40", "moved and left": "25, library(), 4096, 4096, 5, 0",
     "a second view of the same pages": "25, library(), 0, 4096, 1",
-    "a second view, by a size that wraps": "25, library(), -1, 4096, 1",
-    "a shadow stack": "453, 0, 4096, 0",
-}.items():
+    "a second view, by a size that wraps": "25, library(), -1, 4096, 1", "a shadow stack": "453, 0, 4096, 0",
+}.items():  # fmt: skip
     _add_refused(f"memory: {_name}", _arguments)

@@ -11,10 +11,8 @@ for _name, _body in {
     "loop": "while True: pass",
     "swallow every exception": "while True:\n        try:\n            while True: pass\n        except BaseException: pass",
     "swallow in finally": "while True:\n        try: return 1\n        finally: continue",
-    "sleep": "import time; time.sleep(60)",
-    "sleep in slices": "import time\n    while True: time.sleep(0.01)",
-    "a power": "return 7 ** 9 ** 9",
-    "a sum": "return sum(range(10**15))",
+    "sleep": "import time; time.sleep(60)", "sleep in slices": "import time\n    while True: time.sleep(0.01)",
+    "a power": "return 7 ** 9 ** 9", "a sum": "return sum(range(10**15))",
     "search an endless iterator": "import itertools; return 'a' in itertools.repeat('b')",
     "exhaust an endless iterator": "import itertools, collections; collections.deque(itertools.count(), maxlen=0)",
     "regular expression": "import re; return re.match('(a+)+$', 'a' * 60 + 'b')",
@@ -33,7 +31,7 @@ for _name, _body in {
     "a warning filter": "import re; return [re.compile('(' * n + ')' * n) for n in iter(int, 1)]",
     "difflib": "import difflib; return len(difflib.ndiff(['a' * 500 + str(i) for i in range(900)], "
     "['b' * 500 + str(i) for i in range(900)]).__next__())",
-}.items():
+}.items():  # fmt: skip
     TIME.add(_name, "timeout", f"def f():\n    {_body}")
 for _name, _program in {
     "while loading": "while True: pass",
@@ -42,15 +40,9 @@ for _name, _program in {
     "in a default": "def f(x=sum(1 for _ in iter(int, 1))): return x",
 }.items():
     TIME.add(_name, "timeout", _program)
-TIME.add(
-    "in the value's conversion",
-    "timeout rejected",
-    "class E(list):\n    def __iter__(s):\n        while True: pass\n    __len__ = __repr__ = __iter__\ndef f(): return E()",
-)
-TIME.add(
-    "in the exception's name",
-    "timeout Odd",
-    """
+TIME.add("in the value's conversion", "timeout rejected",
+    "class E(list):\n    def __iter__(s):\n        while True: pass\n    __len__ = __repr__ = __iter__\ndef f(): return E()")  # fmt: skip
+TIME.add("in the exception's name", "timeout Odd", """
     class Slow(type):
         @property
         def __name__(c):
@@ -60,12 +52,8 @@ TIME.add(
             while True: pass
         __repr__ = __str__
     def f(): raise Odd
-    """,
-)
-TIME.add(
-    "ignore the signals of the limits",
-    "timeout",
-    """
+""")  # fmt: skip
+TIME.add("ignore the signals of the limits", "timeout", """
     import _signal
     def f():
         for n in range(1, 65):
@@ -74,8 +62,7 @@ TIME.add(
         try: _signal.pthread_sigmask(0, range(1, 65))
         except OSError: pass
         while True: pass
-    """,
-)
+""")  # fmt: skip
 for _name, _program in {
     "loop when the interpreter ends": "import atexit\ndef loop():\n    while True: pass\natexit.register(loop)\ndef f(): return 1",
     "loop in a destructor at the end": "import sys\nclass E:\n    def __del__(s):\n        while True: pass\nsys.modules['E'] = keep = E()\ndef f(): return 1\n",
@@ -86,15 +73,11 @@ TIME.add("inputs that each run out of time", "timeout", "def f(x):\n    while Tr
 
 MEMORY = Family("memory")
 for _name, _body in {
-    "a list that doubles": "x = [0]\n    while True: x += x",
-    "bytearray": "return len(bytearray(10**12))",
+    "a list that doubles": "x = [0]\n    while True: x += x", "bytearray": "return len(bytearray(10**12))",
     "blocks": "x = []\n    while True: x.append(bytearray(10**7))",
-    "small blocks": "x = []\n    while True: x.append(bytearray(1000))",
-    "a long string": "return len('a' * 10**12)",
-    "strings": "s = 'ab'\n    while True: s += s",
-    "big integers": "n = 3\n    while True: n <<= 10**7",
-    "a dict": "d = {}\n    for i in range(10**9): d[i] = i",
-    "a set": "return len(set(range(10**9)))",
+    "small blocks": "x = []\n    while True: x.append(bytearray(1000))", "a long string": "return len('a' * 10**12)",
+    "strings": "s = 'ab'\n    while True: s += s", "big integers": "n = 3\n    while True: n <<= 10**7",
+    "a dict": "d = {}\n    for i in range(10**9): d[i] = i", "a set": "return len(set(range(10**9)))",
     "a product": "import itertools; return len(list(itertools.product(range(100), repeat=8)))",
     "permutations": "import itertools; return len([p for p in itertools.permutations(range(12))])",
     "compressed zeros": "import zlib\n    c = zlib.compressobj(9)\n    d = b''.join([c.compress(bytes(10**6)) for _ in range(300)])"
@@ -103,13 +86,12 @@ for _name, _body in {
     "classes": "x = []\n    while True: x.append(type('T', (), {}))",
     "nesting": "x = []\n    while True: x = [x, bytearray(10**5)]",
     "generators": "x = []\n    def g(): yield\n    while True: x.append(g())",
-    "formatting": "return len('%0999999999d' % 1)",
-    "padding": "return len('{:>9999999999}'.format(1))",
+    "formatting": "return len('%0999999999d' % 1)", "padding": "return len('{:>9999999999}'.format(1))",
     "an array": "import array; return len(array.array('d', [0]) * 10**10)",
     "a join": "return len(','.join(['a' * 10**6] * 10**4))",
     "a deque": "import collections; return len(collections.deque(range(10**9)))",
     "a comprehension": "return [[0] * 10**5 for _ in range(10**6)]",
-}.items():
+}.items():  # fmt: skip
     MEMORY.add(_name, "memory timeout SystemError", f"def f():\n    {_body}")
 for _name, _outcomes, _program in (
     ("hides that it ran out", "timeout memory crashed",
@@ -123,18 +105,12 @@ for _name, _outcomes, _program in (
 ):  # fmt: skip
     MEMORY.add(_name, _outcomes, _program)
 for _name, _flags in {"private": 34, "shared": 33, "reserved only": 16418, "grows down": 290, "locked": 8226}.items():
-    MEMORY.add(
-        f"raw mapping, {_name}",
-        "ok LookupError crashed",
+    MEMORY.add(f"raw mapping, {_name}", "ok LookupError crashed",
         f"{ROUTES}\ndef f(): return syscall(9, 0, 2**36, 3, {_flags}, -1, 0)[0]",
-        value=lambda address: address == -1,
-    )
-MEMORY.add(
-    "many small shared mappings",
-    "ok LookupError crashed timeout memory",
+        value=lambda address: address == -1)  # fmt: skip
+MEMORY.add("many small shared mappings", "ok LookupError crashed timeout memory",
     f"{ROUTES}\ndef f(): return sum(syscall(9, 0, 2**20, 3, 0x8021, -1, 0)[0] != -1 for _ in range(1000))",
-    value=lambda count: count <= 128,
-)
+    value=lambda count: count <= 128)  # fmt: skip
 
 OUTPUT = Family("output")
 for _name, _outcomes, _body in (
@@ -169,9 +145,5 @@ for _name, _outcomes, _body in (
     ("generator exit", "GeneratorExit", "raise GeneratorExit"),
 ):  # fmt: skip
     OUTPUT.add(_name, _outcomes, f"def f():\n    {_body}")
-OUTPUT.add(
-    "values that are costly to read, for many inputs",
-    "ok timeout output_too_large",
-    "def f(x): return [[]] * 15000",
-    inputs=tuple(str(number) for number in range(128)),
-)
+OUTPUT.add("values that are costly to read, for many inputs", "ok timeout output_too_large",
+    "def f(x): return [[]] * 15000", inputs=tuple(str(number) for number in range(128)))  # fmt: skip

@@ -9,43 +9,24 @@ from tests.executor.hostile.attack import DENIED, ROUTES, Family
 _POSIX = "import posix\n"
 READING = Family("reading files")
 for _path in (
-    "@secret@",
-    "@repo@/secret",
-    "/etc/passwd",
-    "/etc/shadow",
-    "/etc/hostname",
-    "/root/.ssh/id_rsa",
-    "/proc/self/environ",
-    "/proc/self/mem",
-    "/proc/self/maps",
-    "/proc/self/fd/0",
-    "/proc/1/environ",
-    "/proc/1/root/etc/passwd",
-    "/proc/@pid@/environ",
-    "/proc/@pid@/root@secret@",
-    "/proc/@pid@/mem",
-    "/proc/meminfo",
-    "/dev/urandom",
-    "/dev/mem",
-    "/sys/class/net/lo/address",
-):
+    "@secret@", "@repo@/secret", "/etc/passwd", "/etc/shadow", "/etc/hostname", "/root/.ssh/id_rsa",
+    "/proc/self/environ", "/proc/self/mem", "/proc/self/maps", "/proc/self/fd/0", "/proc/1/environ",
+    "/proc/1/root/etc/passwd", "/proc/@pid@/environ", "/proc/@pid@/root@secret@", "/proc/@pid@/mem", "/proc/meminfo",
+    "/dev/urandom", "/dev/mem", "/sys/class/net/lo/address",
+):  # fmt: skip
     READING.add(f"open {_path}", DENIED, f"def f(): return open('{_path}', 'rb').read(100)")
-for _name, _program in {
-    "the parent's environment": "import posix\ndef f(): open('/proc/%d/environ' % posix.getppid()).read()",
-    "posix.open": "import posix\ndef f(): return posix.read(posix.open('@secret@', 0), 100)",
-    "FileIO": "import _io\ndef f(): return _io.FileIO('@secret@').read()",
-    "open_code": "import _io\ndef f(): return _io.open_code('@secret@').read()",
-    "an opener of its own": "import posix\ndef f(): return open('@secret@', opener=posix.open).read()",
-    "list a folder": "import posix\ndef f(): return posix.listdir('/')",
-    "scan a folder": "import posix\ndef f(): return [e.name for e in posix.scandir('@home@')]",
-    "look at a path": "import posix\ndef f(): return posix.stat('@secret@').st_size",
-    "follow a link": "import posix\ndef f(): return posix.readlink('/proc/self/exe')",
-    "the current folder": "import posix\ndef f(): return posix.getcwd()",
-    "climb out of the root": "import posix\ndef f():\n    posix.chdir('../../..')\n    return posix.listdir('.')",
-    "change the root again": "import posix\ndef f():\n    posix.chroot('..')\n    return posix.listdir('/')",
-    "descend from an inherited folder": "import posix\ndef f(): posix.fchdir(2)",
-}.items():
-    READING.add(_name, DENIED, _program)
+for _name, _body in {
+    "the parent's environment": "return open('/proc/%d/environ' % posix.getppid()).read()",
+    "posix.open": "return posix.read(posix.open('@secret@', 0), 100)", "FileIO": "return _io.FileIO('@secret@').read()",
+    "open_code": "return _io.open_code('@secret@').read()", "list a folder": "return posix.listdir('/')",
+    "an opener of its own": "return open('@secret@', opener=posix.open).read()",
+    "scan a folder": "return [e.name for e in posix.scandir('@home@')]",
+    "look at a path": "return posix.stat('@secret@').st_size", "the current folder": "return posix.getcwd()",
+    "follow a link": "return posix.readlink('/proc/self/exe')", "descend from an inherited folder": "posix.fchdir(2)",
+    "climb out of the root": "posix.chdir('../../..')\n    return posix.listdir('.')",
+    "change the root again": "posix.chroot('..')\n    return posix.listdir('/')",
+}.items():  # fmt: skip
+    READING.add(_name, DENIED, f"import _io, posix\ndef f():\n    {_body}")
 for _name, _more, _program, _value in (
     ("a loader's get_data", "AttributeError NameError", "def f(): return __loader__.get_data('@secret@')", None),
     ("linecache", "ok", "import linecache\ndef f(): return linecache.getlines('@secret@')", lambda v: v == []),
@@ -53,16 +34,12 @@ for _name, _more, _program, _value in (
 ):
     READING.add(_name, f"{DENIED} {_more}", _program, value=_value)
 READING.add("ask the terminal", "EOFError OSError RuntimeError", "def f(): return input()")
-READING.add(
-    "a source loader from the modules",
-    DENIED + " StopIteration",
-    """
+READING.add("a source loader from the modules", DENIED + " StopIteration", """
     import sys
     def f():
         loader = next(m.__loader__ for m in list(sys.modules.values()) if hasattr(getattr(m, '__loader__', 0), 'get_data'))
         return loader.get_data('@secret@')
-    """,
-)
+""")  # fmt: skip
 READING.add(
     "inherited descriptors",
     "ok",
@@ -78,10 +55,7 @@ READING.add(
     # Pipes, sockets and character devices at most: no file, no folder.
     value=lambda kinds: len(kinds) <= 4 and set(kinds) <= {0o010000, 0o140000, 0o020000},
 )
-READING.add(
-    "what waits in inherited descriptors",
-    "ok timeout",
-    """
+READING.add("what waits in inherited descriptors", "ok timeout", """
     import posix
     def f():
         got = []
@@ -89,29 +63,19 @@ READING.add(
             try: got.append(posix.read(number, 2**16))
             except OSError: pass
         return got
-    """,
-    value=lambda got: not any(got),
-)
+""", value=lambda got: not any(got))  # fmt: skip
 for _name, _arguments in {
-    "open": "2, b'@secret@', 0",
-    "openat": "257, -100, b'@secret@', 0",
-    "openat2": "437, -100, b'@secret@', bytes(24), 24",
-    "open by handle": "304, -100, bytes(128), 0",
-    "a handle": "303, -100, b'@secret@', bytes(128), bytes(8), 0",
-    "stat": "4, b'@secret@', bytes(144)",
+    "open": "2, b'@secret@', 0", "openat": "257, -100, b'@secret@', 0",
+    "openat2": "437, -100, b'@secret@', bytes(24), 24", "open by handle": "304, -100, bytes(128), 0",
+    "a handle": "303, -100, b'@secret@', bytes(128), bytes(8), 0", "stat": "4, b'@secret@', bytes(144)",
     "statx": "332, -100, b'@secret@', 0, 4095, bytes(256)",
-    "an extended attribute": "191, b'@secret@', b'user.x', bytes(64), 64",
-    "watch a folder": "253",
-    "watch everything": "300, 0, 0",
-    "duplicate a descriptor": "32, 0",
-    "a descriptor of another process": "438, 3, 0, 0",
-    "splice": "275, 0, 0, 1, 0, 100, 0",
-    "read at a position": "17, 0, bytes(8), 8, 0",
-    "scatter read": "19, 0, bytes(16), 1",
-    "mount a tree": "428, -100, b'/', 1",
-    "a file system's statistics": "137, b'/', bytes(120)",
+    "an extended attribute": "191, b'@secret@', b'user.x', bytes(64), 64", "watch a folder": "253",
+    "watch everything": "300, 0, 0", "duplicate a descriptor": "32, 0",
+    "a descriptor of another process": "438, 3, 0, 0", "splice": "275, 0, 0, 1, 0, 100, 0",
+    "read at a position": "17, 0, bytes(8), 8, 0", "scatter read": "19, 0, bytes(16), 1",
+    "mount a tree": "428, -100, b'/', 1", "a file system's statistics": "137, b'/', bytes(120)",
     "control a device": "16, 1, 21505, bytes(64)",
-}.items():
+}.items():  # fmt: skip
     READING.add_call(f"raw call: {_name}", _arguments)
 
 WRITING = Family("writing files")
@@ -126,70 +90,36 @@ for _name, _program in {
 }.items():
     WRITING.add(_name, DENIED, _program)
 for _call in (
-    "mkdir('@home@/@mark@')",
-    "mkfifo('@home@/@mark@')",
-    "mknod('@home@/@mark@')",
-    "symlink('/etc/passwd', '@home@/@mark@')",
-    "link('@home@/keep', '@home@/@mark@')",
-    "rename('@home@/keep', '@home@/@mark@')",
-    "unlink('@home@/keep')",
-    "unlink('@repo@/keep')",
-    "rmdir('@home@/folder')",
-    "chmod('@home@/keep', 0)",
-    "chown('@home@/keep', 0, 0)",
-    "utime('@home@/keep', (0, 0))",
-    "truncate('@home@/keep', 0)",
-    "setxattr('@home@/keep', 'user.@mark@', b'x')",
-    "umask(0)",
-    "memfd_create('@mark@')",
-    "pipe()",
-    "sync()",
-    "openpty()",
-    "ftruncate(1, 0)",
-    "posix_fallocate(1, 0, 2**20)",
-    "fchmod(2, 0)",
-    "dup2(1, 9)",
-):
+    "mkdir('@home@/@mark@')", "mkfifo('@home@/@mark@')", "mknod('@home@/@mark@')",
+    "symlink('/etc/passwd', '@home@/@mark@')", "link('@home@/keep', '@home@/@mark@')",
+    "rename('@home@/keep', '@home@/@mark@')", "unlink('@home@/keep')", "unlink('@repo@/keep')",
+    "rmdir('@home@/folder')", "chmod('@home@/keep', 0)", "chown('@home@/keep', 0, 0)", "utime('@home@/keep', (0, 0))",
+    "truncate('@home@/keep', 0)", "setxattr('@home@/keep', 'user.@mark@', b'x')", "umask(0)", "memfd_create('@mark@')",
+    "pipe()", "sync()", "openpty()", "ftruncate(1, 0)", "posix_fallocate(1, 0, 2**20)", "fchmod(2, 0)", "dup2(1, 9)",
+):  # fmt: skip
     # Some of these only come back empty-handed; what matters is that the world outside stays as it is.
     WRITING.add(f"posix.{_call}", DENIED + (" ok" if _call == "sync()" else ""), f"{_POSIX}def f(): posix.{_call}")
-WRITING.add(
-    "scribble on every descriptor",
-    "ok crashed",
-    """
+WRITING.add("scribble on every descriptor", "ok crashed", """
     import posix
     def f():
         for number in range(3):
             try: posix.write(number, b'@mark@')
             except OSError: pass
-    """,
-)
-WRITING.add(
-    "speak to the log",
-    "ok OSError",
-    "import sys\ndef f():\n    for s in sys.__stderr__, sys.__stdout__, sys.stderr:\n        if s: s.write('@mark@'); s.flush()",
-)
+""")  # fmt: skip
+WRITING.add("speak to the log", "ok OSError",
+    "import sys\ndef f():\n    for s in sys.__stderr__, sys.__stdout__, sys.stderr:\n        if s: s.write('@mark@'); s.flush()")  # fmt: skip
 WRITING.add("a core file", "crashed", _POSIX + "def f(): posix.abort()")
 for _name, _arguments in {
-    "create": "85, b'@home@/@mark@', 438",
-    "a file without a name": "257, -100, b'@home@', 4259842, 438",
-    "memory that is a file": "319, b'@mark@', 0",
-    "secret memory": "447, 0",
-    "System V shared memory": "29, @key@, 4096, 950",
-    "System V semaphores": "64, @key@, 1, 950",
-    "System V messages": "68, @key@, 950",
-    "a message queue": "240, b'@mark@', 66, 438, 0",
-    "copy between files": "326, 0, 0, 1, 0, 10, 0",
-    "asynchronous writes": "206, 8, bytes(8)",
-    "rename": "316, -100, b'@home@/keep', -100, b'@home@/@mark@', 0",
-    "unlink": "263, -100, b'@home@/keep', 0",
-    "gather write": "20, 2, bytes(16), 1",
-    "write at a position": "18, 2, b'@mark@', 6, 0",
+    "create": "85, b'@home@/@mark@', 438", "a file without a name": "257, -100, b'@home@', 4259842, 438",
+    "memory that is a file": "319, b'@mark@', 0", "secret memory": "447, 0",
+    "System V shared memory": "29, @key@, 4096, 950", "System V semaphores": "64, @key@, 1, 950",
+    "System V messages": "68, @key@, 950", "a message queue": "240, b'@mark@', 66, 438, 0",
+    "copy between files": "326, 0, 0, 1, 0, 10, 0", "asynchronous writes": "206, 8, bytes(8)",
+    "rename": "316, -100, b'@home@/keep', -100, b'@home@/@mark@', 0", "unlink": "263, -100, b'@home@/keep', 0",
+    "gather write": "20, 2, bytes(16), 1", "write at a position": "18, 2, b'@mark@', 6, 0",
     "send a file": "40, 1, 0, 0, 10",
-}.items():
+}.items():  # fmt: skip
     WRITING.add_call(f"raw call: {_name}", _arguments)
-WRITING.add(
-    "hide in System V shared memory",
-    "ok LookupError",
+WRITING.add("hide in System V shared memory", "ok LookupError",
     ROUTES + "def f(): return [syscall(29, key, 4096, 950) for key in range(@key@, @key@ + 100)]",
-    value=lambda got: set(got) == {(-1, 1)},
-)
+    value=lambda got: set(got) == {(-1, 1)})  # fmt: skip

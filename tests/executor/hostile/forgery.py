@@ -53,58 +53,38 @@ def write(frame):
 _PARTS = (protocol.PART.pack(Part.CALL, 0.0, 0.0) + protocol.call_report(_OK, "'forged'")) * 2
 _CODE = marshal.dumps(compile("def f(x): return 'forged'", "program", "exec"))
 _FRAMES = {
-    "a claim": _claim(),
-    "many claims": _claim() * 200,
-    "reasons and a claim": _reasons() + _claim(),
-    "a claim and reasons": _claim() + _reasons("line 1: forged"),
-    "reasons again": _reasons("line 1: forged"),
-    "reasons without a reason": _reasons(),
-    "reasons without end": _reasons() * 1000,
+    "a claim": _claim(), "many claims": _claim() * 200, "reasons and a claim": _reasons() + _claim(),
+    "a claim and reasons": _claim() + _reasons("line 1: forged"), "reasons again": _reasons("line 1: forged"),
+    "reasons without a reason": _reasons(), "reasons without end": _reasons() * 1000,
     "reasons of many reasons": protocol.frame(Part.REASONS + bytes(200_000)),
     "reasons cut in a reason": protocol.frame(Part.REASONS + b"\0\0\xff\xffa"),
     "reasons that is an essay": protocol.frame(Part.REASONS + (10**5).to_bytes(4, "big") + b"a" * 10**5),
     "a whole reply": protocol.frame(bytes(4) + _PARTS),
     "replies to others": b"".join(protocol.frame(n.to_bytes(4, "big") + _PARTS) for n in range(50)),
     "a reply inside a claim": _call(protocol.frame(bytes(4) + _PARTS)),
-    "a greeting": protocol.frame(b'{"self_test_failures": []}'),
-    "a time-out of its own": protocol.frame(Part.TIMEOUT),
+    "a greeting": protocol.frame(b'{"self_test_failures": []}'), "a time-out of its own": protocol.frame(Part.TIMEOUT),
     "a crash of its own": protocol.frame(Part.CRASHED + b"x"),
     "an unknown letter": protocol.frame(b"?" + protocol.call_report(_OK, "1")),
-    "an unknown status": _claim(status=b"?"),
-    "a loss": _claim("x", status=b"L"),
-    "a last claim": _claim(letter=Part.LAST),
-    "many last claims": _claim(letter=Part.LAST) * 200,
-    "code for itself": _loaded(0, _CODE) + _claim(),
-    "code for itself, and suspicion": _loaded(255, _CODE),
-    "loaded again and again": _loaded(0, b"") * 1000,
-    "loaded without a word": protocol.frame(Part.LOADED),
-    "a value that is code": _claim("__import__('os')"),
-    "a value that is true": _claim("0) or True or (0"),
+    "an unknown status": _claim(status=b"?"), "a loss": _claim("x", status=b"L"),
+    "a last claim": _claim(letter=Part.LAST), "many last claims": _claim(letter=Part.LAST) * 200,
+    "code for itself": _loaded(0, _CODE) + _claim(), "code for itself, and suspicion": _loaded(255, _CODE),
+    "loaded again and again": _loaded(0, b"") * 1000, "loaded without a word": protocol.frame(Part.LOADED),
+    "a value that is code": _claim("__import__('os')"), "a value that is true": _claim("0) or True or (0"),
     "a value too long": _claim("'" + "a" * 300_000 + "'"),
     "a value longer than allowed": _claim("'" + "a" * 200_000 + "'"),
-    "a value too deep": _claim("[" * 5000 + "]" * 5000),
-    "a value that explodes": _claim("9**9**9"),
-    "a value of brackets": _claim("(" * 60_000),
-    "a value with a null byte": _claim("'\0'"),
-    "a value with a lone surrogate": _call(b"o" + b"'\xed\xa0\x80'"),
-    "a value in other quotes": _claim('"forged"'),
-    "no value": _claim(""),
-    "an error that is an essay": _claim("E" * 10**5, status=_RAISED),
+    "a value too deep": _claim("[" * 5000 + "]" * 5000), "a value that explodes": _claim("9**9**9"),
+    "a value of brackets": _claim("(" * 60_000), "a value with a null byte": _claim("'\0'"),
+    "a value with a lone surrogate": _call(b"o" + b"'\xed\xa0\x80'"), "a value in other quotes": _claim('"forged"'),
+    "no value": _claim(""), "an error that is an essay": _claim("E" * 10**5, status=_RAISED),
     "an error of two lines": _claim("E\nok", status=_RAISED),
     "an error with a lone surrogate": _call(b"r" + b"E\xed\xa0\x80"),
-    "an error without a name": _claim("", status=_RAISED),
-    "junk": b"junk" * 1000,
-    "zeros": bytes(4000),
+    "an error without a name": _claim("", status=_RAISED), "junk": b"junk" * 1000, "zeros": bytes(4000),
     "a length without end": b"\xff\xff\xff\xff{}",
-    "a length just over the cap": (2**20).to_bytes(4, "big") + b"{" * 2**20,
-    "an empty frame": protocol.frame(b""),
-    "an empty claim": _call(b""),
-    "a cut claim": _call(b"o\0\0"),
-    "not text": _claim("'x'")[:-2] + b"\xff\xfe",
-    "a number too long": _claim("9" * 60_000),
-    **{f"byte {n} changed": _changed(n, 0xFF) for n in range(14)},
+    "a length just over the cap": (2**20).to_bytes(4, "big") + b"{" * 2**20, "an empty frame": protocol.frame(b""),
+    "an empty claim": _call(b""), "a cut claim": _call(b"o\0\0"), "not text": _claim("'x'")[:-2] + b"\xff\xfe",
+    "a number too long": _claim("9" * 60_000), **{f"byte {n} changed": _changed(n, 0xFF) for n in range(14)},
     **{f"cut after {n} bytes": _claim()[:n] for n in (1, 3, 4, 5, 9, 12)},
-}
+}  # fmt: skip
 for _name, _bytes in _FRAMES.items():
     _text = repr(_bytes) if len(_bytes) < 9000 else f"__import__('zlib').decompress({zlib.compress(_bytes)!r})"
     FORGERY.add(
@@ -130,19 +110,10 @@ for _name, _outcomes, _body in (
     ("never come back", "crashed", "posix._exit(0)"),
 ):  # fmt: skip
     FORGERY.add(_name, _outcomes, f"{_WRITE}\ndef f():\n    {_body}", value=_own)
-FORGERY.add(
-    "claim while loading",
-    "ok crashed timeout rejected",
-    f"{_WRITE}\nwrite({_reasons()!r} + {_CLAIMED})\nwhile True: pass",
-    value=_own,
-)
-FORGERY.add(
-    "a report for every input, the first time",
-    "ok crashed",
-    f"{_WRITE}\ndef f(x):\n    write({_CLAIMED} * 4)\n    posix._exit(0)",
-    inputs=("1", "2", "3", "4"),
-    value=_own,
-)
+FORGERY.add("claim while loading", "ok crashed timeout rejected",
+    f"{_WRITE}\nwrite({_reasons()!r} + {_CLAIMED})\nwhile True: pass", value=_own)  # fmt: skip
+FORGERY.add("a report for every input, the first time", "ok crashed",
+    f"{_WRITE}\ndef f(x):\n    write({_CLAIMED} * 4)\n    posix._exit(0)", inputs=("1", "2", "3", "4"), value=_own)  # fmt: skip
 
 _FIND = """
 import sys
@@ -210,10 +181,7 @@ for _name, _program in {
     "in memory never written": _SEARCH + "def f(): return strings([bytes(bytearray(10**6))])",
 }.items():
     PEEKING.add(_name, "ok", _program, **_NOTHING)
-PEEKING.add(
-    "in the memory that was the zygote's",
-    "ok LookupError",
-    ROUTES
+PEEKING.add("in the memory that was the zygote's", "ok LookupError", ROUTES
     + _SEARCH
     + """
 import gc, sys
@@ -232,6 +200,4 @@ def f():
     large = [id(one) for one in [bytes(600 + n) for n in range(3000)] if 0 < top - id(one) < 2**28]
     if large: found.update(search(space, min(large), top - min(large)))
     return sorted(found)
-""",
-    **_NOTHING,
-)
+""", **_NOTHING)  # fmt: skip

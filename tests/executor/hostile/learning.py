@@ -90,36 +90,20 @@ for _name, _body in {
     "the collector": "import gc\n    gc.unfreeze()\n    pieces = [repr(one).encode() for one in gc.get_objects() if type(one) in (str, bytes, bytearray, tuple, list)]",
     "the collector's referrers": "import gc\n    gc.unfreeze()\n    pieces = [repr(one)[:10**5].encode() for one in gc.get_referrers(word, type(f), gc) if type(one) in (tuple, list, dict)]",
 }.items():  # fmt: skip
-    LEARNING.add(
-        f"inputs to come, through {_name}",
-        "ok",
+    LEARNING.add(f"inputs to come, through {_name}", "ok",
         f"{_SEEK}{_FROM_FRAMES}\ndef f(number, word):\n    {_body}\n    return [word[-1], letters(*pieces)]",
-        inputs=_WORDS,
-        value=_nothing_later if _name.startswith("the collector") else _nothing_to_come,
-    )
-LEARNING.add(
-    "inputs to come, in all memory",
-    "ok",
+        inputs=_WORDS, value=_nothing_later if _name.startswith("the collector") else _nothing_to_come)  # fmt: skip
+LEARNING.add("inputs to come, in all memory", "ok",
     f"{MEMORY}{_SEEK}\ndef f(number, word):\n    return [word[-1], letters(*[text for _, text in contents()])]",
-    inputs=_WORDS,
-    value=_nothing_to_come,
-)
-LEARNING.add(
-    "inputs to come, in the pipe that feeds it",
-    "ok timeout crashed OSError PermissionError",
+    inputs=_WORDS, value=_nothing_to_come)  # fmt: skip
+LEARNING.add("inputs to come, in the pipe that feeds it", "ok timeout crashed OSError PermissionError",
     f"{_SEEK}\nimport posix\ndef f(number, word):\n    found = [word.encode()]\n    for one in range(16):\n"
     "        if one > 2:\n            try: found.append(posix.read(one, 10**5))\n            except OSError: pass\n"
-    "    return [word[-1], letters(*found)]",
-    inputs=_WORDS,
-    value=_nothing_to_come,
-)
+    "    return [word[-1], letters(*found)]", inputs=_WORDS, value=_nothing_to_come)  # fmt: skip
 for _name, _needle in {
-    "the honest program's word": b"HEIRLOOM-",
-    "the hash seed": b"HASHSEED=",
-    "the environment": b"PATH=/",
-    "the home": b"HOME=/",
-    "the data sets": b"AZR_OUTSIDE_SECRET=",
-}.items():
+    "the honest program's word": b"HEIRLOOM-", "the hash seed": b"HASHSEED=", "the environment": b"PATH=/",
+    "the home": b"HOME=/", "the data sets": b"AZR_OUTSIDE_SECRET=",
+}.items():  # fmt: skip
     LEARNING.add(
         f"in all memory: {_name}",
         "ok",
@@ -129,25 +113,19 @@ for _name, _needle in {
         value=lambda found: found == [],
     )
 for _name, _expression in {
-    "arguments": "sys.argv",
-    "original arguments": "sys.orig_argv",
-    "warn options": "sys.warnoptions",
-    "the environment": "list(posix.environ)",
-    "the environment of os": "list(sys.modules['os'].environ)",
-}.items():
+    "arguments": "sys.argv", "original arguments": "sys.orig_argv", "warn options": "sys.warnoptions",
+    "the environment": "list(posix.environ)", "the environment of os": "list(sys.modules['os'].environ)",
+}.items():  # fmt: skip
     LEARNING.add(
         _name, "ok", f"import posix, sys\ndef f(): return [{_expression}]", value=lambda found: found in ([], [[]])
     )
-LEARNING.add(
-    "the environment of C",
-    "ok",
+LEARNING.add("the environment of C", "ok",
     f"{ROUTES}\ndef f():\n    c = namespace('ctypes')\n    libc = c['CDLL'](None)\n"
     "    libc.getenv.restype = c['c_char_p']\n"
     "    names = ['PATH', 'HOME', 'PYTHONHASHSEED', 'AZR_OUTSIDE_SECRET', 'HOSTNAME', 'LANG', 'PWD', 'USER']\n"
     "    first = c['c_void_p'].in_dll(libc, 'environ').value\n"
     "    return [n for n in names if libc.getenv(n.encode())] + ([c['string_at'](first, 8).hex()] if first else [])",
-    value=lambda found: found in ([], [bytes(8).hex()]),
-)
+    value=lambda found: found in ([], [bytes(8).hex()]))  # fmt: skip
 for _path in (
     "/proc/self/environ", "/proc/self/cmdline", "/proc/self/maps", "/proc/self/stat", "/proc/self/status",
     "/proc/self/fd/3", "/proc/self/mem", "/proc/self/auxv", "/proc/thread-self/comm", "/proc/1/environ",
@@ -155,18 +133,11 @@ for _path in (
 ):  # fmt: skip
     LEARNING.add(f"file {_path}", DENIED, f"import posix\ndef f(): return posix.read(posix.open('{_path}', 0), 4000)")
 for _name, _body in {
-    "its process": "posix.getpid()",
-    "its parent": "posix.getppid()",
-    "its group": "posix.getpgid(0)",
-    "its session": "posix.getsid(0)",
-    "its thread": "_thread.get_native_id()",
-    "a new thread": "_thread.start_new_thread(len, ('',)) and 0",
-    "its children": "posix.waitpid(-1, 1)[0]",
-}.items():
+    "its process": "posix.getpid()", "its parent": "posix.getppid()", "its group": "posix.getpgid(0)",
+    "its session": "posix.getsid(0)", "its thread": "_thread.get_native_id()",
+    "a new thread": "_thread.start_new_thread(len, ('',)) and 0", "its children": "posix.waitpid(-1, 1)[0]",
+}.items():  # fmt: skip
     # Refused, or a number that no process can have: what the C library returns for a refused call.
-    LEARNING.add(
-        f"number of {_name}",
-        f"ok RuntimeError ChildProcessError {DENIED}",
+    LEARNING.add(f"number of {_name}", f"ok RuntimeError ChildProcessError {DENIED}",
         f"import posix, _thread\ndef f(): return {_body}",
-        value=lambda number: number <= 0 or number == 2**32 - 1 or number == 2**64 - 1,
-    )
+        value=lambda number: number <= 0 or number == 2**32 - 1 or number == 2**64 - 1)  # fmt: skip

@@ -30,27 +30,15 @@ def f():
 ):  # fmt: skip
     NETWORK.add(_name, f"{_ROUTED} {_error}", ROUTES + _program)
 for _name, _arguments in {
-    "TCP": "41, 2, 1, 0",
-    "TCP over IPv6": "41, 10, 1, 0",
-    "UDP": "41, 2, 2, 0",
-    "raw ICMP": "41, 2, 3, 1",
-    "ping": "41, 2, 2, 1",
-    "netlink": "41, 16, 3, 0",
-    "packets": "41, 17, 3, 768",
-    "vsock": "41, 40, 1, 0",
-    "bluetooth": "41, 31, 3, 1",
-    "the kernel's ciphers": "41, 38, 5, 0",
-    "a Unix socket": "41, 1, 1, 0",
+    "TCP": "41, 2, 1, 0", "TCP over IPv6": "41, 10, 1, 0", "UDP": "41, 2, 2, 0", "raw ICMP": "41, 2, 3, 1",
+    "ping": "41, 2, 2, 1", "netlink": "41, 16, 3, 0", "packets": "41, 17, 3, 768", "vsock": "41, 40, 1, 0",
+    "bluetooth": "41, 31, 3, 1", "the kernel's ciphers": "41, 38, 5, 0", "a Unix socket": "41, 1, 1, 0",
     "a pair of Unix sockets": "53, 1, 1, 0, bytes(8)",
     "connect an inherited descriptor": "42, 0, bytes([2, 0]) + (@tcp@).to_bytes(2, 'big') + bytes([127, 0, 0, 1]) + bytes(8), 16",
-    "send on an inherited descriptor": "44, 0, b'@mark@', 6, 0, bytes(16), 16",
-    "send a message": "46, 3, bytes(56), 0",
-    "receive descriptors": "47, 3, bytes(56), 0",
-    "listen": "50, 0, 5",
-    "accept": "43, 0, 0, 0",
-    "io_uring": "425, 8, bytes(120)",
-    "io_uring enter": "426, 3, 1, 1, 0, 0, 0",
-}.items():
+    "send on an inherited descriptor": "44, 0, b'@mark@', 6, 0, bytes(16), 16", "send a message": "46, 3, bytes(56), 0",
+    "receive descriptors": "47, 3, bytes(56), 0", "listen": "50, 0, 5", "accept": "43, 0, 0, 0",
+    "io_uring": "425, 8, bytes(120)", "io_uring enter": "426, 3, 1, 1, 0, 0, 0",
+}.items():  # fmt: skip
     NETWORK.add_call(f"raw call: {_name}", _arguments)
 
 SOCKETS = Family("Unix sockets")
@@ -66,13 +54,9 @@ def f():
 """
 )
 for _name, _address in {
-    "the Docker engine": "'/var/run/docker.sock'",
-    "the engine, other path": "'/run/docker.sock'",
-    "containerd": "'/run/containerd/containerd.sock'",
-    "the system bus": "'/run/dbus/system_bus_socket'",
-    "a listener of ours by path": "'@socket@'",
-    "a listener of ours, abstract": "'\\\\0@abstract@'",
-    "the display": "'/tmp/.X11-unix/X0'",
-    "an ssh agent": "'/tmp/ssh-agent/agent.1'",
-}.items():
+    "the Docker engine": "'/var/run/docker.sock'", "the engine, other path": "'/run/docker.sock'",
+    "containerd": "'/run/containerd/containerd.sock'", "the system bus": "'/run/dbus/system_bus_socket'",
+    "a listener of ours by path": "'@socket@'", "a listener of ours, abstract": "'\\\\0@abstract@'",
+    "the display": "'/tmp/.X11-unix/X0'", "an ssh agent": "'/tmp/ssh-agent/agent.1'",
+}.items():  # fmt: skip
     SOCKETS.add(_name, _ROUTED, _UNIX.replace("ADDRESS", _address.replace("\\\\", "\\")))

@@ -29,28 +29,17 @@ for _name, _outcomes, _program in (
      "        try: _thread.start_new_thread(time.sleep, (9,))\n        except RuntimeError: pass\n"),
 ):  # fmt: skip
     PROCESSES.add(_name, _outcomes, _program)
-PROCESSES.add(
-    "a command line",
-    f"ok {DENIED}",
-    _POSIX + "def f(): return posix.system('touch @home@/@mark@')",
-    value=lambda v: v != 0,
-)
-PROCESSES.add(
-    "the C helper of subprocess",
-    DENIED,
-    """
+PROCESSES.add("a command line", f"ok {DENIED}", _POSIX + "def f(): return posix.system('touch @home@/@mark@')",
+    value=lambda v: v != 0)  # fmt: skip
+PROCESSES.add("the C helper of subprocess", DENIED, """
     import _posixsubprocess
     def f():
         none = (-1,) * 7
         shell = [b'/bin/sh']
         return _posixsubprocess.fork_exec(
             shell, shell, True, (9,), None, None, *none, 9, True, False, -1, None, None, None, -1, None, False)
-    """,
-)
-PROCESSES.add(
-    "daemon by double fork",
-    DENIED,
-    """
+""")  # fmt: skip
+PROCESSES.add("daemon by double fork", DENIED, """
     import posix, time
     def f():
         if posix.fork() == 0:
@@ -59,66 +48,43 @@ PROCESSES.add(
                 while True: time.sleep(1)
             posix._exit(0)
         return 'left one behind'
-    """,
-)
-PROCESSES.add(
-    "fork when the interpreter ends",
-    "ok",
-    """
+""")  # fmt: skip
+PROCESSES.add("fork when the interpreter ends", "ok", """
     import atexit, posix
     atexit.register(lambda: posix.fork() or posix.execv('/bin/sh', ['sh', '-c', 'touch @home@/@mark@']))
     def f(): return 1
-    """,
-)
-PROCESSES.add(
-    "fork from a destructor",
-    "ok",
-    """
+""")  # fmt: skip
+PROCESSES.add("fork from a destructor", "ok", """
     import posix
     class Last:
         def __del__(self): posix.fork()
     keep = Last()
     def f(): return 1
-    """,
-)
+""")  # fmt: skip
 for _name, _arguments in {
-    "fork": "57",
-    "vfork": "58",
-    "clone": "56, 17, 0, 0, 0, 0",
-    "clone a thread": "56, 0x10f00, 0, 0, 0, 0",
-    "clone into new namespaces": "56, 0x7e020011, 0, 0, 0, 0",
-    "clone3": "435, bytes(88), 88",
-    "exec": "59, b'/bin/sh', 0, 0",
-    "exec by descriptor": "322, -100, b'/bin/sh', 0, 0, 0",
-    "wait for children": "61, -1, 0, 1, 0",
-    "wait by id": "247, 0, 0, 0, 4, 0",
-    "a new session": "112",
+    "fork": "57", "vfork": "58", "clone": "56, 17, 0, 0, 0, 0", "clone a thread": "56, 0x10f00, 0, 0, 0, 0",
+    "clone into new namespaces": "56, 0x7e020011, 0, 0, 0, 0", "clone3": "435, bytes(88), 88",
+    "exec": "59, b'/bin/sh', 0, 0", "exec by descriptor": "322, -100, b'/bin/sh', 0, 0, 0",
+    "wait for children": "61, -1, 0, 1, 0", "wait by id": "247, 0, 0, 0, 4, 0", "a new session": "112",
     "another process group": "109, 0, 0",
-}.items():
+}.items():  # fmt: skip
     PROCESSES.add_call(f"raw call: {_name}", _arguments)
 
 OTHERS = Family("signals and other processes")
 for _name, _program in {
-    "kill the parent": "posix.kill(posix.getppid(), 9)",
-    "kill process 1": "posix.kill(1, 9)",
-    "kill everything": "posix.kill(-1, 9)",
-    "kill the group": "posix.killpg(0, 9)",
+    "kill the parent": "posix.kill(posix.getppid(), 9)", "kill process 1": "posix.kill(1, 9)",
+    "kill everything": "posix.kill(-1, 9)", "kill the group": "posix.killpg(0, 9)",
     "stop the parent": "posix.kill(posix.getppid(), 19)",
     "probe for processes": "[posix.kill(n, 0) for n in range(1, 40)]",
-    "the parent's priority": "posix.setpriority(0, posix.getppid(), 19)",
-    "its own priority": "posix.nice(-5)",
+    "the parent's priority": "posix.setpriority(0, posix.getppid(), 19)", "its own priority": "posix.nice(-5)",
     "the parent's cores": "posix.sched_setaffinity(posix.getppid(), [0])",
-    "real time": "posix.sched_setscheduler(0, 1, posix.sched_param(50))",
-    "wait for anyone": "posix.waitpid(-1, 0)",
+    "real time": "posix.sched_setscheduler(0, 1, posix.sched_param(50))", "wait for anyone": "posix.waitpid(-1, 0)",
     "a handle on the parent": "posix.pidfd_open(posix.getppid())",
     "the parent's session": "posix.getsid(posix.getppid())",
-}.items():
+}.items():  # fmt: skip
     OTHERS.add(_name, DENIED + " ChildProcessError", f"{_POSIX}def f(): {_program}")
 OTHERS.add("kill itself", DENIED + " crashed", "import _signal\ndef f(): _signal.raise_signal(9)")
-OTHERS.add(
-    "kill in a loop",
-    "timeout",
-    """
+OTHERS.add("kill in a loop", "timeout", """
     import posix
     def f():
         while True:
@@ -126,93 +92,53 @@ OTHERS.add(
                 for signal in (9, 19, 15, 2):
                     try: posix.kill(number, signal)
                     except OSError: pass
-    """,
-)
+""")  # fmt: skip
 for _name, _arguments in {
-    "trace the parent": "101, 16, 1, 0, 0",
-    "be traced": "101, 0, 0, 0, 0",
+    "trace the parent": "101, 16, 1, 0, 0", "be traced": "101, 0, 0, 0, 0",
     "read the parent's memory": "310, 1, bytes(16), 1, bytes(16), 1, 0",
-    "write the parent's memory": "311, 1, bytes(16), 1, bytes(16), 1, 0",
-    "compare processes": "312, 1, 2, 0, 0, 0",
-    "signal a thread": "234, 1, 1, 9",
-    "signal a task": "200, 1, 9",
-    "queue a signal": "129, 1, 9, bytes(128)",
-    "signal by handle": "424, 3, 9, 0, 0",
-    "handle on a process": "434, 1, 0",
-    "the parent's limits": "302, 1, 7, bytes(16), 0",
-    "its own limits": "160, 9, bytes(16)",
-    "survive the parent": "157, 1, 0, 0, 0, 0",
-    "dump its memory": "157, 4, 1, 0, 0, 0",
-    "adopt orphans": "157, 36, 1, 0, 0, 0",
-    "let anyone trace": "157, 0x59616d61, -1, 0, 0, 0",
-    "a name of its own": "157, 15, b'init', 0, 0, 0",
-    "a timer that kills": "222, 0, bytes(64), bytes(8)",
-    "an interval timer": "38, 0, bytes(32), 0",
-    "an alarm": "37, 1",
-    "another's robust list": "274, 1, bytes(8), bytes(8)",
-    "another's input priority": "251, 1, 1, 0",
-    "advise another's memory": "440, 3, bytes(16), 1, 4, 0",
-    "move another's pages": "256, 1, 8, bytes(8), bytes(8)",
-    "pause": "34",
-    "an event counter": "290, 0, 0",
-    "signals as a file": "289, -1, bytes(8), 8, 0",
-}.items():
+    "write the parent's memory": "311, 1, bytes(16), 1, bytes(16), 1, 0", "compare processes": "312, 1, 2, 0, 0, 0",
+    "signal a thread": "234, 1, 1, 9", "signal a task": "200, 1, 9", "queue a signal": "129, 1, 9, bytes(128)",
+    "signal by handle": "424, 3, 9, 0, 0", "handle on a process": "434, 1, 0",
+    "the parent's limits": "302, 1, 7, bytes(16), 0", "its own limits": "160, 9, bytes(16)",
+    "survive the parent": "157, 1, 0, 0, 0, 0", "dump its memory": "157, 4, 1, 0, 0, 0",
+    "adopt orphans": "157, 36, 1, 0, 0, 0", "let anyone trace": "157, 0x59616d61, -1, 0, 0, 0",
+    "a name of its own": "157, 15, b'init', 0, 0, 0", "a timer that kills": "222, 0, bytes(64), bytes(8)",
+    "an interval timer": "38, 0, bytes(32), 0", "an alarm": "37, 1",
+    "another's robust list": "274, 1, bytes(8), bytes(8)", "another's input priority": "251, 1, 1, 0",
+    "advise another's memory": "440, 3, bytes(16), 1, 4, 0", "move another's pages": "256, 1, 8, bytes(8), bytes(8)",
+    "pause": "34", "an event counter": "290, 0, 0", "signals as a file": "289, -1, bytes(8), 8, 0",
+}.items():  # fmt: skip
     OTHERS.add_call(f"raw call: {_name}", _arguments)
 
 PRIVILEGES = Family("privileges and the kernel")
 for _name, _program in {
-    "become root": "posix.setuid(0)",
-    "become root in all ways": "posix.setresuid(0, 0, 0)",
-    "root's group": "posix.setgid(0)",
-    "more groups": "posix.setgroups([0])",
-    "leave the root": "posix.chroot('.')",
-}.items():
+    "become root": "posix.setuid(0)", "become root in all ways": "posix.setresuid(0, 0, 0)",
+    "root's group": "posix.setgid(0)", "more groups": "posix.setgroups([0])", "leave the root": "posix.chroot('.')",
+}.items():  # fmt: skip
     PRIVILEGES.add(_name, DENIED, f"{_POSIX}def f(): {_program}")
 PRIVILEGES.add(
     "is it root", "ok", _POSIX + "def f(): return posix.getuid(), posix.geteuid()", value=lambda v: 0 not in v
 )
 for _name, _arguments in {
-    "a user namespace": "272, 0x10000000",
-    "a mount namespace": "272, 0x20000",
-    "enter a namespace": "308, 0, 0",
-    "mount": "165, b'none', b'/', b'tmpfs', 0, 0",
-    "mount, new interface": "430, b'tmpfs', 0",
-    "unmount": "166, b'/', 2",
-    "swap the root": "155, b'/', b'/'",
-    "capabilities": "126, bytes([34, 5, 8, 32, 0, 0, 0, 0]), bytes(24)",
-    "personality": "135, 0x40000",
-    "a key": "248, b'user', b'@mark@', b'x', 1, -3",
-    "the keyring": "250, 0, -3, 1, 0, 0",
-    "ask for a key": "249, b'user', b'@mark@', 0, 0",
-    "a kernel program": "321, 0, bytes(72), 72",
-    "performance counters": "298, bytes(128), 0, -1, -1, 0",
-    "page faults in user space": "323, 0",
-    "a kernel module": "175, bytes(8), 8, b''",
-    "a module from a file": "313, 0, b'', 0",
-    "another kernel": "246, 0, 0, 0, 0",
-    "reboot": "169, 0xfee1dead, 672274793, 0x1234567, 0",
-    "ports": "172, 3",
-    "port permissions": "173, 0, 8, 1",
-    "swap space": "167, b'/dev/sda', 0",
-    "the kernel's log": "103, 3, bytes(64), 64",
-    "accounting": "163, b'/tmp/@mark@'",
-    "the host's name": "170, b'@mark@', 6",
-    "the clock": "227, 0, bytes(16)",
-    "the time of day": "164, bytes(16), 0",
-    "adjust the clock": "159, bytes(208)",
-    "segments": "154, 1, bytes(16), 16",
-    "a filter of its own": "317, 1, 0, bytes(16)",
-    "a ruleset of its own": "444, bytes(8), 8, 0",
-    "hang up": "153",
-    "pin memory": "149, 0, 4096",
-    "pin all memory": "151, 1",
-    "memory policy": "238, 1, bytes(8), 8",
-    "protection keys": "330, 0, 0",
-    "remap pages": "216, 0, 4096, 0, 0, 0",
-    "random bytes of the kernel": "318, bytes(16), 16, 0",
-    "the machine's name": "63, bytes(400)",
+    "a user namespace": "272, 0x10000000", "a mount namespace": "272, 0x20000", "enter a namespace": "308, 0, 0",
+    "mount": "165, b'none', b'/', b'tmpfs', 0, 0", "mount, new interface": "430, b'tmpfs', 0",
+    "unmount": "166, b'/', 2", "swap the root": "155, b'/', b'/'",
+    "capabilities": "126, bytes([34, 5, 8, 32, 0, 0, 0, 0]), bytes(24)", "personality": "135, 0x40000",
+    "a key": "248, b'user', b'@mark@', b'x', 1, -3", "the keyring": "250, 0, -3, 1, 0, 0",
+    "ask for a key": "249, b'user', b'@mark@', 0, 0", "a kernel program": "321, 0, bytes(72), 72",
+    "performance counters": "298, bytes(128), 0, -1, -1, 0", "page faults in user space": "323, 0",
+    "a kernel module": "175, bytes(8), 8, b''", "a module from a file": "313, 0, b'', 0",
+    "another kernel": "246, 0, 0, 0, 0", "reboot": "169, 0xfee1dead, 672274793, 0x1234567, 0", "ports": "172, 3",
+    "port permissions": "173, 0, 8, 1", "swap space": "167, b'/dev/sda', 0",
+    "the kernel's log": "103, 3, bytes(64), 64", "accounting": "163, b'/tmp/@mark@'",
+    "the host's name": "170, b'@mark@', 6", "the clock": "227, 0, bytes(16)", "the time of day": "164, bytes(16), 0",
+    "adjust the clock": "159, bytes(208)", "segments": "154, 1, bytes(16), 16",
+    "a filter of its own": "317, 1, 0, bytes(16)", "a ruleset of its own": "444, bytes(8), 8, 0", "hang up": "153",
+    "pin memory": "149, 0, 4096", "pin all memory": "151, 1", "memory policy": "238, 1, bytes(8), 8",
+    "protection keys": "330, 0, 0", "remap pages": "216, 0, 4096, 0, 0, 0",
+    "random bytes of the kernel": "318, bytes(16), 16, 0", "the machine's name": "63, bytes(400)",
     "a call that does not exist": "999",
-}.items():
+}.items():  # fmt: skip
     PRIVILEGES.add_call(f"raw call: {_name}", _arguments)
 
 _MACHINE_CODE = (

@@ -20,7 +20,8 @@ _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue")
 def take(backend: str) -> set[str]:
     """Every process, container, mount, file and piece of shared memory that could be of sandboxes of a backend."""
     containers, others = _containers() if backend.startswith("docker") else (set[str](), set[str]())
-    return {*_processes(), *containers, *_mounts(), *_files(), *_shared()} - others
+    mounts = {one for one in _mounts() if backend.startswith("docker") or "/docker/" not in one}  # else other people's
+    return {*_processes(), *containers, *mounts, *_files(), *_shared()} - others
 
 
 async def left_since(before: set[str], backend: str) -> set[str]:

@@ -28,17 +28,13 @@ for _name, _outcomes, _program in (
     ("a counter", "rejected", "from collections import Counter\ndef f(): return Counter('aab')"),
     ("a length that lies", "rejected", "class L(tuple):\n    def __len__(s): return 0\ndef f(): return L((1, 2))"),
     ("truth that raises", "rejected", "class L:\n    def __bool__(s): raise SystemExit\ndef f(): return L()"),
-    ("a module", "rejected", "import math\ndef f(): return math"),
-    ("itself", "rejected", "def f(): return f"),
-    ("a class", "rejected", "def f(): return int"),
-    ("an exception", "rejected", "def f(): return ValueError('x')"),
+    ("a module", "rejected", "import math\ndef f(): return math"), ("itself", "rejected", "def f(): return f"),
+    ("a class", "rejected", "def f(): return int"), ("an exception", "rejected", "def f(): return ValueError('x')"),
     ("NotImplemented", "rejected", "def f(): return NotImplemented"),
-    ("an ellipsis", "rejected", "def f(): return ..."),
-    ("a range", "rejected", "def f(): return range(3)"),
+    ("an ellipsis", "rejected", "def f(): return ..."), ("a range", "rejected", "def f(): return range(3)"),
     ("a bytearray", "rejected", "def f(): return bytearray(3)"),
     ("a view of memory", "rejected", "def f(): return memoryview(b'abc')"),
-    ("a generator", "rejected", "def f():\n    yield 1"),
-    ("a coroutine", "rejected", "async def f(): return 1"),
+    ("a generator", "rejected", "def f():\n    yield 1"), ("a coroutine", "rejected", "async def f(): return 1"),
     ("an exception named NoError", "NoError", "def f(): raise type('NoError', (Exception,), {})"),
     ("an exception that lies about its name", "E", "class M(type):\n    __name__ = 'NoError'\n"
      "class E(Exception, metaclass=M): pass\ndef f(): raise E"),
@@ -60,37 +56,26 @@ _EVERY_TYPE = (
     "import builtins, sys, json, struct, re, math, time, posix, gc, types, codecs, abc, _signal, decimal, warnings\n"
 )
 for _name, _body in {
-    "len": "builtins.len = lambda x: 0",
-    "isinstance": "builtins.isinstance = lambda *a: True",
-    "type": "builtins.type = lambda *a: list",
-    "print": "builtins.print = None",
+    "len": "builtins.len = lambda x: 0", "isinstance": "builtins.isinstance = lambda *a: True",
+    "type": "builtins.type = lambda *a: list", "print": "builtins.print = None",
     "import": "builtins.__import__ = lambda *a, **k: math",
-    "repr and str": "builtins.repr = builtins.str = lambda x: 'x'",
-    "sorted": "builtins.sorted = lambda x, **k: [9]",
+    "repr and str": "builtins.repr = builtins.str = lambda x: 'x'", "sorted": "builtins.sorted = lambda x, **k: [9]",
     "range": "builtins.range = lambda *a: [9]",
     "all exceptions": "builtins.BaseException = builtins.Exception = KeyError",
-    "a mark on builtins": "builtins.mark = 1",
-    "no builtins": "builtins.__dict__.clear()",
-    "json": "json.dumps = json.loads = json.JSONEncoder = None",
-    "json's output": "json.dumps = lambda *a, **k: '{}'",
-    "struct": "struct.pack = struct.unpack = struct.Struct = lambda *a: b''",
-    "write": "posix.write = lambda *a: 10**9",
-    "read": "posix.read = lambda *a: b'x'",
-    "exit": "posix._exit = lambda *a: None",
+    "a mark on builtins": "builtins.mark = 1", "no builtins": "builtins.__dict__.clear()",
+    "json": "json.dumps = json.loads = json.JSONEncoder = None", "json's output": "json.dumps = lambda *a, **k: '{}'",
+    "struct": "struct.pack = struct.unpack = struct.Struct = lambda *a: b''", "write": "posix.write = lambda *a: 10**9",
+    "read": "posix.read = lambda *a: b'x'", "exit": "posix._exit = lambda *a: None",
     "exit of os": "sys.modules['os']._exit = lambda *a: None",
     "write of os": "sys.modules['os'].write = lambda d, b: len(b)",
     "the clock": "time.process_time = time.monotonic = lambda: -1.0",
     "mathematics": "math.pi = 3; math.floor = math.ceil",
     "regular expressions": "re.sub = re.compile = None; re._cache.clear()",
-    "the recursion limit": "sys.setrecursionlimit(60)",
-    "the switch interval": "sys.setswitchinterval(1000)",
-    "the digit limit": "sys.set_int_max_str_digits(0)",
-    "the trace function": "sys.settrace(lambda *a: 1 / 0)",
-    "the profiler": "sys.setprofile(lambda *a: 1 / 0)",
-    "an audit hook": "sys.addaudithook(lambda *a: 1 / 0)",
+    "the recursion limit": "sys.setrecursionlimit(60)", "the switch interval": "sys.setswitchinterval(1000)",
+    "the digit limit": "sys.set_int_max_str_digits(0)", "the trace function": "sys.settrace(lambda *a: 1 / 0)",
+    "the profiler": "sys.setprofile(lambda *a: 1 / 0)", "an audit hook": "sys.addaudithook(lambda *a: 1 / 0)",
     "the exception hook": "sys.excepthook = sys.unraisablehook = lambda *a: posix._exit(9)",
-    "the display hook": "sys.displayhook = None; sys.stdout = sys.stderr = 5",
-    "no modules": "sys.modules.clear()",
+    "the display hook": "sys.displayhook = None; sys.stdout = sys.stderr = 5", "no modules": "sys.modules.clear()",
     "a module in the way": "sys.modules['re'] = sys.modules['json'] = None",
     "another meta path": "sys.meta_path[:] = [sys]; sys.path_hooks.clear(); sys.path[:] = ['/tmp']",
     "the environment": "posix.environ[b'PATH'] = b'/tmp'; posix.environ.clear()",
@@ -112,9 +97,7 @@ for _name, _body in {
     "the code of our own functions": "frame = sys._getframe()\n    while frame:\n        for name, one in list(frame.f_globals.items()):\n"
     "            if type(one) is type(f) and one is not f: one.__code__ = (lambda *a, **k: 1).__code__\n        frame = frame.f_back",
     "coroutine and display state": "sys.set_coroutine_origin_tracking_depth(9); sys.set_asyncgen_hooks(print, print)",
-    "the folder": "posix.chdir('/')",
-    "the mask of new files": "posix.umask(0)",
-    "the priority": "posix.nice(19)",
+    "the folder": "posix.chdir('/')", "the mask of new files": "posix.umask(0)", "the priority": "posix.nice(19)",
     "its cores": "posix.sched_setaffinity(0, [0])",
 }.items():  # fmt: skip
     # With its own tools broken it may fail to report, report nonsense, or hang; that is its own affair.
@@ -154,15 +137,9 @@ for _name, _body in {
     "torch": "import torch; return torch.cuda.is_available()",
 }.items():  # fmt: skip
     IMPORTS.add(_name, _REFUSED + " RuntimeError", f"def f():\n    {_body}")
-IMPORTS.add(
-    "os without importing it",
-    DENIED,
+IMPORTS.add("os without importing it", DENIED,
     "def f():\n    wrap = next(c for c in object.__subclasses__() if c.__name__ == '_wrap_close')\n"
-    "    return wrap.__init__.__globals__['popen']('id').read()",
-)
+    "    return wrap.__init__.__globals__['popen']('id').read()")  # fmt: skip
 IMPORTS.add("os by a module that has it", DENIED, "import sys\ndef f(): return sys.modules['os'].listdir('/')")
-IMPORTS.add(
-    "reload what was patched",
-    ANY,
-    "import sys, importlib\ndef f():\n    importlib.reload(sys)\n    importlib.reload(sys.modules['builtins'])\n    return 1",
-)
+IMPORTS.add("reload what was patched", ANY,
+    "import sys, importlib\ndef f():\n    importlib.reload(sys)\n    importlib.reload(sys.modules['builtins'])\n    return 1")  # fmt: skip

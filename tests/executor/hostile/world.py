@@ -67,17 +67,10 @@ class World:
     def fill(self, program: str, mark: str) -> str:
         """The program with this world's paths and ports, and its own mark, in the places named ``@so@``."""
         values = {
-            "secret": self.home / "secret",
-            "home": self.home,
-            "repo": self.repository,
-            "tcp": self._listeners["TCP"].getsockname()[1],
-            "udp": self._listeners["UDP"].getsockname()[1],
-            "socket": self.home / "listener",
-            "abstract": self.mark,
-            "mark": mark,
-            "key": self._key,
-            "pid": os.getpid(),
-        }
+            "secret": self.home / "secret", "home": self.home, "repo": self.repository,
+            "tcp": self._listeners["TCP"].getsockname()[1], "udp": self._listeners["UDP"].getsockname()[1],
+            "socket": self.home / "listener", "abstract": self.mark, "mark": mark, "key": self._key, "pid": os.getpid(),
+        }  # fmt: skip
         for name, value in values.items():
             program = program.replace(f"@{name}@", str(value))
         return program

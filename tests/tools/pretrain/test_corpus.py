@@ -26,18 +26,14 @@ from tools.pretrain.generator import (
 LIMITS = ProposalLimits(source_bytes=4096, induction_inputs=6, repeats=1)
 
 
-def test_documents_are_the_same_for_the_same_seed(corpus_config, documents):
+def test_documents_are_the_same_for_the_same_seed_and_answers_parse_back(corpus_config, documents):
     rng = random.Random(0)
     assert [make_document(rng, corpus_config) for _ in range(50)] == documents[:50]
-
-
-def test_prompts_ask_and_answers_parse_back(documents):
     style = CompactFormat()
     for document in documents[:300]:
         assert document.prompt.startswith(("<|solve|>", "<|propose|>"))
         assert document.prompt.endswith(CompactFormat.answer)
         sections = style.parse(document.answer)
-        assert sections is not None
         assert style.response(sections) == document.answer
 
 
@@ -66,7 +62,7 @@ async def test_every_kind_accepts_its_own_proposals_and_solutions():
             assert await kind.grade(task, kind.solution(task), run) is Verdict.RIGHT
 
 
-def test_batches_pad_right_within_the_budget_and_mark_answers(compact_tokenizer, corpus_config):
+def test_batches_pad_right_within_the_budget_mark_answers_and_never_repeat_a_document(compact_tokenizer, corpus_config):
     stream = batches(compact_tokenizer, corpus_config, seed=1, tokens_per_batch=1024, pool=256)
     for batch in islice(stream, 12):
         assert batch.ids_BT.shape == batch.real_BT.shape == batch.answers_BT.shape
@@ -77,9 +73,6 @@ def test_batches_pad_right_within_the_budget_and_mark_answers(compact_tokenizer,
         assert not padding[:, 0].any()
         assert (padding[:, 1:] >= padding[:, :-1]).all(), "padding is on the right only"
         assert batch.answers_BT.any(1).all()
-
-
-def test_batches_never_repeat_a_document(compact_tokenizer, corpus_config):
     stream = batches(compact_tokenizer, corpus_config, seed=1, tokens_per_batch=1024, pool=256)
     rows = [tuple(row) for batch in islice(stream, 40) for row in batch.ids_BT.tolist()]
     stripped = [tuple(i for i in row if i) for row in rows]
@@ -138,6 +131,8 @@ def test_samples_state_what_running_gives_for_distinct_inputs(samples):
         assert len(set(sample.inputs)) == 6 and len(set(sample.outputs)) > 1 and sample.inputs != sample.outputs
         assert all(values.canonical_arguments(values.parse_arguments(given)) == given for given in sample.inputs)
         assert all(len(output) <= MAX_OUTPUT for output in sample.outputs)
+    same = random_identity_sample(random.Random(6), inputs=6)
+    assert tuple(rerun(same.program, given) for given in same.inputs) == same.outputs == same.inputs
 
 
 def test_programs_are_varied_and_stay_within_the_documented_composition(samples):
@@ -146,9 +141,6 @@ def test_programs_are_varied_and_stay_within_the_documented_composition(samples)
         assert parse_program(sample.program) is not None
         assert 1 <= sample.message.count(", ") - sample.message.count("sort, reverse") + 1 <= MAX_STEPS
         assert "while" not in sample.program and sample.program.count("for ") <= 2 * MAX_STEPS
-
-
-def test_held_out_programs_are_kept_apart(samples):
     rng = random.Random(4)
     assert not any(is_held_out(sample.program) for sample in samples)
     assert all(is_held_out(random_sample(rng, inputs=1, held_out=True).program) for _ in range(5))
@@ -167,9 +159,3 @@ def test_error_samples_name_what_running_raises():
         assert sample.outputs == (raised,)
         outcomes.add(raised)
     assert {"NoError", "IndexError", "ValueError", "TypeError", "ZeroDivisionError"} <= outcomes
-
-
-def test_identity_sample_returns_its_inputs():
-    sample = random_identity_sample(random.Random(6), inputs=6)
-    assert sample.inputs == sample.outputs
-    assert tuple(rerun(sample.program, given) for given in sample.inputs) == sample.outputs

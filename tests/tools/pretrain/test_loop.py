@@ -23,10 +23,8 @@ def test_the_default_shape_has_14m_parameters_and_tied_embeddings(compact_tokeni
 
 def test_learning_rate_warms_up_holds_and_falls_to_zero():
     optim = OptimConfig(peak_lr=1.0, warmup_steps=10, decay_share=0.5)
-    assert learning_rate(optim, step=0, elapsed_share=0.0) == pytest.approx(0.1)
-    assert learning_rate(optim, step=100, elapsed_share=0.4) == 1.0
-    assert learning_rate(optim, step=100, elapsed_share=0.75) == pytest.approx(0.5)
-    assert learning_rate(optim, step=100, elapsed_share=1.0) == 0.0
+    for step, elapsed, rate in ((0, 0.0, 0.1), (100, 0.4, 1.0), (100, 0.75, 0.5), (100, 1.0, 0.0)):
+        assert learning_rate(optim, step=step, elapsed_share=elapsed) == pytest.approx(rate)
 
 
 def test_the_loss_by_hand():

@@ -28,9 +28,7 @@ def test_tags_digits_letters_of_strings_and_fragments_of_code_are_single_tokens(
     assert not [token for token in vocabulary if len(token) > 1 and any(c.isdigit() for c in token)]
 
 
-def test_auto_tokenizer_beside_a_qwen2_model_and_a_copy_saved_by_a_checkpoint_read_the_same_ids(
-    compact_tokenizer, tmp_path
-):
+def test_auto_tokenizer_beside_a_qwen2_model_and_a_copy_of_a_checkpoint_read_the_same_ids(compact_tokenizer, tmp_path):
     shape = ShapeConfig(hidden_size=32, layers=1, heads=1, kv_heads=1)
     new_model(shape, compact_tokenizer, seed=0).config.save_pretrained(tmp_path)
     save_tokenizer(compact_tokenizer, tmp_path)
@@ -41,8 +39,5 @@ def test_auto_tokenizer_beside_a_qwen2_model_and_a_copy_saved_by_a_checkpoint_re
         assert each(PROMPT).input_ids == compact_tokenizer(PROMPT).input_ids
         assert each.decode(each(PROMPT).input_ids) == PROMPT
         assert (each.eos_token_id, each.pad_token_id) == (compact_tokenizer.eos_token_id, 0)
-
-
-def test_too_small_a_vocabulary_is_refused():
     with pytest.raises(ValueError, match="between 300 and 1024"):
         train_tokenizer(["x"], list(KINDS), vocab_size=200)
