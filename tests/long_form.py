@@ -4,7 +4,7 @@ A file that passed on this commit is not run again, so the long form can be run 
 documentation as a site, or the training image. tests/last_long.md says what was run last, where, and for how long.
 
     python -m tests.long_form                 everything that has not passed on this commit
-    python -m tests.long_form --part day      the part of today, by the day of the year
+    python -m tests.long_form --part day      the part of today, by the day of the year, of those within twelve minutes
     python -m tests.long_form --list          the parts, with the minutes that they took last
 """
 
@@ -145,18 +145,20 @@ def run(name: str) -> tuple[float, int, int, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", metavar="N|day", help="number of a part, from 1 on, or the part of the day")
+    parser.add_argument("--part", metavar="N|day", help="number of a part; day: one of those that fit, by the day")
     parser.add_argument("--list", action="store_true", help="print the parts")
     given = parser.parse_args()
     rows = last_rows(REPORT.read_text() if REPORT.is_file() else "")
     names = [*COMMANDS, *long_files()]
-    cut = parts(names, MINUTES | {name: row.minutes for name, row in rows.items()})
+    minutes = MINUTES | {name: row.minutes for name, row in rows.items()}
+    cut = parts(names, minutes)
     if given.list:
         for number, part in enumerate(cut, 1):
             print(number, *part)
         return 0
     if given.part == "day":
-        names = cut[datetime.date.today().timetuple().tm_yday % len(cut)]
+        fitting = [part for part in cut if minutes.get(part[0], UNKNOWN_MINUTES) <= PART_MINUTES]
+        names = fitting[(datetime.date.today().timetuple().tm_yday - 1) % len(fitting)]
     elif given.part is not None:
         if not given.part.isdecimal() or not 1 <= int(given.part) <= len(cut):
             parser.error(f"--part is a number from 1 to {len(cut)}, or day")
