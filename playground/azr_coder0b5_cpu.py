@@ -1,6 +1,6 @@
 """Self-play that teaches Qwen2.5-Coder-0.5B-Instruct on two cores: ``python -m playground.azr_coder0b5_cpu``.
 
-The model continues worked examples, so its answers are some ten tokens long. The same recipe runs on one GPU.
+Its answers are some ten tokens long. With CRUXEval's folder as eval.data, none of its programs becomes a task.
 """
 
 from azr.cli.run import launch
@@ -22,7 +22,7 @@ from azr.config import (
 from azr.own_data import own_data
 
 config = Config(
-    run=RunConfig(name="azr_coder0b5_cpu", steps=20),
+    run=RunConfig(name="azr_coder0b5_cpu", steps=20), executor=ExecutorConfig(workers=2),
     model=ModelConfig(path="Qwen/Qwen2.5-Coder-0.5B-Instruct", prompt_format="completion"),
     # Few prompts with many responses each: most of the work would otherwise be prompts.
     selfplay=SelfPlayConfig(
@@ -31,15 +31,13 @@ config = Config(
         seeds=f"{own_data('coder_seeds')}/seeds.jsonl",
     ),
     rollout=RolloutConfig(max_prompt_tokens=1024, max_response_tokens=192, max_concurrent=128),
-    executor=ExecutorConfig(workers=2), checkpoint=CheckpointConfig(every=10),
-    # With the folder of CRUXEval as eval.data, no program of it becomes a task.
     eval=EvalConfig(every=10, limit=50, suites=("exam", "cruxeval-i:completion", "cruxeval-o:completion")),
     # Tasks always or never solved cost what wrong answers do; at 0 proposals soon are too easy to teach.
-    reward=RewardConfig(unlearnable=-0.5),
+    reward=RewardConfig(unlearnable=-0.5), checkpoint=CheckpointConfig(every=10),
     algorithm=AlgorithmConfig(estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True),
     train=TrainConfig(
-        policy_lr=1e-4, warmup_steps=2, adam_beta2=0.99, tokens_per_micro_batch=1536, gradient_checkpointing="none",
-        lora=LoraConfig(rank=32, alpha=32),
+        policy_lr=1e-4, warmup_steps=2, adam_beta2=0.99, tokens_per_micro_batch=1536,
+        gradient_checkpointing="none", lora=LoraConfig(rank=32, alpha=32),
     ),
 )  # fmt: skip
 

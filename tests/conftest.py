@@ -39,6 +39,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # A shell starts what runs in its background deaf to Ctrl-C, and the programs that tests interrupt would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has them ignore
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

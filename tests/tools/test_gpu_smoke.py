@@ -88,6 +88,7 @@ def test_half_a_line_of_a_killed_case_ends_no_other_and_an_update_out_of_memory_
     (run / "metrics.jsonl").write_text('{"seconds/step": 3')
     gpu_smoke.Report(tmp_path, [], {}).write([gpu_smoke.Outcome(name="trrpp", status="out of time")])
     assert json.loads((tmp_path / "gpu_smoke.json").read_text())["cases"][0]["status"] == "out of time"
+    (run / "metrics.jsonl").unlink()
     full = {"checkpointing": "full", "error": None, "share_6n": 0.3, "tokens_per_s": 9.0}
     none = {"checkpointing": "none", "error": "out of memory", "share_6n": 0.0, "tokens_per_s": 0.0}
     (tmp_path / "update_1.5B.json").write_text(json.dumps([none, full]))
