@@ -43,10 +43,10 @@ class Served:
         }
 
     async def push(self, weights: NamedTensors, groups: Groups | None = None) -> None:
-        """Send the weights, in these groups if not in one, and check that they are served."""
+        """Send the weights, in these groups if not in one."""
         bucket = await self.load(groups or [weights.items()])
         assert await self.engine.finish_update.remote(bucket.version, bucket.digest) == bucket.version
-        await self.serves(weights, bucket.version)
+        self.follow(weights, bucket.version)
 
     async def load(self, groups: Groups, **options: bool) -> WeightBucket:
         """Begin an update and load all of its buckets; return the last."""
@@ -56,11 +56,14 @@ class Served:
             await self.engine.load_bucket.remote(bucket)
         return bucket
 
-    async def serves(self, weights: NamedTensors, version: int) -> None:
+    def follow(self, weights: NamedTensors, version: int) -> None:
         self.model.load_state_dict(weights, strict=False)
         self.version = version
+
+    async def check(self) -> None:
+        """Sample a response by the weights that the engine should have."""
         (completion,) = await self.engine.generate.remote(PROMPT, n=1, max_tokens=24, temperature=1.0)
-        assert set(completion.weight_versions) == {version} and self.logprob_error(completion, 1.0) < 1e-4
+        assert set(completion.weight_versions) == {self.version} and self.logprob_error(completion, 1.0) < 1e-4
 
     def logprob_error(self, completion: Completion, temperature: float) -> float:
         """Mean absolute difference between the engine's logprobs and the model's, in float32."""

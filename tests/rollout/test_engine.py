@@ -90,6 +90,7 @@ async def test_new_weights_are_served_and_acknowledged_also_of_layers_split_over
     await served.engine.generate.remote(PROMPT, n=1, max_tokens=4, temperature=1.0)
     # The same prompt as before: a prefix cache that outlived the update would show here.
     await served.push(served.perturbed(1))
+    await served.check()
     assert served.version == await served.engine.ping.remote()
     weights = served.perturbed(2)
     names = sorted(weights, key=lambda name: name[::-1])
@@ -98,6 +99,7 @@ async def test_new_weights_are_served_and_acknowledged_also_of_layers_split_over
     tensors.insert(0, ("lm_head.weight", weights["model.embed_tokens.weight"]))
     # Buckets of one tensor each: every layer is spread over the whole update.
     await served.push(weights, [[each] for each in tensors])
+    await served.check()
 
 
 async def test_buckets_are_loaded_by_index_in_whatever_order_they_come(served: Served):
@@ -114,7 +116,8 @@ async def test_buckets_are_loaded_by_index_in_whatever_order_they_come(served: S
     assert not any(call.done() for call in loading[:-1])
     await asyncio.gather(*loading)
     await served.engine.finish_update.remote(version, buckets[-1].digest)
-    await served.serves(weights, version)
+    served.follow(weights, version)
+    await served.check()
 
 
 async def test_old_and_unannounced_versions_are_refused(served: Served):
@@ -132,6 +135,7 @@ async def refuses_to_serve_until_updated(served: Served, seed: int) -> None:
     with pytest.raises(RayTaskError, match="send all weights again"):
         await served.engine.generate.remote(PROMPT, n=1, max_tokens=1, temperature=1.0)
     await served.push(served.perturbed(seed))
+    await served.check()
 
 
 async def test_a_wrong_digest_and_an_incomplete_update_are_refused(served: Served):
