@@ -12,7 +12,7 @@ import pytest
 from azr.config import Config, SafetyConfig
 from azr.errors import RunEnded, UserError
 from azr.monitoring.monitor import Monitor, SafetyStop, flag_metrics, repeated_share
-from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Flag, Rule, Screen, Text, TextReader, patterns_of
+from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Flag, Rule, Screen, Text, TextReader
 from azr.prepare import prepare
 from tests.runs.factory import sample
 
@@ -62,27 +62,19 @@ def write(folder: Path, text: str) -> Path:
 RULE = "[[rule]]\nname = 'x'\npatterns = ['a']\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("nonsense", "holds no rules"),
-        ("", "holds no rules .*rule"),
-        (RULE + "colour = 'red'", "holds no rules .*colour"),
-        (RULE.replace("'a'", "'('"), r"'\(' of the rule x in .* is no regular expression"),
-        (RULE.replace("'x'", "'A b'"), "the rule name 'A b' in .* lower-case letters"),
-        (RULE + RULE, "malformed or used twice"),
-        (RULE.replace("['a']", "[]"), "the rule x in .* has no patterns"),
-        (RULE.replace("['a']", "['b', '(?m)^a']"), "the rule x in .* do not combine"),
-        (RULE + "where = 'prompt'", "holds no rules .*prompt"),
-    ],
-)
+@pytest.mark.parametrize("text, said", [
+    ("nonsense", "holds no rules"), ("", "holds no rules .*rule"), (RULE + "colour = 'red'", "holds no rules .*colour"),
+    (RULE.replace("'a'", "'('"), r"'\(' of the rule x in .* is no regular expression"),
+    (RULE.replace("'x'", "'A b'"), "the rule name 'A b' in .* lower-case letters"),
+    (RULE + RULE, "malformed or used twice"), (RULE.replace("['a']", "[]"), "the rule x in .* has no patterns"),
+    (RULE.replace("['a']", "['b', '(?m)^a']"), "the rule x in .* do not combine"),
+    (RULE + "where = 'prompt'", "holds no rules .*prompt"), (None, r"gone\.toml holds no rules"),
+])  # fmt: skip
 def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(tmp_path, text, said):
-    config = Config(safety=SafetyConfig(patterns=str(write(tmp_path, text))))
-    with pytest.raises(UserError, match=said) as caught:
-        prepare(config, fetch=False)
-    assert str(caught.value).count("\n") == 0
-    with pytest.raises(UserError, match=r"gone\.toml holds no rules"):
-        Screen.read(patterns_of(SafetyConfig(patterns="gone.toml")))
+    patterns = tmp_path / "gone.toml" if text is None else write(tmp_path, text)
+    with pytest.raises(UserError, match=rf"^safety\.patterns: .*{said}") as caught:
+        prepare(Config(safety=SafetyConfig(patterns=str(patterns))), fetch=False)
+    assert "\n" not in str(caught.value)
 
 
 async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
