@@ -35,9 +35,7 @@ def test_every_epoch_has_every_row_once_in_an_order_of_its_own() -> None:
     assert len(set(map(tuple, epochs))) == 6
     assert epochs == [epoch_order(epoch, 10, 3) for epoch in range(6)]
     assert take(order_of(10, seed=4), range(1, 16), 4) != taken
-
-
-def test_a_step_may_take_more_rows_than_there_are() -> None:
+    # A step may take more rows than there are.
     rows = order_of(2).take(1, 5)
     assert Counter(row for _, row in rows) in (Counter({0: 3, 1: 2}), Counter({0: 2, 1: 3}))
     assert len(set(rows)) == 5, "the same row in two epochs is asked twice"
@@ -119,9 +117,7 @@ def test_rows_of_another_file_begin_an_epoch() -> None:
     assert other.left_after(1).file == other.left_after(2).file == "another digest"
     first = RowOrder(ids_of(6), FILE_DIGEST, 1, NO_ROWS_TAKEN)
     assert first.take(31, 1) == [(0, epoch_order(0, 6, 1)[0])], "rows that join a run later begin with their first"
-
-
-def test_a_run_of_which_no_row_is_left_goes_on_with_the_next_epoch() -> None:
+    # A run of which no row is left goes on with the next epoch.
     for left in ((), ("gone",)):
         order = order_of(3, left=RowsLeft(epoch=4, ids=left, file=FILE_DIGEST))
         assert order.take(9, 3) == [(5, row) for row in epoch_order(5, 3, 1)]

@@ -14,6 +14,7 @@ from azr.errors import UserError
 from azr.evaluation.question import Question
 from azr.evaluation.suites.short_answers import ProgramValue, chat_message, math_message
 from tests.executor import public_data
+from tests.mistakes import mistake
 
 TRAIN = (
     "A train leaves the old station at noon and goes 60 miles an hour towards the distant harbour. When is it there?"
@@ -117,20 +118,15 @@ def test_a_program_that_is_asked_about_is_found_whatever_its_input(tmp_path):
     assert counts.matches == {("one", "exactly"): [1]}
 
 
-@pytest.mark.parametrize(
-    "rows, said",
-    [
-        ([row("1 + 1?")], "None of the 1 rows of "),
-        ([], "None of the 0 rows of "),
-        ([row("2 + 2?"), {"prompt": "3?"}], "row 2: it has no field 'grader'; docs/data.md describes rows."),
-        ([row("2 + 2?"), 7], "row 2: it is no JSON object"),
-    ],
-)
+@pytest.mark.parametrize("rows, says", [
+    ([row("1 + 1?")], "None of the 1 rows of "), ([], "None of the 0 rows of "),
+    ([row("2 + 2?"), {"prompt": "3?"}], "row 2: it has no field 'grader'; docs/data.md describes rows."),
+    ([row("2 + 2?"), 7], "row 2: it is no JSON object"),
+])  # fmt: skip
 @pytest.mark.parametrize("out", ["out.jsonl", "out.jsonl.gz"])
-def test_a_file_of_which_nothing_is_left_or_that_is_none_of_rows_leaves_nothing_behind(tmp_path, rows, said, out):
-    with pytest.raises(UserError) as raised:
+def test_a_file_of_which_nothing_is_left_or_that_is_none_of_rows_leaves_nothing_behind(tmp_path, rows, says, out):
+    with mistake(says=says):
         filtered(tmp_path, rows, overlap(one=["1 + 1?"]), out)
-    assert said in str(raised.value) and "\n" not in str(raised.value)
     assert len(list(tmp_path.iterdir())) == 1
 
 

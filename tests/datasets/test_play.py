@@ -31,6 +31,7 @@ from azr.selfplay.play import StepResult
 from azr.selfplay.rewards import can_teach
 from tests import chat_tokenizers
 from tests.datasets.test_rows import write
+from tests.mistakes import mistake
 from tests.runs.factory import completion, sample
 
 PROGRAM = "def f(a):\n    return a + 1"
@@ -42,19 +43,13 @@ ROWS = [
     {"id": "value", "prompt": "f(1)?", "grader": "value", "program": PROGRAM, "input": "1", "output": "2"},
 ]
 RIGHT = {
-    "sum": r"\boxed{4}",
-    "pick": "The answer is B.",
-    "call": f"```python\n{PROGRAM}\n```",
-    "echo": "```python\nprint(input())\n```",
-    "value": "```output\n2\n```",
-}
+    "sum": r"\boxed{4}", "pick": "The answer is B.", "call": f"```python\n{PROGRAM}\n```",
+    "echo": "```python\nprint(input())\n```", "value": "```output\n2\n```",
+}  # fmt: skip
 WRONG = {
-    "sum": r"\boxed{5}",
-    "pick": "The answer is A.",
-    "call": "```python\ndef f(a):\n    return a\n```",
-    "echo": "```python\nprint(6)\n```",
-    "value": "```output\n3\n```",
-}
+    "sum": r"\boxed{5}", "pick": "The answer is A.", "call": "```python\ndef f(a):\n    return a\n```",
+    "echo": "```python\nprint(6)\n```", "value": "```output\n3\n```",
+}  # fmt: skip
 
 
 class Sampler:
@@ -136,7 +131,7 @@ def test_prompts_that_do_not_fit_are_counted_and_never_cut(config: Config, codec
     assert [row.question.id for row in rows] == [row["id"] for row in ROWS]
     assert len(notes) == 1 and notes[0].startswith("1 of 6 rows of ") and "over 400 tokens" in notes[0]
     none = replace(config, data=replace(config.data, path=str(write(tmp_path / "none.jsonl", long))))
-    with pytest.raises(UserError, match=r"Every prompt of .* has over rollout.max_prompt_tokens=400 tokens"):
+    with mistake("rollout.max_prompt_tokens", says="Every prompt of "):
         load_rows(none, codec)
 
 
@@ -223,7 +218,7 @@ def test_scores_between_right_and_wrong_can_teach():
         assert [each.used for each in samples] == [kept if a is not None else "ungraded" for a, _ in grades]
 
 
-SUM = {"id": "sum", "prompt": "2 + 2?", "grader": "math", "answer": "4", "source": "sums"}
+SUM = ROWS[0]
 SOLVED, UNSOLVED = "<think>\nTwo and two.</think>\\boxed{4}", "<think>\nOne.</think>\\boxed{3}"
 
 
@@ -271,11 +266,8 @@ async def test_a_trace_takes_the_place_of_one_answer(config, codec, tmp_path) ->
     assert played.data == {"epoch": 0, "rows": 1, "traces": 1, "long_traces": 0}
     later, _ = await play_row(config, codec, tmp_path, row, step=2, samples=3, traces=1)
     assert [each.reward for each in by_origin(later, "trace")] == [0.0], "the next epoch takes the next trace"
-
-
-async def test_for_a_trace_that_a_row_lacks_the_policy_answers_once_more(config, codec, tmp_path) -> None:
-    played, _ = await play_row(config, codec, tmp_path, {**SUM, "traces": [SOLVED]}, samples=3, traces=2)
-    assert len(by_origin(played, "sampled")) == 4 and len(played.samples) == 5
+    lacking, _ = await play_row(config, codec, tmp_path, {**SUM, "traces": [SOLVED]}, samples=3, traces=2)
+    assert [each.origin for each in lacking.samples].count("sampled") == 4 and len(lacking.samples) == 5
 
 
 def load(config: Config, codec: PromptCodec, folder: Path, *rows: dict[str, Any], **change: Any) -> list[str]:
@@ -290,7 +282,7 @@ def test_rows_without_traces_are_counted_and_a_file_without_any_is_refused(confi
     (note,) = load(config, codec, tmp_path, *rows, samples=0, traces=1)
     assert note.endswith("are left out: they have no traces")
     for samples in (0, 3):
-        with pytest.raises(UserError, match=r"^No row of .* has traces, and data.traces is 1: prepare them"):
+        with mistake("data.traces", says="No row of "):
             load(config, codec, tmp_path, SUM, samples=samples, traces=1)
 
 
@@ -348,13 +340,9 @@ async def test_supervised_fine_tuning_asks_no_engine(config, codec, tmp_path) ->
     assert sum(sampled_tokens(played.samples).values()) == 0
 
 
-async def test_fine_tuning_on_traces_that_are_all_too_long_is_refused(config, codec, tmp_path) -> None:
-    row = {**SUM, "traces": ["so " * 400 + "\\boxed{4}"]}
-    with pytest.raises(UserError, match=r"^Every trace of .* has over rollout.max_response_tokens=\d+ tokens"):
-        await play_row(config, codec, tmp_path, row, samples=0, traces=1)
-
-
-async def test_long_traces_are_left_out_and_counted(config, codec, tmp_path) -> None:
+async def test_long_traces_are_left_out_and_counted_and_refused_where_they_are_all(config, codec, tmp_path) -> None:
     row = {**SUM, "traces": ["<think>" + "so " * 200 + "</think>\\boxed{4}"]}
+    with mistake("rollout.max_response_tokens", "data.samples", says="Every trace of "):
+        await play_row(config, codec, tmp_path, row, samples=0, traces=1)
     played, _ = await play_row(config, codec, tmp_path, row, samples=2, traces=1)
     assert played.data["long_traces"] == 1 and [each.origin for each in played.samples] == ["sampled"] * 3
