@@ -58,38 +58,28 @@ def seven(**train) -> Config:
     given = {"data_parallel": 8, "shard": "offload"} | train
     return Config(
         algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.001)),
-        rollout=RolloutConfig(engines=given["data_parallel"], gpu_memory_utilization=0.85),
-        train=TrainConfig(**given),
-    )
+        rollout=RolloutConfig(engines=given["data_parallel"], gpu_memory_utilization=0.85), train=TrainConfig(**given),
+    )  # fmt: skip
 
 
 def planned(config: Config, shape: ModelShape = SEVEN, nodes: ClusterSpec = NODE) -> Plan:
     return make_plan(config, shape, nodes, ASSUMED)
 
 
-PUBLISHED = {
-    "Qwen/Qwen2.5-0.5B": 494_032_768,
-    "Qwen/Qwen2.5-1.5B": 1_543_714_304,
-    "Qwen/Qwen2.5-Coder-3B": 3_085_938_688,
-    "Qwen/Qwen2.5-7B": 7_615_616_512,
-    "Qwen/Qwen2.5-Coder-7B": 7_615_616_512,
-    "Qwen/Qwen2.5-Coder-14B": 14_770_033_664,
-    "Qwen/Qwen2.5-32B": 32_763_876_352,
-    "meta-llama/Llama-3.1-8B": 8_030_261_248,
-    "Qwen/Qwen3-4B-Base": 4_022_468_096,
-}
-
-
-@pytest.mark.parametrize("name, parameters", PUBLISHED.items())
-def test_known_shapes_have_the_published_number_of_parameters(name, parameters):
-    assert shape_of(name).parameters == parameters
+def test_known_shapes_have_the_published_number_of_parameters():
+    for name, parameters in {
+        "Qwen/Qwen2.5-0.5B": 494_032_768, "Qwen/Qwen2.5-1.5B": 1_543_714_304, "Qwen/Qwen2.5-Coder-3B": 3_085_938_688,
+        "Qwen/Qwen2.5-7B": 7_615_616_512, "Qwen/Qwen2.5-Coder-7B": 7_615_616_512, "Qwen/Qwen2.5-32B": 32_763_876_352,
+        "Qwen/Qwen2.5-Coder-14B": 14_770_033_664, "meta-llama/Llama-3.1-8B": 8_030_261_248,
+        "Qwen/Qwen3-4B-Base": 4_022_468_096,
+    }.items():  # fmt: skip
+        assert shape_of(name).parameters == parameters, name
 
 
 @pytest.mark.parametrize("change, said", [
     ({"num_key_value_heads": None, "head_dim": None}, None),
     ({"num_attention_heads": "4"}, "has num_attention_heads '4', where a plan needs a whole number"),
-    ({"hidden_size": None}, "lacks 'hidden_size'"),
-    (None, "is no model's config.json: it is not a JSON object"),
+    ({"hidden_size": None}, "lacks 'hidden_size'"), (None, "is no model's config.json: it is not a JSON object"),
 ])  # fmt: skip
 def test_a_config_is_read_as_transformers_reads_it(change, said, tmp_path):
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 8}
@@ -101,15 +91,6 @@ def test_a_config_is_read_as_transformers_reads_it(change, said, tmp_path):
     else:
         with pytest.raises(UserError, match=said):
             shape_of(str(tmp_path))
-
-
-def test_a_tiny_shape_by_hand():
-    attention = 8 * 8 + 8 + 2 * (8 * 4 + 4) + 8 * 8
-    assert TINY.layer == attention + 3 * 8 * 16 + 2 * 8 == 608
-    assert TINY.parameters == 2 * 32 * 8 + 2 * 608 + 8 == 1736
-    assert TINY.critic == 32 * 8 + 2 * 608 + 8 + 8 + 1 == 1489
-    # Per token and layer in bfloat16: norms 2·(4+2+2)·8, attention 2·(2·8+2·4) and 2 heads' float32, MLP 4·2·16.
-    assert layer_activations(TINY, 2) == 128 + 48 + 8 + 128
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +168,13 @@ def test_seven_billion_on_eight_by_hand():
     assert scoring(reference, seven().train, 16384)["logits"] == 2 * 4 * 2048 * 152064
 
 
-def test_kv_cache_is_what_the_budget_leaves():
+def test_a_tiny_shape_and_the_budget_of_a_kv_cache_by_hand():
+    attention = 8 * 8 + 8 + 2 * (8 * 4 + 4) + 8 * 8
+    assert TINY.layer == attention + 3 * 8 * 16 + 2 * 8 == 608
+    assert TINY.parameters == 2 * 32 * 8 + 2 * 608 + 8 == 1736
+    assert TINY.critic == 32 * 8 + 2 * 608 + 8 + 8 + 1 == 1489
+    # Per token and layer in bfloat16: norms 2·(4+2+2)·8, attention 2·(2·8+2·4) and 2 heads' float32, MLP 4·2·16.
+    assert layer_activations(TINY, 2) == 128 + 48 + 8 + 128
     engine = EngineMemory.of(seven(), SEVEN, NODE, ASSUMED)
     assert engine.kv_token == 2 * 28 * 4 * 128 * 2
     left = 0.85 * 80 * GIB - 2 * 7_615_616_512 - ASSUMED.engine_work_gib * GIB
@@ -216,36 +203,21 @@ def test_suggestions_turns_the_knobs_in_order_until_it_fits():
     plan = planned(seven(shard="zero3", gradient_checkpointing="none"))
     assert plan.problems
     suggestions = suggest(plan, ASSUMED)
-    assert [change.option for change in suggestions] == [
-        "--train.shard offload",
-        "--train.gradient-checkpointing selective",
-    ]
+    options = [change.option for change in suggestions]
+    assert options == ["--train.shard offload", "--train.gradient-checkpointing selective"]
     assert not suggestions[-1].plan.problems
     assert "fits)" in text(plan, suggestions) and "does not fit" in text(plan, suggestions)
 
 
-def test_whole_models_on_several_ranks_are_split_before_they_are_offloaded():
-    whole = override(recipes()["azr_coder7b_ppo"], {"train.shard": "none"})
-    (only,) = suggest(planned(whole), ASSUMED)
-    assert only.option == "--train.shard zero3" and not only.plan.problems
-    with pytest.raises(UserError, match=r"Set --train\.shard zero3 or offload, more GPUs"):
-        check_memory(whole, 80)
-
-
-def test_suggestions_for_too_few_gpus_uses_those_there_are():
+def test_suggestions_for_too_few_gpus_or_an_engine_without_room_for_a_trajectory():
     plan = planned(seven(), nodes=replace(NODE, gpus=4))
     assert plan.problems == ["it asks for 8 GPUs and there are 4"]
     (only,) = suggest(plan, ASSUMED)
     assert only.option.startswith("--train.data-parallel 4 --rollout.engines 4 ")
     assert not only.plan.problems
     wide = replace(seven(), rollout=RolloutConfig(engines=2, tensor_parallel=4))
-    first, *_ = suggest(planned(wide, nodes=replace(NODE, gpus=5)), ASSUMED)
-    assert first.option == "--train.data-parallel 4 --rollout.engines 4 --rollout.tensor-parallel 1", (
-        "5 divides no batch"
-    )
-
-
-def test_suggestions_for_an_engine_without_room_for_a_trajectory():
+    first, *_ = suggest(planned(wide, nodes=replace(NODE, gpus=5)), ASSUMED)  # 5 divides no batch
+    assert first.option == "--train.data-parallel 4 --rollout.engines 4 --rollout.tensor-parallel 1"
     starved = replace(seven(), rollout=RolloutConfig(engines=8, gpu_memory_utilization=0.2))
     plan = planned(starved)
     assert "KV cache holds 0 tokens" in plan.problems[0]
@@ -263,13 +235,17 @@ def test_where_only_less_training_fits_that_is_proposed():
     assert list(contradictions(suggestions[-1].plan.config)) == []
 
 
-def test_the_least_recomputation_that_fits_is_proposed():
-    (faster,) = suggest(planned(seven(shard="zero3"), KNOWN["Qwen/Qwen2.5-0.5B"]), ASSUMED)
+def test_whole_models_are_split_before_they_are_offloaded_and_the_least_recomputation_is_proposed():
+    whole = override(recipes()["azr_coder7b_ppo"], {"train.shard": "none"})
+    (only,) = suggest(planned(whole), ASSUMED)
+    assert only.option == "--train.shard zero3" and not only.plan.problems
+    with pytest.raises(UserError, match=r"Set --train\.shard zero3 or offload, more GPUs"):
+        check_memory(whole, 80)
+    plan, small = planned(seven(shard="zero3")), planned(seven(shard="zero3"), KNOWN["Qwen/Qwen2.5-0.5B"])
+    (faster,) = suggest(small, ASSUMED)
     assert faster.option == "--train.gradient-checkpointing none"
-    plan = planned(seven(shard="zero3"))
     assert "faster with" not in text(plan, suggest(plan, ASSUMED)), "no other mode fits"
-    small = planned(seven(shard="zero3"), KNOWN["Qwen/Qwen2.5-0.5B"])
-    assert "faster with --train.gradient-checkpointing none  (" in text(small, suggest(small, ASSUMED))
+    assert "faster with --train.gradient-checkpointing none  (" in text(small, [faster])
 
 
 @pytest.mark.parametrize(("recipe", "gpus"), [("azr_coder3b_ppo", 2), ("azr_7b_ppo", 4), ("azr_14b_ppo", 8)])
@@ -280,15 +256,6 @@ def test_the_gpus_that_the_paper_s_authors_publish_as_enough_are_enough(recipe: 
     config = replace(config, train=replace(config.train, data_parallel=gpus))
     plan, _ = plan_run(config, ClusterSpec(gpus=gpus, gpu_memory_gib=80), ASSUMED)
     assert plan.problems == []
-
-
-def test_host_memory_is_compared_when_given():
-    plan = planned(seven(), nodes=replace(NODE, host_memory_gib=128))
-    optimizers, away = (size / GIB for size in plan.host.values())
-    assert plan.problems == [
-        f"a node's 128 GiB of host memory are less than {optimizers + away:.0f} GiB: optimizers {optimizers:.0f} and "
-        f"trainers while engines play {away:.0f}"
-    ]
 
 
 def test_adapters_of_seven_billion_by_hand():
@@ -359,7 +326,13 @@ def test_policy_critic_and_reference_visit_the_gpu_one_after_the_other():
     assert {f"{role} parameters" for role in roles} <= apart.memory["train policy"].keys()
 
 
-def test_what_leaves_the_gpu_is_in_host_memory():
+def test_host_memory_holds_what_leaves_the_gpu_and_is_compared_when_given():
+    plan = planned(seven(), nodes=replace(NODE, host_memory_gib=128))
+    optimizers, away = (size / GIB for size in plan.host.values())
+    assert plan.problems == [
+        f"a node's 128 GiB of host memory are less than {optimizers + away:.0f} GiB: optimizers {optimizers:.0f} and "
+        f"trainers while engines play {away:.0f}"
+    ]
     plan = planned(seven())
     policy, critic, reference = plan.roles
     assert plan.host["optimizers"] == 8 * (20 / 8) * (policy.parameters + critic.parameters)
@@ -418,7 +391,7 @@ def one_gpu(**train) -> Config:
     )
 
 
-def test_what_was_measured_on_an_h100():
+def test_what_was_measured_on_an_h100_and_32k_responses_of_7b_fit_on_eight_gpus():
     small, one = KNOWN["Qwen/Qwen2.5-1.5B"], ClusterSpec.with_gpus(1)
     plan = make_plan(one_gpu(), small, one, ASSUMED)
     outside = ("CUDA and NCCL", "engine asleep")
@@ -428,9 +401,6 @@ def test_what_was_measured_on_an_h100():
     assert sum(states_of.values()) == pytest.approx(18 * 1_543_714_304 + 4 * 50e6)
     without = make_plan(one_gpu(gradient_checkpointing="none"), small, one, ASSUMED)
     assert not plan.problems and any("train policy takes" in problem for problem in without.problems)
-
-
-def test_32k_responses_of_7b_fit_on_eight_gpus():
     rollout = replace(recipe.rollout, max_response_tokens=32768)
     config = replace(recipe, rollout=rollout, train=replace(recipe.train, tokens_per_micro_batch=6144 + 32768))
     plan = make_plan(config, SEVEN, NODE, ASSUMED)

@@ -19,10 +19,9 @@ SEVEN, SMALL = KNOWN["Qwen/Qwen2.5-7B"], KNOWN["Qwen/Qwen2.5-1.5B"]
 
 def seven(**train) -> Config:
     return Config(
-        algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.001)),
-        rollout=RolloutConfig(engines=8),
+        algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.001)), rollout=RolloutConfig(engines=8),
         train=TrainConfig(**{"data_parallel": 8} | train),
-    )
+    )  # fmt: skip
 
 
 def times(config: Config, nodes: ClusterSpec = NODE, assumed: Assumptions = ASSUMED, **more) -> StepTimes:
