@@ -109,20 +109,16 @@ class Changing(Expressions):
         return self.task("seed-expressions", f"1 + {self.count[0]}")
 
 
-@pytest.mark.parametrize(
-    "kind, test, error",
-    [
-        (Raises, "test_hostile_texts_are_refused_or_judged", ValueError),
-        (Generous, "test_wrong_answers_are_wrong", AssertionError),
-        (Generous, "test_malformed_answers_are_malformed", AssertionError),
-        (Generous, "test_hostile_texts_are_refused_or_judged", AssertionError),
-        (Forgetful, "test_proposals_become_tasks", Exception),
-        (Lossy, "test_responses_are_read_back", AssertionError),
-        (Lossy, "test_a_task_that_is_proposed_again_is_the_same", AssertionError),
-        (Chatty, "test_prompts_are_within_limits", AssertionError),
-        (Changing, "test_the_first_task_can_be_played", AssertionError),
-    ],
-)
+@pytest.mark.parametrize("kind, test, error", [
+    (Raises, "test_hostile_texts_are_refused_or_judged", ValueError),
+    (Generous, "test_wrong_answers_are_wrong", AssertionError),
+    (Generous, "test_malformed_answers_are_malformed", AssertionError),
+    (Generous, "test_hostile_texts_are_refused_or_judged", AssertionError),
+    (Forgetful, "test_proposals_become_tasks", Exception), (Lossy, "test_responses_are_read_back", AssertionError),
+    (Lossy, "test_a_task_that_is_proposed_again_is_the_same", AssertionError),
+    (Chatty, "test_prompts_are_within_limits", AssertionError),
+    (Changing, "test_the_first_task_can_be_played", AssertionError),
+])  # fmt: skip
 def test_a_kind_that_breaks_it_fails(kind: type[Expressions], test: str, error: type[Exception]) -> None:
     class Broken(TestExpressions):
         pass

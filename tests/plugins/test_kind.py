@@ -107,11 +107,8 @@ async def test_a_task_needs_no_program_and_has_a_payload_and_labels_of_its_own(p
 
 async def test_tasks_of_a_file_are_checked_as_proposals(plugin, tmp_path):
     load_plugins([plugin(OWN_LABELS)])
-    records = [{"kind": "sums", "program": "", "inputs": [], "payload": {"numbers": [3, 4]}}]
-    records += [
-        {"kind": "sums", "program": "", "inputs": []},
-        {"kind": "sums", "program": "", "inputs": [], "payload": 3},
-    ]
+    plain = {"kind": "sums", "program": "", "inputs": []}
+    records = [plain | {"payload": {"numbers": [3, 4]}}, plain, plain | {"payload": 3}]
     path = tmp_path / "seeds.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in records))
     lines = read_seeds(path)
@@ -176,22 +173,16 @@ def broken(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> str
     return name
 
 
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        ("raise", "raised RuntimeError: out of ideas"),
-        ("nothing", "returned None, which is neither a task nor a RejectReason"),
-        ("other", "returned Task(id='another'"),
-        ("program", "returned a task whose program does not define f"),
-        ("numbers", "returned a task that JSON cannot hold"),
-        ("set", "returned a task that JSON does not give back as it was"),
-        ("object", "returned a task that JSON cannot hold"),
-        ("view raises", "raised KeyError: 'p1'"),
-        ("view label", "returned a task with the section 'no section'; its labels are"),
-        ("run", "raised ValueError: a request has 1 to 128 inputs, not 0"),
-        ("run" + 129 * " 1", "raised ValueError: a request has 1 to 128 inputs, not 129"),
-    ],
-)
+@pytest.mark.parametrize("text, said", [
+    ("raise", "raised RuntimeError: out of ideas"), ("other", "returned Task(id='another'"),
+    ("nothing", "returned None, which is neither a task nor a RejectReason"),
+    ("program", "returned a task whose program does not define f"),
+    ("numbers", "returned a task that JSON cannot hold"), ("object", "returned a task that JSON cannot hold"),
+    ("set", "returned a task that JSON does not give back as it was"), ("view raises", "raised KeyError: 'p1'"),
+    ("view label", "returned a task with the section 'no section'; its labels are"),
+    ("run", "raised ValueError: a request has 1 to 128 inputs, not 0"),
+    ("run" + 129 * " 1", "raised ValueError: a request has 1 to 128 inputs, not 129"),
+])  # fmt: skip
 async def test_a_proposal_that_a_kind_fails_over_is_lost_and_the_log_names_the_kind(broken, text, said, caplog):
     async def run(request: ExecutionRequest) -> ExecutionResult:
         return ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),))
@@ -216,16 +207,6 @@ async def test_an_answer_that_a_kind_fails_over_is_ungraded(broken: str, caplog:
     assert "kind broken, grade returned 'perhaps', which is no Verdict" in caplog.text
 
 
-async def test_a_slow_call_is_named_once_with_its_seconds(broken: str, caplog: pytest.LogCaptureFixture) -> None:
-    kind = KINDS["broken"]
-    for _ in range(2):
-        assert isinstance(await proposed("broken", Section("output", "sleep")), Task)
-        assert await kind.grade(kind.seed(), (Section("output", "sleep"),), run_nothing) is Verdict.RIGHT
-    says = "takes over 0.25 s for one call; the run waits for it and cannot end it"
-    named = [each.getMessage() for each in caplog.records]
-    assert named == [f"{broken}: kind broken, {method} {says}" for method in ("validate", "grade")]
-
-
 async def test_a_call_that_never_returns_is_named_while_it_goes_on(broken: str, monkeypatch, caplog) -> None:
     kind, seen = KINDS["broken"], list[str]()
 
@@ -240,7 +221,7 @@ async def test_a_call_that_never_returns_is_named_while_it_goes_on(broken: str, 
     assert seen and "kind broken, grade takes over 0.25 s" in seen[0]
 
 
-async def test_time_in_the_sandbox_is_not_the_kinds(broken: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_slow_call_is_named_once_but_time_in_the_sandbox_is_not_the_kinds(broken, caplog) -> None:
     delays = iter((0.1, 0.5, 0.5))
 
     async def run(request: ExecutionRequest) -> ExecutionResult:
@@ -250,6 +231,13 @@ async def test_time_in_the_sandbox_is_not_the_kinds(broken: str, caplog: pytest.
     for text in ("together", "run 1"):
         assert isinstance(await proposed("broken", Section("output", text), run=run), Task)
     assert not caplog.records
+    kind = KINDS["broken"]
+    for _ in range(2):
+        assert isinstance(await proposed("broken", Section("output", "sleep")), Task)
+        assert await kind.grade(kind.seed(), (Section("output", "sleep"),), run_nothing) is Verdict.RIGHT
+    says = "takes over 0.25 s for one call; the run waits for it and cannot end it"
+    named = [each.getMessage() for each in caplog.records]
+    assert named == [f"{broken}: kind broken, {method} {says}" for method in ("validate", "grade")]
 
 
 async def test_programs_of_a_kind_run_in_the_sandbox_of_the_run(broken: str) -> None:
@@ -339,25 +327,10 @@ def pay(proposer: str = "learnability", *bonuses: str) -> dict[str, float] | Non
     return proposal.reward_parts if proposal.reward is not None else None
 
 
-def test_an_own_reward_is_paid(bad: str) -> None:
-    assert pay("medium") == {"medium": 0.5}
-    ours = pay()
-    assert ours is not None and set(ours) == {"learnability"}, "a reward of ours is paid as before"
-
-
-def test_an_own_bonus_is_paid_and_sees_what_bonuses_see(bad: str) -> None:
-    assert (pay("learnability", "known:0.1") or {})["known"] == pytest.approx(0.32)
-    assert (pay("learnability", "known:3") or {})["known"] == 0.5, "no bonus is more than 0.5"
-
-
-@pytest.mark.parametrize(
-    "name, said",
-    [
-        ("raises", "raised ZeroDivisionError: division by zero"),
-        ("nonsense", "returned 'much', which is no finite number"),
-        ("infinite", "returned nan, which is no finite number"),
-    ],
-)
+@pytest.mark.parametrize("name, said", [
+    ("raises", "raised ZeroDivisionError: division by zero"), ("infinite", "returned nan, which is no finite number"),
+    ("nonsense", "returned 'much', which is no finite number"),
+])  # fmt: skip
 def test_a_proposal_that_a_reward_or_bonus_fails_over_is_not_paid(bad, name, said, caplog):
     assert pay(name) is None
     assert f"{bad}: reward {name} {said}; such a proposal is not trained on" in caplog.text
@@ -366,7 +339,12 @@ def test_a_proposal_that_a_reward_or_bonus_fails_over_is_not_paid(bad, name, sai
     assert pay("medium") == {"medium": 0.5}
 
 
-def test_a_slow_reward_or_bonus_is_named_and_counts(bad: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_own_reward_or_bonus_is_paid_and_a_slow_one_named_and_counted(bad, caplog) -> None:
+    assert pay("medium") == {"medium": 0.5}
+    ours = pay()
+    assert ours is not None and set(ours) == {"learnability"}, "a reward of ours is paid as before"
+    assert (pay("learnability", "known:0.1") or {})["known"] == pytest.approx(0.32)
+    assert (pay("learnability", "known:3") or {})["known"] == 0.5, "no bonus is more than 0.5"
     assert pay("slow") == pay("slow") == {"slow": 0.25}
     assert (pay("medium", "bonus_slow:1") or {})["bonus_slow"] == 0.25
     says = "takes over 0.25 s for one call; the run waits for it and cannot end it"
@@ -378,25 +356,21 @@ PLAYERS = [("deduction", "solver")] * 4
 BATCH = Batch(rewards=[1.0, 0.0, -1.0, 0.5], response_lengths=[2, 3, 1, 0], kind_roles=PLAYERS, groups=list("aabb"))
 
 
-def test_an_own_estimator_gives_advantages_per_token(bad: str) -> None:
-    advantages_R = OWN_ESTIMATORS["centred"](BATCH)
-    centred_N = torch.tensor([0.875, -0.125, -1.125, 0.375])
-    assert torch.equal(advantages_R, centred_N[BATCH.seq_index_R])
-    assert advantages_R.dtype == torch.float32
-
-
 def test_what_an_estimator_fails_over_is_not_learned(bad: str, caplog: pytest.LogCaptureFixture) -> None:
     for name, said in (
         ("short", "returned a tensor of the shape (4,), and there are 6 response tokens"),
         ("list", "returned [1.0, 0.0, -1.0, 0.5], which is no tensor"),
-        ("infinite", "returned numbers that are not finite"),
-        ("raises", "raised ZeroDivisionError: division by zero"),
-    ):
+        ("infinite", "returned numbers that are not finite"), ("raises", "raised ZeroDivisionError: division by zero"),
+    ):  # fmt: skip
         assert OWN_ESTIMATORS[name](BATCH) is None
         assert f"{bad}: estimator {name} {said}; nothing is learned in such a step" in caplog.text
 
 
-def test_an_estimator_gets_the_batch_of_the_step_and_a_slow_one_is_named(bad, caplog) -> None:
+def test_an_own_estimator_gets_the_batch_and_gives_advantages_per_token_and_a_slow_one_is_named(bad, caplog) -> None:
+    advantages_R = OWN_ESTIMATORS["centred"](BATCH)
+    centred_N = torch.tensor([0.875, -0.125, -1.125, 0.375])
+    assert torch.equal(advantages_R, centred_N[BATCH.seq_index_R])
+    assert advantages_R.dtype == torch.float32
     batch = replace(BATCH, rollout_logprobs_R=torch.tensor([-0.5, -1.0, -1.5, -2.0, -2.5, -3.0]))
     advantages_R = OWN_ESTIMATORS["whole"](batch)
     assert advantages_R.tolist() == [-0.5, 0.0, -1.5, -2.0, -2.5, -4.0] and not advantages_R.requires_grad

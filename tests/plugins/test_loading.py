@@ -17,6 +17,7 @@ from azr.plugins import load_for, load_plugins
 from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS, check_names
 from azr.tasks.base import Verdict
 from azr.tasks.registry import KINDS
+from tests.mistakes import mistake
 from tests.plugins.conftest import REGISTRIES
 
 ROOT = Path(__file__).parents[2]
@@ -62,13 +63,9 @@ def everything_is_there() -> bool:
     return "mine" in KINDS and "half" in SOLVE_RATE_REWARDS and "short" in BONUSES and "plain" in OWN_ESTIMATORS
 
 
-def test_a_module_adds_all_that_it_states(plugin: Write) -> None:
-    load_plugins(2 * [plugin(ALL)])
-    assert everything_is_there()
-
-
-def test_a_package_is_named_as_a_whole(package: Write) -> None:
-    load_plugins([package(ALL, ENTRIES, name="my-package")])
+@pytest.mark.parametrize("as_package", [False, True])
+def test_a_module_adds_all_that_it_states_and_a_package_as_a_whole(as_package, plugin: Write, package: Write) -> None:
+    load_plugins([package(ALL, ENTRIES, name="my-package")] if as_package else 2 * [plugin(ALL)])
     assert everything_is_there()
 
 
@@ -117,58 +114,48 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
     load_for(override(Config(), {"selfplay.kinds": ("mine",)}))
 
 
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        ("import no_such_module_anywhere", r"cannot be imported: ModuleNotFoundError: No module named 'no_such"),
-        ("x = 1", r"defines no kinds, proposer_rewards, bonuses or estimators"),
-        ("kinds = [3]", r"has 3 as a kind: give it objects of azr\.tasks\.base\.TaskKind\.$"),
-        (KIND.format(body='name = "deduction"'), r"calls a kind 'deduction', which exists"),
-        (KIND.format(body='name = "My kind"'), r"calls a kind 'My kind'; a name is small letters"),
-        (KIND.format(body='name = "output"'), r"calls a kind 'output', which prompts call a part of a task"),
-        (KIND.format(body='labels = ("output", "two words")'), r"has the label 'two words': use lower-case letters"),
-        (KIND.format(body='labels = ("output", "deduction")'), r"has the label 'deduction': use lower-case letters"),
-        (KIND.format(body='reference_kinds = ("yours",)'), r"has references of 'yours', no kind"),
-        (KIND.format(body="def seed(self): return 1 / 0"), r"cannot be played: ZeroDivisionError: division by zero"),
-        (KIND.format(body="def seed(self): return None"), r"cannot be played: seed\(\) gives None, which is no task"),
-        (KIND.format(body="def solution(self, task): return ()"), r"its proposal or solution is not read back"),
-        (KIND.format(body="def solution(self, task): return (3,)"), r"seed\(\) gives a task with the section 3"),
-        (KIND.format(body='labels = ("input",)'), r"with the section .*'output'.*; its labels are input"),
-        (KIND.format(body="references_per_prompt = lambda self, n: 'all'"), r"references_per_prompt\(6\) is no number"),
-        (KIND.format(body="") + "kinds *= 2", r"calls two kinds 'mine'"),
-        ("proposer_rewards = {'variance': print}", r"calls a reward 'variance', which exists"),
-        ("bonuses = {'short': 3}", r"short of the plug-in \S+ is no function"),
-        ("bonuses = [len]", r"bonuses of the plug-in \S+ is \[<.*\]: make it a dict of functions by name\.$"),
-        (KIND.format(body="") + "kinds = Mine()", r"kinds of the plug-in \S+ is <.*: make it a list of kinds\.$"),
-        ("estimators = {'gae': print}", r"calls a estimator 'gae', which exists"),
-    ],
-)
-def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(plugin: Write, text: str, said: str) -> None:
+@pytest.mark.parametrize("text, said", [
+    ("import no_such_module_anywhere", "cannot be imported: ModuleNotFoundError: No module named 'no_such"),
+    ("x = 1", "defines no kinds, proposer_rewards, bonuses or estimators"),
+    ("kinds = [3]", r"has 3 as a kind: give it objects of azr\.tasks\.base\.TaskKind\.$"),
+    *((KIND.format(body=body), said) for body, said in (
+        ('name = "deduction"', "calls a kind 'deduction', which exists"),
+        ('name = "My kind"', "calls a kind 'My kind'; a name is small letters"),
+        ('name = "output"', "calls a kind 'output', which prompts call a part of a task"),
+        ('labels = ("output", "two words")', "has the label 'two words': use lower-case letters"),
+        ('labels = ("output", "deduction")', "has the label 'deduction': use lower-case letters"),
+        ('reference_kinds = ("yours",)', "has references of 'yours', no kind"),
+        ("def seed(self): return 1 / 0", "cannot be played: ZeroDivisionError: division by zero"),
+        ("def seed(self): return None", r"cannot be played: seed\(\) gives None, which is no task"),
+        ("def solution(self, task): return ()", "its proposal or solution is not read back"),
+        ("def solution(self, task): return (3,)", r"seed\(\) gives a task with the section 3"),
+        ('labels = ("input",)', "with the section .*'output'.*; its labels are input"),
+        ("references_per_prompt = lambda self, n: 'all'", r"references_per_prompt\(6\) is no number"),
+    )),
+    (KIND.format(body="") + "kinds *= 2", "calls two kinds 'mine'"),
+    (KIND.format(body="") + "kinds = Mine()", r"kinds of the plug-in \S+ is <.*: make it a list of kinds\.$"),
+    ("proposer_rewards = {'variance': print}", "calls a reward 'variance', which exists"),
+    ("estimators = {'gae': print}", "calls a estimator 'gae', which exists"),
+    ("bonuses = {'short': 3}", r"short of the plug-in \S+ is no function"),
+    ("bonuses = [len]", r"bonuses of the plug-in \S+ is \[<.*\]: make it a dict of functions by name\.$"),
+    ("raise RuntimeError('no licence')", "cannot be imported: RuntimeError: no licence"),
+])  # fmt: skip
+def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(plugin: Write, text: str, said: str, capsys) -> None:
     before = [dict(each) for each in REGISTRIES]
     with pytest.raises(UserError, match=said) as caught:
         load_plugins([plugin(text)])
     assert "\n" not in str(caught.value) and before == list(REGISTRIES)
+    assert ("Traceback" in capsys.readouterr().err) == (text.startswith(("raise", "import")) or "1 / 0" in text)
 
 
-@pytest.mark.parametrize(
-    "entry, said",
-    [
-        ("[azr.kinds]\nyours = MODULE:Mine", "'yours' in azr.kinds for the kind 'mine': give both the same"),
-        ("[azr.kinds]\nmine = MODULE:Their", r"package \S+ names \S+:Their, which \S+ does not have"),
-        ("[azr.kinds]\nmine = no_such_module:Mine", "cannot be imported: ModuleNotFoundError"),
-        ("[azr.rewards]\nhalf = MODULE:kinds", "half of the plug-in \\S+ is no function"),
-    ],
-)
-def test_entry_points_that_cannot_be_used_are_one_sentence(package: Write, entry: str, said: str) -> None:
-    with pytest.raises(UserError, match=said) as caught:
+@pytest.mark.parametrize("entry, says", [
+    ("[azr.kinds]\nyours = MODULE:Mine", "'yours' in azr.kinds for the kind 'mine': give both the same"),
+    ("[azr.kinds]\nmine = MODULE:Their", ":Their, which"), ("[azr.rewards]\nhalf = MODULE:kinds", " is no function"),
+    ("[azr.kinds]\nmine = no_such_module:Mine", "cannot be imported: ModuleNotFoundError"),
+])  # fmt: skip
+def test_entry_points_that_cannot_be_used_are_one_sentence(package: Write, entry: str, says: str) -> None:
+    with mistake(says=says):
         load_plugins([package(ALL, entry)])
-    assert "\n" not in str(caught.value)
-
-
-def test_a_module_that_is_broken_shows_its_traceback(plugin: Write, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match="cannot be imported: RuntimeError: no licence"):
-        load_plugins([plugin("raise RuntimeError('no licence')")])
-    assert "Traceback" in capsys.readouterr().err
 
 
 def test_commands_take_plugins(capsys: pytest.CaptureFixture[str]) -> None:
