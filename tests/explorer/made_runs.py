@@ -122,11 +122,9 @@ def small_run(path: Path) -> MadeRun:
     )  # fmt: skip
     late = task("000002-deduction-0000", body="return a * 2 + 1", parents=(evil.id,), step=2, solve_rate=0.25)
     run.step(
-        2,
-        [proposal(late.id), *(answer(late.id, verdict) for verdict in ("right", "wrong")), answer(easy.id)],
-        [late],
-        deduction__solver__accuracy=0.5, deduction__proposer__funnel__proposed=1,
-        deduction__proposer__funnel__valid=1, seconds__step=10.0, seconds__solve=6.0, policy__loss=0.25,
+        2, [proposal(late.id), *(answer(late.id, verdict) for verdict in ("right", "wrong")), answer(easy.id)], [late],
+        deduction__solver__accuracy=0.5, deduction__proposer__funnel__proposed=1, deduction__proposer__funnel__valid=1,
+        seconds__step=10.0, seconds__solve=6.0, policy__loss=0.25,
     )  # fmt: skip
     run.evaluation(0, [eval_answer("q1", "wrong"), eval_answer("q1", "wrong", 0), eval_answer("q2", "right")])
     now = [eval_answer("q1", "right", answer="7"), eval_answer("q1", "wrong", 0, response=HOSTILE, answer=HOSTILE)]

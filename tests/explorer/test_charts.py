@@ -18,16 +18,6 @@ def drawn(title: str, *series: Series, shape: Literal["line", "area"] = "line") 
     return json.loads(unescape(re.search('data-chart="([^"]+)"', made)[1])), re.findall(r"key (c\d)", made)
 
 
-def test_a_long_line_is_sent_as_means():
-    (line,) = drawn("t", Series("a", [(x, x % 2) for x in range(10 * MAX_POINTS)]))[0]["series"]
-    assert len(line["points"]) == MAX_POINTS and {y for _, y in line["points"]} == {0.5}
-
-
-def test_small_values_keep_their_digits():
-    (line,) = drawn("t", Series("a", [(1, 1.23456789e-9)]))[0]["series"]
-    assert line["points"] == [[1, 1.23457e-9]]
-
-
 def test_a_series_has_the_colour_of_its_place_whatever_is_not_there():
     series = Series("a", [(1, 1.0)]), Series("none", []), Series("zero", [(1, 0.0)]), Series("b", [(1, 1.0)])
     data, legend = drawn("t", *series, shape="area")
@@ -35,11 +25,15 @@ def test_a_series_has_the_colour_of_its_place_whatever_is_not_there():
     assert drawn("t", *series)[1] == ["c0", "c2", "c3"]
 
 
-def test_nothing_is_drawn_of_nothing():
+def test_what_is_sent_to_the_script_that_draws():
+    (line,) = drawn("t", Series("a", [(x, x % 2) for x in range(10 * MAX_POINTS)]))[0]["series"]
+    assert len(line["points"]) == MAX_POINTS and {y for _, y in line["points"]} == {0.5}
+    (line,) = drawn("t", Series("a", [(1, 1.23456789e-9)]))[0]["series"]
+    assert line["points"] == [[1, 1.23457e-9]]
     assert chart("t", [Series("a", [])]) == chart("t", [Series("a", [(1, 0.0)])], shape="area") == ""
 
 
-def test_templates_escape_text_and_attributes_and_keep_what_was_made():
+def test_templates_escape_text_and_none_can_let_it_become_markup():
     made = render(
         "field", label=Markup("<u></u>"), name='"><script>', value="<b>&\x1b[2J\u202e\r\ud800\n\t'", type="search"
     )
@@ -47,9 +41,6 @@ def test_templates_escape_text_and_attributes_and_keep_what_was_made():
         '<label><u></u><input type="search" name="&#34;&gt;&lt;script&gt;" '
         'value="&lt;b&gt;&amp;\\x1b[2J\\u202e\\r\\ud800\n\t&#39;"></label>\n'
     )
-
-
-def test_no_template_can_let_text_become_markup():
     source = (resources.files("azr.explorer") / "templates" / "pages.html").read_text()
     assert not re.search(r"\|\s*safe|autoescape|Markup|=\s*{[{%]", source)
     tags = re.sub(r"{#.*?#}", "", source, flags=re.DOTALL)

@@ -4,6 +4,7 @@ import gzip
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def run(tmp_path: Path) -> MadeRun:
     return small_run(tmp_path / "run")
 
 
-def test_filters_give_what_the_files_hold(run: MadeRun) -> None:
+def test_filters_and_texts_give_what_the_files_hold(run: MadeRun) -> None:
     index = opened(run)
     assert count(index) == 16 and count(index, step=2) == 4
     assert count(index, verdict="wrong", step=1) == 5 and count(index, used="estimate") == 4
@@ -59,16 +60,10 @@ def test_filters_give_what_the_files_hold(run: MadeRun) -> None:
     (induction,) = (each for each in queries.lengths(index) if each["kind"] == "induction")
     assert [induction[name] for name in ("step", "count", "p50", "truncated")] == [1, 1, 10, 1]
     assert queries.problems(index) == []
-
-
-def test_texts_are_found_anywhere_and_hold_no_wildcards(run: MadeRun) -> None:
     index, evil, late = opened(run), ["000001-deduction-0001"], ["000002-deduction-0000"]
     assert ids(index, text="A * 2") == ids(index, text="0002-ded") == late
     assert ids(index, text="<script>") == ids(index, text='"') == evil
     assert not any(ids(index, text=text) for text in ("a_", "%", "\\\\", "\\'\""))
-
-
-def test_a_plugins_task_is_found_by_its_payload(run: MadeRun) -> None:
     run.step(3, [], [task("000003-sums-0000", kind="sums", payload={"numbers": [3, "é"]})])
     index = opened(run)
     assert ids(index, text='{"numbers": [3, "é"]}') == ["000003-sums-0000"]
@@ -165,10 +160,8 @@ def test_malformed_and_ungraded_samples_are_counted_by_reason_and_found_by_it(tm
     run.step(1, [
         *(answer("a", judgement=judged("malformed", "no_box")) for _ in range(3)),
         answer("a", judgement=judged("malformed", "cut_off")),
-        answer("a", judgement=judged("ungraded", "grader_failed")),
-        answer("a", judgement=judged("wrong")),
-        proposal("b", judgement=judged("lost", "lost")),
-        proposal("c", judgement=judged("duplicate")),
+        answer("a", judgement=judged("ungraded", "grader_failed")), answer("a", judgement=judged("wrong")),
+        proposal("b", judgement=judged("lost", "lost")), proposal("c", judgement=judged("duplicate")),
     ])  # fmt: skip
     index = opened(run)
     assert queries.reasons(index, 1) == {
@@ -236,18 +229,18 @@ def test_an_index_with_damaged_pages_makes_way_for_another(run: MadeRun) -> None
     assert num_removed > 0
 
 
-@pytest.mark.parametrize("damage", ["another version", "no database", "half a database"])
-def test_an_index_that_cannot_be_used_is_made_anew(damage: str, run: MadeRun) -> None:
+def of_another_version(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+
+
+@pytest.mark.parametrize("damage", [
+    of_another_version, lambda path: path.write_bytes(b"nothing of sqlite" * 1000),
+    lambda path: path.write_bytes(path.read_bytes()[:5000]),
+], ids=["another version", "no database", "half a database"])  # fmt: skip
+def test_an_index_that_cannot_be_used_is_made_anew(damage: Callable[[Path], object], run: MadeRun) -> None:
     opened(run).close()
-    path = run.path / NAME
-    match damage:
-        case "another version":
-            with sqlite3.connect(path) as connection:
-                connection.execute("PRAGMA user_version = 99")
-        case "no database":
-            path.write_bytes(b"nothing of sqlite" * 1000)
-        case "half a database":
-            path.write_bytes(path.read_bytes()[:5000])
+    damage(run.path / NAME)
     assert count(opened(run)) == 16
 
 
@@ -288,7 +281,7 @@ def test_a_bomb_of_gzip_is_a_problem_of_its_file(tmp_path, monkeypatch):
     assert "unpacks to over" in problems[-1]
 
 
-def test_answers_of_a_file_come_without_texts_and_whole_when_asked_for(tmp_path: Path):
+def test_answers_come_without_texts_and_whole_when_asked_for_and_what_is_none_or_has_changed_is_named(tmp_path: Path):
     answers = answers_to("exam", "0", "deduction/short", Verdict.RIGHT, [Verdict.WRONG])
     path = write_evaluation(tmp_path / "now", answers) / "answers.jsonl.gz"
     side, key = read_side("a side", path), ("exam", "0")
@@ -298,23 +291,12 @@ def test_answers_of_a_file_come_without_texts_and_whole_when_asked_for(tmp_path:
     assert greedy.prompt == "What?" and greedy.response == "It is\u2028so \\ud800."
     assert greedy.judgement.answer == (("answer", "so"),)
     assert not any(each.prompt or each.response or each.judgement.answer for each in side.answers[key])
-
-
-def test_lines_that_are_no_answers_are_counted(tmp_path: Path):
-    answers = answers_to("exam", "0", "deduction/short", Verdict.RIGHT, [])
-    path = write_evaluation(tmp_path / "now", answers) / "answers.jsonl.gz"
-    with path.open("ab") as file:
-        file.write(gzip.compress(b'{"suite": 3}\n{"kind": "exam"}\nx\n'))
-    side = read_side("a side", path)
-    (problem,) = side.problems
-    assert list(side.answers) == [("exam", "0")]
+    whole = path.read_bytes()
+    path.write_bytes(whole + gzip.compress(b'{"suite": 3}\n{"kind": "exam"}\nx\n'))
+    more = read_side("a side", path)
+    (problem,) = more.problems
+    assert list(more.answers) == [key]
     assert problem.startswith("now/answers.jsonl.gz: 3 of its lines cannot be read, the first because it is no Sample")
-
-
-def test_a_file_that_changed_meanwhile_is_named(tmp_path: Path):
-    answers = answers_to("exam", "0", "deduction/short", Verdict.RIGHT, [])
-    path = write_evaluation(tmp_path / "now", answers) / "answers.jsonl.gz"
-    side = read_side("a side", path)
     path.write_bytes(gzip.compress(b'{"protocol": {}}\n') + gzip.compress(b'{"kind": "exam"}\n'))
     with pytest.raises(Problem):
-        side.whole(("exam", "0"))
+        side.whole(key)  # it has changed meanwhile

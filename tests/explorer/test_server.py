@@ -133,17 +133,14 @@ def test_the_policy_allows_only_what_the_explorer_serves(run: MadeRun) -> None:
     assert of.get("/static/../server.py").status_code == of.get("/static/%2e%2e/server.py").status_code == 404
 
 
-def test_only_those_who_ask_for_this_host_are_answered(run: MadeRun) -> None:
+def test_only_those_who_ask_for_this_host_with_its_token_are_answered(run: MadeRun) -> None:
     of = client(run, hosts=("localhost", "127.0.0.1", "::1"))
     for host in ("localhost:8777", "127.0.0.1:1", "[::1]:8777", "LOCALHOST"):
         assert of.get("/0/", headers={"host": host}).status_code == 200, host
     for host in ("evil.example:8777", "localhost.evil.example", "127.0.0.1.evil.example:8777", ""):
         answered = of.get("/0/", headers={"host": host})
         assert answered.status_code == 421 and "deduction" not in answered.text, host
-
-
-def test_a_token_is_needed_for_everything(run: MadeRun) -> None:
-    of = client(run, token="secret")
+    of = client(run, token="secret")  # which is needed for everything
     for path in ("/", "/0/", "/0/tasks", "/static/explorer.js", "/secre/0/", "/secrets/0/", "/SECRET/0/"):
         answered = of.get(path, follow_redirects=False)
         assert answered.status_code == 404 and "deduction" not in answered.text, path
@@ -178,31 +175,24 @@ def test_long_lists_have_pages_that_keep_what_was_asked(tmp_path: Path) -> None:
     assert "51 to 100 of 120" in page(of, "/0/step?order=longest&offset=50").text
 
 
-@pytest.mark.parametrize(
-    "path, said",
-    [
-        ("/0/step?step=9", "There are no records of step 9: the run has steps 1 to 2."),
-        (f"/0/tasks?text={60_000 * 'a'}", "text must have at most 1,000 characters, not 60,000."),
-        ("/0/step?step=x", "step must be a whole number, not 'x'."),
-        ("/0/tasks?rate_from=x", "rate_from must be a number"),
-        ("/0/tasks?order=x", "order must be one of newest, oldest"),
-        ("/0/task?id=%3Cscript%3E", "There is no task '<script>' in this run."),
-        ("/0/response?step=1&line=99", "There is no response 99 in step 1."),
-        ("/0/question?suite=exam&id=q9", "There is no answer to the question 'q9'"),
-        ("/0/evaluations?left=7-1", "left must be one of 0-0, 0-2, not '7-1'."),
-        ("/0/lineage?id=x", "There is no task 'x'"),
-    ],
-)
-def test_an_address_of_nothing_is_a_sentence(path: str, said: str, run: MadeRun) -> None:
-    assert said in page(client(run), path, 404).text
+NOTHING = {
+    "/0/step?step=9": "There are no records of step 9: the run has steps 1 to 2.",
+    f"/0/tasks?text={60_000 * 'a'}": "text must have at most 1,000 characters, not 60,000.",
+    "/0/step?step=x": "step must be a whole number, not 'x'.", "/0/tasks?rate_from=x": "rate_from must be a number",
+    "/0/tasks?order=x": "order must be one of newest, oldest", "/0/lineage?id=x": "There is no task 'x'",
+    "/0/task?id=%3Cscript%3E": "There is no task '<script>' in this run.",
+    "/0/response?step=1&line=99": "There is no response 99 in step 1.",
+    "/0/question?suite=exam&id=q9": "There is no answer to the question 'q9'",
+    "/0/evaluations?left=7-1": "left must be one of 0-0, 0-2, not '7-1'.",
+}  # fmt: skip
 
 
-def test_what_is_wrong_with_the_files_is_on_every_page(run: MadeRun) -> None:
-    whole = run.rollouts(1).read_bytes()
-    run.rollouts(1).write_bytes(whole[: len(whole) // 2])
-    of = client(run)
-    for path in ("/0/", "/0/tasks", "/0/lengths"):
-        assert "step_000001.jsonl.gz: it is cut short" in page(of, path).text
+def test_an_address_of_nothing_is_a_sentence_and_an_empty_run_has_every_page(run: MadeRun, tmp_path: Path) -> None:
+    for path, said in NOTHING.items():
+        assert said in page(client(run), path, 404).text
+    of = client(MadeRun(tmp_path / "empty"))
+    for name in ("", "tasks", "step", "lengths", "lineage", "evaluations"):
+        page(of, f"/0/{name}")
 
 
 def test_two_runs_share_their_curves_and_keep_their_tasks(run: MadeRun, tmp_path: Path) -> None:
@@ -213,6 +203,10 @@ def test_two_runs_share_their_curves_and_keep_their_tasks(run: MadeRun, tmp_path
     text = page(of, "/0/").text
     assert "run and other" in text and "run · deduction 50.0%" in text and "other · deduction 12.5%" in text
     text = page(of, "/0/lengths").text
+    table = Page(
+        re.search("solve rate of this step.*?<noscript>(.*?)</noscript>", client(run).get("/0/").text, re.S)[1]
+    )
+    assert re.findall(r"\S+", table.text) == ["stepdeduction", "125.0%", "250.0%"], "a chart without its script"
     assert "other · mean 33" in text and "run · mean 9" in text and "deduction, solver: length" in text
     assert "b-0" in page(of, "/1/tasks").text and "b-0" not in page(of, "/0/tasks").text
     twins = [tmp_path / "a" / "x", tmp_path / "b" / "x"]
@@ -224,7 +218,7 @@ def rows(of: Page) -> list[str]:
     return re.findall(r"q\d+(?=exam)", of.text)
 
 
-def test_two_evaluations_stand_side_by_side(run: MadeRun, tmp_path: Path) -> None:
+def test_two_evaluations_stand_side_by_side_those_of_azr_eval_too(run: MadeRun, tmp_path: Path) -> None:
     of = client(run)
     both = page(of, "/0/evaluations")
     assert "step 0: greedystep 0: right answersstep 2: greedystep 2: right answers" in both.text
@@ -244,9 +238,6 @@ def test_two_evaluations_stand_side_by_side(run: MadeRun, tmp_path: Path) -> Non
     compared = page(two, "/0/evaluations?left=1-5&right=0-0")
     assert "other, step 5" in compared.text and rows(compared) == ["q1", "q2", "q3"]
     assert "It was not asked." in page(two, "/0/question?left=1-5&right=0-0&suite=exam&id=q3").text
-
-
-def test_evaluations_of_azr_eval_stand_beside_those_of_the_run(run: MadeRun, tmp_path: Path) -> None:
     answers = [eval_answer("q1", "right", answer="8"), eval_answer("q7", "wrong", suite="math500")]
     write_evaluation(run.path / "eval" / "step_000002", answers)
     both = page(client(run), "/0/evaluations?left=0-2&right=0-eval-step_000002")
@@ -342,18 +333,6 @@ def test_the_setup_of_a_run_stands_on_top_and_a_run_can_be_seen_alone(run: MadeR
     assert "with must be one of none, 1" in page(of, "/0/?with=0", 404).text
 
 
-def test_tokens_are_shaded_by_what_is_recorded_of_them(run: MadeRun) -> None:
-    of = client(run)
-    html = of.get("/0/response?step=1&line=1").text
-    tokens = re.findall(r'<span class="([^"]*)" title="([^"]*)">([^<]*)</span>', html)
-    assert tokens[:3] == [
-        ("p0 m1", "99.00% · log-probability -0.01, trainer -0.02", "&lt;"),
-        ("p3 m4", "4.98% · log-probability -3, trainer -1", "t"), ("", "not scored", "h"),
-    ]  # fmt: skip
-    other = page(of, "/0/response?step=1&line=0")
-    assert "No values of single tokens" in other.text and "/0/step?step=1&order=mismatch" in other.links
-
-
 def test_columns_sort_both_ways_and_pages_lead_to_their_neighbours(run: MadeRun) -> None:
     """The hardest task of a step is two links from the overview, with why its solvers failed."""
     of = client(run)
@@ -378,20 +357,22 @@ def test_columns_sort_both_ways_and_pages_lead_to_their_neighbours(run: MadeRun)
     assert headed(asked.removesuffix("&change=worse"), "previous").endswith("id=q2")
 
 
-def test_right_answers_stand_beside_wrong_ones(run: MadeRun) -> None:
+def test_tokens_are_shaded_by_what_is_recorded_and_right_answers_stand_beside_wrong_ones(run: MadeRun) -> None:
+    of = client(run)
+    html = of.get("/0/response?step=1&line=1").text
+    tokens = re.findall(r'<span class="([^"]*)" title="([^"]*)">([^<]*)</span>', html)
+    assert tokens[:3] == [
+        ("p0 m1", "99.00% · log-probability -0.01, trainer -0.02", "&lt;"),
+        ("p3 m4", "4.98% · log-probability -3, trainer -1", "t"), ("", "not scored", "h"),
+    ]  # fmt: skip
+    other = page(of, "/0/response?step=1&line=0")
+    assert "No values of single tokens" in other.text and "/0/step?step=1&order=mismatch" in other.links
     of = client(run)
     assert "right: 1\n" in page(of, "/0/task?id=000001-deduction-0000").text
     assert "right: 1\n" in page(of, "/0/response?step=2&line=2").text
     assert "a right answer: 7" in page(of, "/0/question?suite=exam&id=q1").text
     run.step(3, [answer("odd", kind="abduction")], [task("odd", kind="abduction", inputs=(), outputs=())])
     assert "right:" not in page(client(run), "/0/task?id=odd").text
-
-
-def test_an_empty_run_has_every_page(tmp_path: Path) -> None:
-    run = MadeRun(tmp_path / "run")
-    of = client(run)
-    for name in ("", "tasks", "step", "lengths", "lineage", "evaluations"):
-        page(of, f"/0/{name}")
 
 
 def test_a_page_reads_what_is_new_and_survives_the_loss_of_the_index(run: MadeRun, monkeypatch) -> None:
@@ -405,6 +386,9 @@ def test_a_page_reads_what_is_new_and_survives_the_loss_of_the_index(run: MadeRu
     assert before[0] == before[1] != of.get("/0/changes").text
     (run.path / NAME).unlink()
     assert "000003-deduction-0000" in of.get("/0/tasks").text
+    run.rollouts(1).write_bytes(run.rollouts(1).read_bytes()[:-20])
+    for path in ("/0/", "/0/tasks", "/0/lengths"):
+        assert "step_000001.jsonl.gz: it is cut short" in page(of, path).text
 
 
 def test_flagged_responses_stand_with_the_text_around(tmp_path: Path) -> None:
@@ -426,9 +410,3 @@ def test_flagged_responses_stand_with_the_text_around(tmp_path: Path) -> None:
     (link,) = [link for link in found.links if "/response?" in link]
     assert "flagged: sandbox, superiority" in page(of, link).text
     page(of, "/0/flags?rule=none", 404)
-
-
-def test_a_chart_is_a_table_without_its_script(run: MadeRun) -> None:
-    html = client(run).get("/0/").text
-    table = Page(re.search("solve rate of this step.*?<noscript>(.*?)</noscript>", html, re.DOTALL)[1])
-    assert re.findall(r"\S+", table.text) == ["stepdeduction", "125.0%", "250.0%"]
