@@ -75,15 +75,12 @@ def kept(samples: list[Sample], version: int, staleness: int) -> list[list[int]]
     return [each.completion.weight_versions.tolist() for each in samples if each.used == "trained"]
 
 
-def test_samples_with_a_token_that_is_too_old_are_stale_and_counted() -> None:
+def test_samples_with_a_token_that_is_too_old_are_stale_and_tokens_of_a_trace_have_no_age() -> None:
     samples = [sample(5, 5), sample(4, 5), sample(3, 5), sample(4, 4)]
     assert len(kept(samples, 5, 0)) == 4, "without staleness nothing is too old"
     assert kept(samples, 5, 1) == [[5, 5], [4, 5], [4, 4]]
     assert [each.used for each in samples] == ["trained", "trained", "stale", "trained"]
     assert staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.5, "max": 1.0, "mixed": pytest.approx(1 / 3)}
-
-
-def test_tokens_of_a_trace_have_no_age() -> None:
     trace = sample(0, 0, trace_tokens=2)
     samples = [trace, sample(4, 5), sample(3, 5)]
     assert kept(samples, 5, 1) == [[0, 0], [4, 5]]

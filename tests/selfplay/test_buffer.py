@@ -31,11 +31,8 @@ def filled(count: int, capacity: int = 100) -> TaskBuffer:
     return buffer
 
 
-def test_a_full_buffer_keeps_the_newest():
+def test_a_full_buffer_keeps_the_newest_and_rejects_an_equal_task_until_it_is_evicted():
     assert [t.step for t in filled(10, capacity=4).tasks("deduction")] == [6, 7, 8, 9]
-
-
-def test_an_equal_task_is_rejected_until_it_is_evicted():
     buffer = filled(2, capacity=2)
     assert buffer.reject_reason(task(0)) is RejectReason.DUPLICATE and buffer.reject_reason(task(2)) is None
     assert buffer.twin(replace(task(0), id="another")) == "deduction-0"
@@ -46,18 +43,12 @@ def test_an_equal_task_is_rejected_until_it_is_evicted():
     assert buffer.reject_reason(task(0)) is None
 
 
-def test_references_are_drawn_without_replacement():
+def test_references_are_drawn_without_replacement_and_problems_repeat_only_when_there_are_too_few():
     drawn = filled(5).references("deduction", "newest", 1).draw(8, random.Random(1))
     assert sorted(t.step for t in drawn) == [0, 1, 2, 3, 4]
-
-
-def test_induction_draws_one_program_from_the_other_kinds():
     pool = filled(5).references("induction", "newest", 1)
     drawn = draw_references("induction", pool, CODEC, 6, random.Random(1))
     assert len(drawn) == 1 and drawn[0].kind == "deduction"
-
-
-def test_problems_repeat_only_when_there_are_too_few():
     drawn = filled(3).sample_tasks("deduction", 5, {"deduction-0"}, random.Random(1))
     assert {t.step for t in drawn[:2]} == {1, 2} and len(drawn) == 5
     assert all(t.step in (1, 2) for t in drawn)
@@ -76,14 +67,11 @@ def drawn_steps(buffer: TaskBuffer, replay: Replay, count: int, step: int = 60, 
     return Counter(each.step for tasks in drawn for each in tasks)
 
 
-def test_learnable_tasks_are_drawn_from_the_newest():
+def test_learnable_tasks_are_drawn_from_the_newest_and_up_to_half_from_seeds():
     drawn = drawn_steps(rated(), "newest", 4)
     assert set(drawn) == {step for step in range(20, 60) if step % 5 in (2, 4)} and drawn.total() == 4 * 200
     assert drawn_steps(rated(), "newest", 99, draws=1).total() == 24
     assert not drawn_steps(rated(), "newest", 0)
-
-
-def test_up_to_half_of_the_repeated_tasks_may_be_seeds():
     buffer = TaskBuffer(["deduction"], 100)
     for number in range(20):
         buffer.add(replace(task(number), step=0 if number < 8 else number, solve_rate=None if number < 8 else 0.5))
@@ -122,8 +110,7 @@ def test_shapes_of_stored_programs_are_counted():
     assert buffer.times_seen(replace(other, program="def f(a):\n    return a + 3")) == 3
     assert buffer.times_seen(task(9)) == 0 and buffer.num_shapes()["deduction"] == 1
 
-
-def test_an_evicted_task_leaves_no_rate():
+    # An evicted task leaves no rate.
     buffer = filled(2, capacity=2)
     buffer.note(1, answers("deduction-0", 1))
     buffer.add(task(2))
@@ -169,18 +156,13 @@ QUESTION = "def f(x):\n    y = x[1:] + 'ba'\n    return y * 3"
 NEAR = "def f(word):\n    # longer\n    part = word[-2:] + 'kilo'\n    return part * 12"
 
 
-@pytest.mark.parametrize(
-    "question, program, is_near",
-    [
-        (QUESTION, NEAR, True),
-        (QUESTION, NEAR.replace("*", "+"), False),
-        (QUESTION, NEAR.replace("word[-2:]", "word[:2]"), False),
-        (QUESTION, "def f(x):\n    return (x[1:] + 'ba') * 3", False),
-        # Of programs with one statement only equal ones are near.
-        ("def f(x):\n    return x + 3", "def f(y):\n    return y + 3", True),
-        ("def f(x):\n    return x + 3", "def f(y):\n    return y + 4", False),
-    ],
-)
+@pytest.mark.parametrize("question, program, is_near", [
+    (QUESTION, NEAR, True), (QUESTION, NEAR.replace("*", "+"), False),
+    (QUESTION, NEAR.replace("word[-2:]", "word[:2]"), False),
+    (QUESTION, "def f(x):\n    return (x[1:] + 'ba') * 3", False),
+    ("def f(x):\n    return x + 3", "def f(y):\n    return y + 3", True),  # of programs with one statement only equal
+    ("def f(x):\n    return x + 3", "def f(y):\n    return y + 4", False),  # ones are near
+])  # fmt: skip
 def test_what_equals_a_program_of_the_benchmark_up_to_names_and_constants_is_rejected(question, program, is_near):
     buffer = TaskBuffer(["deduction"], 10, dict.fromkeys(held_out_keys(question), "question 7"))
     reason = buffer.reject_reason(replace(task(0), program=program))

@@ -111,15 +111,12 @@ def test_the_band_moves_against_the_measured_rates() -> None:
     assert Bounds.after([replace(of_rate(0.0, 1), id="000001-deduction-0000")]).low == BAND[0]
 
 
-def test_programs_grow_only_while_the_longest_are_solved() -> None:
+async def test_programs_grow_only_while_the_longest_are_solved_and_chains_to_no_more_lines() -> None:
     longest = [of_rate(0.5, step, FIRST_LINES) for step in range(ENOUGH)]
     assert Bounds.after(longest[1:]).lines == FIRST_LINES
     assert Bounds.after(longest).lines == FIRST_LINES + 1
     assert Bounds.after([*longest, *(of_rate(0.1, step, FIRST_LINES) for step in range(ENOUGH))]).lines == FIRST_LINES
     deeper = [of_rate(0.31, step, FIRST_LINES + 1) for step in range(ENOUGH)]
     assert Bounds.after([*longest, *deeper]).lines == FIRST_LINES + 2
-
-
-async def test_a_chain_has_at_most_so_many_lines() -> None:
     longer = of_rate(0.9, 1, FIRST_LINES)
     assert (await chained(buffer_of(ADD, longer, rates={"1": 0.9, longer.id: 0.9}))).numbers["tried"] == 0

@@ -15,7 +15,6 @@ import pytest
 
 from azr.config import ClusterConfig, Config, Replay, RolloutConfig, RunConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.prepare import contradictions
 from azr.records import Completion, Sample
 from azr.selfplay.ahead import play_ahead
 from azr.selfplay.buffer import TaskBuffer
@@ -208,12 +207,10 @@ def test_a_journal_comes_back_as_it_was(tmp_path: Path) -> None:
     task = KINDS["deduction"].make_task("id", "def f(a):\n    return a", ("1",), ("1",))
     made = {"step": 3, "name": "000003", "kind": "deduction"}
     items = [
-        WorkItem(begins="propose", index=2, references=(task,), **made),
-        WorkItem(begins="chain", task=task, **made),
-        WorkItem(begins="follow", index=1, task=task, **made),
-        WorkItem(begins="solve", task=task, salt="new", **made),
+        WorkItem(begins="propose", index=2, references=(task,), **made), WorkItem(begins="chain", task=task, **made),
+        WorkItem(begins="follow", index=1, task=task, **made), WorkItem(begins="solve", task=task, salt="new", **made),
         WorkItem(begins="solve", task=task, salt=4, **made),
-    ]
+    ]  # fmt: skip
     journal = Journal(Engine([]).generate)
     journal.left_over[3] = items
     answered = [completion([1, 2], "x<|end|>"), completion([1, 2], "y")]
@@ -269,18 +266,12 @@ def random_config(rng: random.Random) -> Config:
     is_partial, is_ahead = rng.random() < 0.5, rng.random() < 0.5
     on_estimates = rng.random() < 0.7
     selfplay = SelfPlayConfig(
-        kinds=("deduction", "abduction", "induction"),
-        proposer_prompts=rng.choice([1, 5, 12]),
-        solver_prompts=rng.choice([0, 3, 12, 15]),
-        references=2,
-        group_size=(group_size := rng.choice([1, 4])),
-        train_on_estimates=on_estimates,
-        repeated_tasks=rng.choice([0, 4]) if on_estimates else 0,
-        replay=rng.choice(get_args(Replay)),
-        chained_tasks=rng.choice([0, 3]) if on_estimates else 0,
-        derived_tasks=rng.choice([0, 2]) if on_estimates else 0,
-        induction_inputs=4,
-    )
+        kinds=("deduction", "abduction", "induction"), proposer_prompts=rng.choice([1, 5, 12]),
+        solver_prompts=rng.choice([0, 3, 12, 15]), references=2, group_size=(group_size := rng.choice([1, 4])),
+        train_on_estimates=on_estimates, repeated_tasks=rng.choice([0, 4]) if on_estimates else 0,
+        replay=rng.choice(get_args(Replay)), chained_tasks=rng.choice([0, 3]) if on_estimates else 0,
+        derived_tasks=rng.choice([0, 2]) if on_estimates else 0, induction_inputs=4,
+    )  # fmt: skip
     refill = rng.choice([1, 3]) if group_size > 1 else 1
     longest = {"max_prompt_tokens": 600, "max_response_tokens": 200}
     rollout = RolloutConfig(staleness=is_partial + is_ahead, partial=is_partial, refill=refill, **longest)
@@ -420,16 +411,13 @@ def test_as_few_are_proposed_as_hold_enough_learnable_tasks_and_the_same_ones_in
         assert all(each.reward is not None for each in group)
 
 
-def test_asking_ends_at_its_bound_and_never_begins_without_refill() -> None:
+def test_asking_ends_at_its_bound_and_answers_that_only_estimate_stay_estimates() -> None:
     assert len(learnable(played(REFILL, Dice(partial(taught, valid=0.0))))) == WANTED * ASKS
     once = replace(REFILL, rollout=replace(REFILL.rollout, refill=1))
     result = played(once, Dice(taught))
     assert len(learnable(result)) == WANTED and {each.used for each in result.samples} == {"trained"}
     more, fewer = played(REFILL, Dice(taught)), {task.id for task in result.stored}
     assert fewer < {each.problem_id for each in more.samples}, "what is asked first does not change"
-
-
-def test_answers_that_only_estimate_stay_estimates() -> None:
     result = played(replace_play(REFILL, train_on_estimates=False), Dice(taught))
     assert sum(learnable(result)) == WANTED
     assert {each.used for group in groups(result.samples) for each in group} == {"estimate"}
@@ -461,17 +449,3 @@ def test_a_step_that_is_killed_goes_on_as_if_it_had_not_been(seed: int, tmp_path
         return result
 
     assert asyncio.run(run()) == straight
-
-
-def test_what_cannot_be_refilled_is_said() -> None:
-    def said(config: Config) -> str:
-        return " ".join(contradictions(config))
-
-    assert "rollout.refill" not in said(REFILL)
-    assert "selfplay.group_size" in said(replace_play(REFILL, group_size=1))
-    assert "ablation.new_tasks" in said(replace_play(REFILL, new_tasks=False))
-    alone = replace(REFILL, data=replace(REFILL.data, path="rows.jsonl", samples=1))
-    assert "data.samples" in said(alone)
-    assert "rollout.refill" not in said(replace(alone, data=replace(alone.data, samples=8)))
-    sft = replace(REFILL.algorithm, off_policy=replace(REFILL.algorithm.off_policy, loss="sft"))
-    assert "off_policy" in said(replace(alone, algorithm=sft, data=replace(alone.data, samples=8, traces=1)))

@@ -11,15 +11,8 @@ from types import SimpleNamespace
 import pytest
 import pytest_asyncio
 
-from azr.config import (
-    Config,
-    ExecutorConfig,
-    IntrinsicRewardConfig,
-    RewardConfig,
-    RolloutConfig,
-    RunConfig,
-    SelfPlayConfig,
-)
+from azr.config import Config, ExecutorConfig, RewardConfig, RolloutConfig, RunConfig, SelfPlayConfig
+from azr.config_tree import override
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.prompts.codec import PromptCodec
@@ -131,9 +124,7 @@ def half_right(prompt: str, attempt: int) -> str:
 
 
 async def test_the_funnel_counts_every_proposal_and_pays_it(play):
-    script = Script(
-        [proposal("a + 1"), proposal("a +"), proposal("1 // 0"), "<|program|>never ends"], half_right
-    )  # fmt: skip
+    script = Script([proposal("a + 1"), proposal("a +"), proposal("1 // 0"), "<|program|>never ends"], half_right)
     result, buffer = await play(CONFIG, script)
     counts = funnel(result, "deduction")
     assert counts.proposed == 4
@@ -147,9 +138,8 @@ async def test_the_funnel_counts_every_proposal_and_pays_it(play):
 async def test_proposals_of_one_prompt_form_a_group(play):
     proposals = [proposal(f"a + {i}") for i in range(5)]
     for per_prompt, sizes in ((1, [1] * 5), (2, [1, 2, 2]), (5, [5])):
-        config = replace_play(
-            CONFIG, proposer_prompts=5, proposals_per_prompt=per_prompt, solver_prompts=0, references=2
-        )
+        sizes_of = {"proposer_prompts": 5, "proposals_per_prompt": per_prompt, "solver_prompts": 0, "references": 2}
+        config = replace_play(CONFIG, **sizes_of)
         result, _ = await play(config, Script(proposals, half_right))
         proposed = [each for each in result.samples if each.role == "proposer"]
         assert sorted(Counter(each.group for each in proposed).values()) == sizes
@@ -167,10 +157,7 @@ async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_esti
     texts = [CODEC.decode(t.completion.token_ids) for t in trained(result)]
     assert len(texts) == 5 and not any("a + 1" in text for text in texts)
     (refused,) = untrained(result)
-    assert (
-        refused.judgement.detail
-        == "the program is that of question 7 of mbpp+, which is held out, or the same up to constants"
-    )
+    assert refused.judgement.detail.startswith("the program is that of question 7 of mbpp+, which is held out, or the")
 
 
 async def test_with_a_price_of_repeats_what_is_held_out_costs_as_much_and_still_is_not_stored(play):
@@ -262,8 +249,9 @@ async def test_derived_tasks_are_played_in_groups_but_neither_stored_nor_paid_fo
 
 async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after(play):
     bodies = [proposal(f"a + {n}") for n in range(4)]
-    config = replace_play(CONFIG, train_on_estimates=False)
+    config = replace_play(CONFIG, train_on_estimates=False, references=6)
     result, _ = await play(config, Script(bodies, half_right))
+    assert {task.parents for task in result.stored} == {("seed-deduction",)}, "drawn before the step adds any"
     solved = [t.problem_id for t in trained(result) if t.role == "solver"]
     assert len(solved) == 3 and all(id.startswith("000001-") for id in solved)
     result, _ = await play(config, Script([bodies[0], *["<|output|>"] * 3], half_right))
@@ -312,12 +300,6 @@ async def test_solver_only_training_still_proposes(play):
     assert metrics["deduction/proposer/funnel/proposed"] == 1
 
 
-async def test_references_of_a_step_are_drawn_before_it_adds_to_the_buffer(play):
-    config = replace_play(CONFIG, references=6)
-    result, _ = await play(config, Script([proposal(f"a + {n}") for n in range(4)], half_right))
-    assert all(task.parents == ("seed-deduction",) for task in result.stored)
-
-
 async def test_chained_tasks_are_estimated_trained_on_stored_and_chained_again(play):
     config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
     script = Script([proposal("a + 1"), proposal("a * 5", "4"), *[proposal("a", "1")] * 4], half_right)
@@ -334,10 +316,8 @@ async def test_chained_tasks_are_estimated_trained_on_stored_and_chained_again(p
     config = replace_play(config, chained_tasks=2)
     result, _ = await play(config, script, buffer=buffer, name="000002")
     first, second = result.stored
-    assert {first.program, second.program} == {
-        "def f(a):\n    a = a + 1\n    return a * 5",
-        "def f(a):\n    a = a * 5\n    return a + 1",
-    }
+    chains = {f"def f(a):\n    a = {one}\n    return {two}" for one, two in (("a + 1", "a * 5"), ("a * 5", "a + 1"))}
+    assert {first.program, second.program} == chains
     assert [task.id for task in result.stored] == ["000002-deduction-chain-0000", "000002-deduction-chain-0001"]
     assert set(first.parents) == set(second.parents) == set(stored) and first.parents != second.parents
     assert {task.outputs for task in result.stored} == {("15",), ("21",)}
@@ -372,8 +352,7 @@ async def test_without_new_tasks_stored_ones_are_sampled_as_groups_and_nothing_i
     assert "deduction/solver/accuracy" in metrics
 
 
-DIVERSE = RewardConfig(intrinsic=IntrinsicRewardConfig(bonuses=("answer_diversity:0.5",)))
-PLAY = replace(CONFIG, run=RunConfig(deterministic=True), reward=DIVERSE)
+PLAY = override(CONFIG, {"run.deterministic": True, "reward.intrinsic.bonuses": ["answer_diversity:0.5"]})
 PLAY = replace_play(PLAY, kinds=("deduction", "abduction"), proposer_prompts=12, solver_prompts=5)
 """More proposals than solves and few distinct programs, for a buffer that overflows: all that order can touch."""
 CAPACITY = 6
@@ -443,14 +422,10 @@ async def test_the_orders_that_are_tried_matter():
     assert any(trained(result) != trained(first) for result, _ in results)
 
 
-async def test_other_seeds_give_other_steps():
-    first, _ = await play_steps(PLAY, Delays(0))
-    other, _ = await play_steps(replace(PLAY, run=RunConfig(deterministic=True, seed=2)), Delays(0))
-    assert trained(first) != trained(other)
-
-
-async def test_trajectories_of_one_group_are_sorted_too():
+async def test_other_seeds_give_other_steps_and_trajectories_of_one_group_are_sorted_too():
     result, _ = await play_steps(PLAY, Delays(0))
+    other, _ = await play_steps(replace(PLAY, run=RunConfig(deterministic=True, seed=2)), Delays(0))
+    assert trained(result) != trained(other)
     shuffled = random.Random(0).sample(result.samples, len(result.samples))
     assert sort_samples(shuffled) == result.samples
     assert {t.role for t in trained(result)} == {"proposer", "solver"}

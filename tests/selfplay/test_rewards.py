@@ -26,15 +26,10 @@ SEED = KINDS["deduction"].seed()
 RATES = (0.0, 0.125, 0.25, 0.5, 0.875, 1.0)
 
 
-@pytest.mark.parametrize(
-    "name, pays",
-    [
-        ("learnability", [-9.0, 0.875, 0.75, 0.5, 0.125, -9.0]),
-        ("inverse", [1.0, 0.875, 0.75, 0.5, 0.125, -9.0]),
-        ("variance", [-9.0, 0.4375, 0.75, 1.0, 0.4375, -9.0]),
-        ("band", [-9.0, 0.0, 1.0, 1.0, 0.0, -9.0]),
-    ],
-)
+@pytest.mark.parametrize("name, pays", [
+    ("learnability", [-9.0, 0.875, 0.75, 0.5, 0.125, -9.0]), ("inverse", [1.0, 0.875, 0.75, 0.5, 0.125, -9.0]),
+    ("variance", [-9.0, 0.4375, 0.75, 1.0, 0.4375, -9.0]), ("band", [-9.0, 0.0, 1.0, 1.0, 0.0, -9.0]),
+])  # fmt: skip
 def test_what_a_solve_rate_pays_is_chosen_by_name(name, pays):
     config = RewardConfig(proposer=name, unlearnable=-9.0)
     check_names(config)
@@ -78,44 +73,29 @@ def test_a_registered_bonus_needs_no_knob_of_its_own(monkeypatch):
     assert bonuses == {"halstead": pytest.approx(0.03), "many_lines": 0.25, "complexity": pytest.approx(0.01)}
 
 
-def test_solver_rewards():
+def test_rewards_of_verdicts_and_reasons_and_their_combinations_with_bonuses():
     assert [solver_reward(v, PAPER) for v in (Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED)] == [1.0, -0.5, -1.0]
     with pytest.raises(AssertionError):
         solver_reward(Verdict.UNGRADED, PAPER)
-
-
-def test_a_repetition_is_wrong_and_any_other_rejected_proposal_malformed():
     rewards = {reason: rewarded(reason, PAPER) for reason in RejectReason}
     assert rewards.pop(RejectReason.DUPLICATE) == (-0.5, {"duplicate": -0.5})
     assert rewards.pop(RejectReason.IN_BENCHMARK) == (None, {}), "not trained on"
     assert rewards == {reason: (-1.0, {str(reason): -1.0}) for reason in rewards}
+    for how, result in {"sum": 1.0, "multiply": 0.03, "sum_multiply": 0.56, "multiply_sum": 0.25}.items():
+        assert combine(0.5, [0.2, 0.3], how) == pytest.approx(result) and combine(0.5, [], how) == 0.5
 
 
-@pytest.mark.parametrize(
-    "how, result", [("sum", 1.0), ("multiply", 0.03), ("sum_multiply", 0.56), ("multiply_sum", 0.25)]
-)
-def test_combinations(how, result):
-    assert combine(0.5, [0.2, 0.3], how) == pytest.approx(result)
-    assert combine(0.5, [], how) == 0.5
-
-
-def test_bonuses_that_are_off_are_not_computed():
+def test_bonuses_are_capped_named_not_computed_where_off_and_know_every_kind():
     def forbidden():
         raise AssertionError("computed a bonus that is off")
 
-    assert intrinsic_bonuses(KINDS["deduction"].seed(), [], forbidden, IntrinsicRewardConfig()) == {}
-
-
-def test_bonuses_are_capped_and_named():
     seed = KINDS["deduction"].seed()
+    assert intrinsic_bonuses(seed, [], forbidden, IntrinsicRewardConfig()) == {}
     config = IntrinsicRewardConfig(bonuses=("complexity:15", "edit_distance:1", "halstead:1", "answer_diversity:0.25"))
     bonuses = intrinsic_bonuses(seed, [seed], lambda: [seed], config)
     assert bonuses.pop("halstead") == pytest.approx(0.03)
     assert bonuses == {"complexity": 0.5, "edit_distance": 0.0, "answer_diversity": 0.0}
-
-
-def test_bonuses_know_every_kind():
-    """The error kind too: its answer is an exception's name, and its diversity counts like any other."""
+    # The error kind too: its answer is an exception's name, and its diversity counts like any other.
     config = IntrinsicRewardConfig(bonuses=("answer_diversity:0.5",))
     for kind in KINDS.values():
         assert intrinsic_bonuses(kind.seed(), [], lambda: [], config) == {"answer_diversity": 0.5}

@@ -55,33 +55,21 @@ def body(expression: str) -> str:
 
 
 LINES = [
-    line(body("a + 1"), "1", outputs=("7",), step=9, solve_rate=0.5, parents=("x",)),
-    '{"kind": "deduction", ',
-    "",
-    line(body("a + 2"), "1", outputs=("3",)),
-    '{"kind": "deduction", "inputs": ["1"]}',
-    line(body("a + 3"), "1", kind="deductions"),
-    '{"kind": "deduction", "program": 3, "inputs": ["1"]}',
-    "[1]",
-    line("def f(b):  # the same\n    return b + 1", "2"),
-    line("import random\n" + body("random.random()"), "1"),
-    line(body("[id(object()), a]"), "1"),
-    line(body("a // 0"), "1"),
-    line(EXAM, "1"),
-    line(body("a"), "1", kind="abduction"),
-    line("g = 3", "1"),
-    line(body("a") + "\n" + "#" * 400, "1"),
+    line(body("a + 1"), "1", outputs=("7",), step=9, solve_rate=0.5, parents=("x",)), '{"kind": "deduction", ', "",
+    line(body("a + 2"), "1", outputs=("3",)), '{"kind": "deduction", "inputs": ["1"]}',
+    line(body("a + 3"), "1", kind="deductions"), '{"kind": "deduction", "program": 3, "inputs": ["1"]}', "[1]",
+    line("def f(b):  # the same\n    return b + 1", "2"), line("import random\n" + body("random.random()"), "1"),
+    line(body("[id(object()), a]"), "1"), line(body("a // 0"), "1"), line(EXAM, "1"),
+    line(body("a"), "1", kind="abduction"), line("g = 3", "1"), line(body("a") + "\n" + "#" * 400, "1"),
     line(body("a * 2"), "1", "2", "'x'", kind="induction", outputs=("2", "4.0", "'xx'"), message="Twice."),
-    line(body("a * 3"), "1", "2"),
-    line(body("a * 4")),
+    line(body("a * 3"), "1", "2"), line(body("a * 4")),
     line(body("a * 5"), "1", "1.0", kind="induction", message="Repeats."),
-    '{"kind": "deduction", "program": "\\ud800", "inputs": ["1"]}',
-    "\udcff",
+    '{"kind": "deduction", "program": "\\ud800", "inputs": ["1"]}', "\udcff",
     line(body("a + 4"), "1", "2", kind="induction", message="\ud800"),
     line(body("-" * 150 + "a"), "1", "2", kind="induction", message="Deep."),
     line(body("a + 0x" + "f" * 4000), "1", "2", kind="induction", message="Long."),
     line("f = lambda a: a", "1", "2", kind="induction", message="No function."),
-]
+]  # fmt: skip
 
 
 def seeding(path, pool, config: Config = CONFIG, proposals: tuple[str, ...] = (), record=None):
@@ -224,17 +212,11 @@ async def test_a_file_without_any_task_that_passes_is_a_users_mistake_and_says_w
     assert json.loads(work.refused.read_text())["line"] == 1 and not stored
 
 
-@pytest.mark.parametrize(
-    "data, said",
-    [
-        (None, "No such file or directory"),
-        (b"", r"holds no task \(it is empty\)"),
-        (b"\n\n", "it is empty"),
-        (b"\n{", r"holds no task \(line 2: it is not JSON"),
-        (b"{}", "line 1: the line is no task"),
-        (b"[" * 100_000, "line 1: its JSON is nested too deep"),
-    ],
-)
+@pytest.mark.parametrize("data, said", [
+    (None, "No such file or directory"), (b"", r"holds no task \(it is empty\)"), (b"\n\n", "it is empty"),
+    (b"\n{", r"holds no task \(line 2: it is not JSON"), (b"{}", "line 1: the line is no task"),
+    (b"[" * 100_000, "line 1: its JSON is nested too deep"),
+])  # fmt: skip
 async def test_a_file_without_any_task_is_refused_in_one_sentence(tmp_path, data, said):
     path = tmp_path / "seeds.jsonl"
     if data is not None:
@@ -242,12 +224,6 @@ async def test_a_file_without_any_task_is_refused_in_one_sentence(tmp_path, data
     with pytest.raises(UserError, match=said) as raised:
         read_seeds(path)
     assert "\n" not in str(raised.value) and str(path) in str(raised.value)
-
-
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "seeds.jsonl"
-    path.write_text(line(body("a + 1"), "1"), encoding="utf-8-sig")
-    assert [task.program for _, task in read_seeds(path)] == [body("a + 1")]
 
 
 async def test_a_first_task_that_is_held_out_is_named(tmp_path, pool):
@@ -284,7 +260,10 @@ async def test_what_seeding_asks_for_ends_with_it() -> None:
     assert ended
 
 
-async def test_a_damaged_archive_is_refused(tmp_path):
+async def test_a_file_may_begin_with_a_byte_order_mark_and_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "seeds.jsonl"
+    path.write_text(line(body("a + 1"), "1"), encoding="utf-8-sig")
+    assert [task.program for _, task in read_seeds(path)] == [body("a + 1")]
     (tmp_path / "seeds.jsonl.gz").write_bytes(gzip.compress(b"{}\n" * 1000)[:-9])
     with pytest.raises(UserError, match="cannot be read"):
         read_seeds(tmp_path / "seeds.jsonl.gz")
