@@ -67,26 +67,23 @@ async def test_a_number_without_a_box_is_paid_by_no_rule_that_asks_for_one(grade
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize(
-    "prompt, response, strict, answer, thought",
-    [
-        (TAGS, r"3, 4</think><answer>\boxed{7}</answer>", RIGHT, RIGHT, RIGHT),
-        (TAGS, r"3, 4</think> <answer>It is \boxed{8}.</answer>", WRONG, WRONG, WRONG),
-        (TAGS, r"\boxed{7}", "unclosed_thinking", "no_answer", "unclosed_thinking"),
-        (TAGS, r"a</think>\boxed{7}", "no_answer", "no_answer", RIGHT),
-        (TAGS, r"\boxed{7}</think><answer>7</answer>", "no_box", "no_box", RIGHT),
-        (TAGS, r"a <answer>\boxed{7}</answer>", "unclosed_thinking", RIGHT, "unclosed_thinking"),
-        (TAGS, r"a</think><answer>\boxed{7</answer>", "no_box", "no_box", RIGHT),
-        (TAGS, r"a</think><answer>\boxed{5}</answer> or <answer>\boxed{7}</answer>", "two_answers", RIGHT, RIGHT),
-        (OPENED, r"3, 4</think>\boxed{7}", RIGHT, RIGHT, RIGHT),
-        (OPENED, r"\boxed{7}", "unclosed_thinking", RIGHT, "unclosed_thinking"),
-        (OPENED, "still thinking 7", "unclosed_thinking", "no_box", "unclosed_thinking"),
-        (OPENED, "a</think> page 7", "no_box", "no_box", RIGHT),
-        (PLAIN, r"\boxed{12} no wait, \boxed{7}", RIGHT, RIGHT, "unclosed_thinking"),
-        (PLAIN, r"\boxed{7} or \boxed{12}", WRONG, WRONG, "unclosed_thinking"),
-        (PLAIN, r"\boxed{}", "no_answer", "no_answer", "unclosed_thinking"),
-    ],
-)
+@pytest.mark.parametrize("prompt, response, strict, answer, thought", [
+    (TAGS, r"3, 4</think><answer>\boxed{7}</answer>", RIGHT, RIGHT, RIGHT),
+    (TAGS, r"3, 4</think> <answer>It is \boxed{8}.</answer>", WRONG, WRONG, WRONG),
+    (TAGS, r"\boxed{7}", "unclosed_thinking", "no_answer", "unclosed_thinking"),
+    (TAGS, r"a</think>\boxed{7}", "no_answer", "no_answer", RIGHT),
+    (TAGS, r"\boxed{7}</think><answer>7</answer>", "no_box", "no_box", RIGHT),
+    (TAGS, r"a <answer>\boxed{7}</answer>", "unclosed_thinking", RIGHT, "unclosed_thinking"),
+    (TAGS, r"a</think><answer>\boxed{7</answer>", "no_box", "no_box", RIGHT),
+    (TAGS, r"a</think><answer>\boxed{5}</answer> or <answer>\boxed{7}</answer>", "two_answers", RIGHT, RIGHT),
+    (OPENED, r"3, 4</think>\boxed{7}", RIGHT, RIGHT, RIGHT),
+    (OPENED, r"\boxed{7}", "unclosed_thinking", RIGHT, "unclosed_thinking"),
+    (OPENED, "still thinking 7", "unclosed_thinking", "no_box", "unclosed_thinking"),
+    (OPENED, "a</think> page 7", "no_box", "no_box", RIGHT),
+    (PLAIN, r"\boxed{12} no wait, \boxed{7}", RIGHT, RIGHT, "unclosed_thinking"),
+    (PLAIN, r"\boxed{7} or \boxed{12}", WRONG, WRONG, "unclosed_thinking"),
+    (PLAIN, r"\boxed{}", "no_answer", "no_answer", "unclosed_thinking"),
+])  # fmt: skip
 async def test_each_rule_pays_its_own_form(graders, prompt, response, strict, answer, thought):
     said = [await verdict(graders, prompt, response, form) for form in ("strict", "answer", "thought")]
     assert said == [strict, answer, thought]
@@ -110,18 +107,6 @@ def scripted(**judgements: Judgement) -> dict[str, Scripted]:
 async def several(weights: dict[str, float], **judgements: Judgement) -> Judgement:
     weights = {name.replace("own", "examples.near_enough:grade"): weight for name, weight in weights.items()}
     return await grade(row(grader=weights), PLAIN, r"\boxed{7}", scripted(**judgements), "strict")
-
-
-async def test_several_graders_weigh_and_each_is_a_part() -> None:
-    right = Judgement(verdict=RIGHT, answer=(("answer", "7"),), parts={"exact": True})
-    half = Judgement(verdict=WRONG, score=0.5, parts={"style": 0.25})
-    said = await several({"math": 3, "own": 1}, math=right, own=half)
-    assert (said.verdict, said.score, said.answer) == (WRONG, 0.875, (("answer", "7"),))
-    assert said.parts == {
-        "math": 1.0, "math.exact": True, "examples.near_enough.grade": 0.5, "examples.near_enough.grade.style": 0.25,
-    }  # fmt: skip
-    said = await several({"math": 0.1, "own": 0.7}, math=right, own=Judgement(verdict=RIGHT))
-    assert (said.verdict, said.score) == (RIGHT, 1.0), "whatever the weights' sum rounds to"
 
 
 async def test_what_one_of_several_cannot_read_or_grade_is_not_paid() -> None:
@@ -150,7 +135,16 @@ def test_weights_that_are_none_are_named() -> None:
     assert (only.name, only.weight) == ("math", 2.0)
 
 
-def test_a_score_is_paid_between_wrong_and_right() -> None:
+async def test_several_graders_weigh_and_a_score_is_paid_between_wrong_and_right() -> None:
+    right = Judgement(verdict=RIGHT, answer=(("answer", "7"),), parts={"exact": True})
+    half = Judgement(verdict=WRONG, score=0.5, parts={"style": 0.25})
+    said = await several({"math": 3, "own": 1}, math=right, own=half)
+    assert (said.verdict, said.score, said.answer) == (WRONG, 0.875, (("answer", "7"),))
+    assert said.parts == {
+        "math": 1.0, "math.exact": True, "examples.near_enough.grade": 0.5, "examples.near_enough.grade.style": 0.25,
+    }  # fmt: skip
+    said = await several({"math": 0.1, "own": 0.7}, math=right, own=Judgement(verdict=RIGHT))
+    assert (said.verdict, said.score) == (RIGHT, 1.0), "whatever the weights' sum rounds to"
     config = RewardConfig(wrong=-0.5, malformed=-1.0)
     assert [solver_reward(WRONG, config, score) for score in (None, 0.0, 0.5, 0.9)] == pytest.approx(
         [-0.5, -0.5, 0.25, 0.85]

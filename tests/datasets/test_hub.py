@@ -45,14 +45,11 @@ def test_an_id_has_an_owner_and_perhaps_a_configuration_and_a_split(owner, name,
     assert not any(map(is_on_hub, (f"{id}.jsonl", f"./{id}", f"/{id}", owner)))
 
 
-def test_a_folder_that_is_there_is_no_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_there_is_no_id_and_a_missing_package_is_named(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert is_on_hub("own/rows")
     (tmp_path / "own").mkdir()
     assert not is_on_hub("own/rows") and rows_file("own/rows.jsonl") == Path("own/rows.jsonl")
-
-
-def test_without_the_package_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"takes the package datasets: run pip install -e '\.\[hub\]' in the clone"):
         rows_file("me/rows")

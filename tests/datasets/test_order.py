@@ -62,14 +62,6 @@ def test_a_resume_takes_the_rows_that_the_run_would_have_taken(done: int) -> Non
     assert resumed.left_after(20) == through.left_after(20), "a resume of a resume"
 
 
-def test_a_step_without_rows_leaves_what_the_one_before_has_left() -> None:
-    order = order_of(10)
-    order.take(2, 3)
-    order.take(4, 3)
-    assert order.left_after(0) == order.left_after(1) != order.left_after(2) == order.left_after(3)
-    assert [len(order.left_after(step).ids) for step in (1, 2, 3, 4, 99)] == [10, 7, 7, 4, 4]
-
-
 COUNT = 57_000
 
 
@@ -123,7 +115,12 @@ def test_rows_of_another_file_begin_an_epoch() -> None:
         assert order.take(9, 3) == [(5, row) for row in epoch_order(5, 3, 1)]
 
 
-def test_rows_are_in_the_runs_state(tmp_path: Path) -> None:
+def test_a_step_without_rows_leaves_what_the_one_before_has_left_which_is_in_the_runs_state(tmp_path: Path) -> None:
+    order = order_of(10)
+    order.take(2, 3)
+    order.take(4, 3)
+    assert order.left_after(0) == order.left_after(1) != order.left_after(2) == order.left_after(3)
+    assert [len(order.left_after(step).ids) for step in (1, 2, 3, 4, 99)] == [10, 7, 7, 4, 4]
     order = order_of(10)
     order.take(1, 4)
     state = RunState(step=1, elapsed_s=2.5, offsets=INITIAL.offsets, rows=order.left_after(1))

@@ -30,27 +30,21 @@ def overlap(**suites):
     return Overlap({name: [asked(name, *each) for each in enumerate(texts)] for name, texts in suites.items()})
 
 
-def test_case_and_white_space_make_no_other_question():
+def test_questions_are_found_whatever_their_case_and_white_space_and_thirteen_words_in_a_row():
     found = overlap(one=[TRAIN, SHORT], two=[SHORT])
     assert found.find("  what is\n2 +  2? ") == {"one": "exactly", "two": "exactly"}
     assert found.find(TRAIN.upper()) == {"one": "exactly"}
     assert found.counts == {"one": 2, "two": 1}
-
-
-def test_thirteen_words_in_a_row_are_found_whatever_their_punctuation_and_twelve_are_not():
     words = TRAIN.split()
     found = overlap(one=[TRAIN])
     assert found.find("Once, " + " (".join(words[2:15]) + " and then more") == {"one": "13 words"}
     assert found.find("Once, " + " ".join(words[2:14]) + " and then more") == {}
 
 
-def test_a_short_question_is_found_only_where_it_is_a_line():
+def test_a_short_question_is_found_where_it_is_a_line_and_one_that_a_trace_tells():
     found = overlap(one=[SHORT])
     assert found.find(f"{SHORT} And what is 3 + 3?") == {}
     assert found.find(math_message(SHORT)) == found.find("Be short.", SHORT) == {"one": "exactly"}
-
-
-def test_a_trace_that_tells_a_question_of_a_suite_is_found_where_its_own_question_is_not():
     found = overlap(one=[TRAIN, SHORT])
     told = ["I know this one.", f"<think>\nSo: {TRAIN.lower()} Let me see.</think>"]
     assert found.find("When does the train come?", traces=told) == {"one": "13 words of a trace"}
@@ -58,16 +52,13 @@ def test_a_trace_that_tells_a_question_of_a_suite_is_found_where_its_own_questio
     assert found.find(TRAIN, traces=told) == {"one": "exactly"}
 
 
-def test_what_many_questions_say_is_no_match_but_copies_of_one_are():
+def test_what_many_questions_say_is_no_match_and_words_on_how_to_answer_are_not_compared(tmp_path):
     different = [f"Number {at}: the ratio of {at} is in lowest terms, {STOCK_PHRASE}" for at in range(STOCK)]
     asked = f"Something else altogether is there, {STOCK_PHRASE}"
     assert overlap(one=different).find(asked) == {}
     assert overlap(one=different[:-1]).find(asked) == {"one": "13 words"}
     copies = {f"suite{at}": [TRAIN + "!" * at] for at in range(STOCK)}
     assert overlap(**copies).find(f"Say: {TRAIN}").keys() == copies.keys()
-
-
-def test_the_words_that_say_how_to_answer_are_not_compared(tmp_path):
     declared = 'name = "mine"\nfile = "mine.jsonl"\ngrader = "math"\nprompt = "{problem} ' + STOCK_PHRASE + '"\n'
     (tmp_path / "mine.toml").write_text(declared)
     (tmp_path / "mine.jsonl").write_text('{"problem": "How many legs has a spider?", "answer": 8}\n')

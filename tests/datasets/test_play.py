@@ -333,14 +333,11 @@ def test_a_conversation_that_the_template_cannot_write_is_named_by_its_row(confi
         load(config, strict, tmp_path, SUM, {**SUM, "id": "x", "prompt": turns})
 
 
-async def test_supervised_fine_tuning_asks_no_engine(config, codec, tmp_path) -> None:
+async def test_fine_tuning_asks_no_engine_and_long_traces_are_left_out_or_refused(config, codec, tmp_path) -> None:
     row = {**SUM, "traces": [SOLVED, UNSOLVED]}
     played, sampler = await play_row(config, codec, tmp_path, row, samples=0, traces=2)
     assert [each.origin for each in played.samples] == ["trace", "trace"] and sampler.asked == []
     assert sum(sampled_tokens(played.samples).values()) == 0
-
-
-async def test_long_traces_are_left_out_and_counted_and_refused_where_they_are_all(config, codec, tmp_path) -> None:
     row = {**SUM, "traces": ["<think>" + "so " * 200 + "</think>\\boxed{4}"]}
     with mistake("rollout.max_response_tokens", "data.samples", says="Every trace of "):
         await play_row(config, codec, tmp_path, row, samples=0, traces=1)

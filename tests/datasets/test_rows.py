@@ -24,10 +24,9 @@ TURNS_AS_TEXT = (
     json.dumps([{"role": "user", "content": "?"}]),
     str([{"content": "Think.", "role": "system"}, {"content": "?", "role": "user"}]),
     " [{'content': 'Think.',\n  'role': 'system'}\n {'content': '?', 'role': 'user'}]\n",
-    "array([{'content': '?', 'role': 'user'}], dtype=object)",
-    '{"role": "user", "content": "?"}',
+    "array([{'content': '?', 'role': 'user'}], dtype=object)", '{"role": "user", "content": "?"}',
     '[{"from": "human", "value": "?"}]',
-)
+)  # fmt: skip
 QUESTIONS = (
     "[Easy] 1 + 1?", "{1, 2} has how many elements?", "[{'a': 1}]", '{"role": "user"} is JSON?',
     "What is wrong with [{'role': 'user', 'content': '?'}]", "[1, 2]", '[{"value": 1, "content": 2}]',
