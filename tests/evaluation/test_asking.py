@@ -109,10 +109,9 @@ def verdicts(answers: list[Sample]) -> list[str]:
 
 
 RIGHT = {
-    "<|deduction|>": "<|output|>2<|end|>",
-    "<|abduction|>": "<|input|>1<|end|>",
+    "<|deduction|>": "<|output|>2<|end|>", "<|abduction|>": "<|input|>1<|end|>",
     "<|induction|>": "<|program|>def f(b):\n    return 1 + b<|end|>",
-}
+}  # fmt: skip
 
 
 async def test_every_question_is_asked_greedily_and_by_samples_and_graded_by_running():
@@ -129,18 +128,6 @@ async def test_every_question_is_asked_greedily_and_by_samples_and_graded_by_run
         assert mark in of_kind[0].prompt and of_kind[3].response == "never ends" and of_kind[3].response_tokens == 10
         assert {(answer.step, answer.used, answer.reward) for answer in of_kind} == {(4, "recorded", None)}
     assert model.calls == {(0.0, 1, 77): 3, (0.6, 4, 77): 3} and len(model.seeds) == 3
-
-
-async def test_a_model_of_tags_answers_questions_about_programs_by_tags():
-    none = Sampling(samples=0, temperature=1.0, max_tokens=9, seed=1)
-    for deduced, abduced, stated in (
-        ("<|output|>6", "<|input|>3", [(("answer", "6"),), (("answer", "3"),)]),
-        ("<|input|>6", "<|input|>3<|input|>3", [None, None]),
-    ):
-        model = Model(TAGS, {"<|deduction|>": [f"{deduced}<|end|>"], "<|abduction|>": [f"{abduced}<|end|>"]})
-        answers = await ask(TAGS, model, [crux("output"), crux("input")], none)
-        assert verdicts(answers) == [Verdict.RIGHT if stated[0] else Verdict.MALFORMED] * 2
-        assert [a.judgement.answer for a in answers] == stated
 
 
 async def test_words_are_asked_by_the_template_and_the_last_answer_counts(words: PromptCodec):
@@ -169,7 +156,16 @@ async def test_a_question_with_an_opened_answer_is_continued_as_it_is(words: Pro
         prompt_ids(TAGS, question)
 
 
-async def test_what_an_engine_gave_up_is_ungraded():
+async def test_a_model_of_tags_answers_by_tags_and_what_an_engine_gave_up_is_ungraded():
+    none = Sampling(samples=0, temperature=1.0, max_tokens=9, seed=1)
+    for deduced, abduced, stated in (
+        ("<|output|>6", "<|input|>3", [(("answer", "6"),), (("answer", "3"),)]),
+        ("<|input|>6", "<|input|>3<|input|>3", [None, None]),
+    ):
+        model = Model(TAGS, {"<|deduction|>": [f"{deduced}<|end|>"], "<|abduction|>": [f"{abduced}<|end|>"]})
+        answers = await ask(TAGS, model, [crux("output"), crux("input")], none)
+        assert verdicts(answers) == [Verdict.RIGHT if stated[0] else Verdict.MALFORMED] * 2
+        assert [a.judgement.answer for a in answers] == stated
     answers = await ask(TAGS, Model(TAGS, {"<|deduction|>": ["<|output|>6<|end|>"] * 2}), [crux("output")])
     assert verdicts(answers) == [Verdict.RIGHT] * 3 + [Verdict.UNGRADED] * 2
     assert [answer.index for answer in answers] == [None, 0, 1, 2, 3]
@@ -242,7 +238,7 @@ def own(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_evaluations_are_at_the_start_every_few_steps_and_at_the_end():
+def test_evaluations_are_every_few_steps_and_of_as_many_questions_of_each_kind():
     periodic = PeriodicEval(with_eval(every=4), TAGS)
     assert [step for step in range(11) if periodic.should_run(step, last=step == 10)] == [0, 4, 8, 10]
     assert not any(PeriodicEval(with_eval(), TAGS).should_run(step, last=step == 10) for step in range(11))
@@ -253,9 +249,6 @@ def test_evaluations_are_at_the_start_every_few_steps_and_at_the_end():
     }  # fmt: skip
     assert periodic.questions == PeriodicEval(with_eval(every=4), TAGS).questions
     assert Counter(q.group for q in periodic.questions)["deduction/novel"] == pytest.approx(64 * 0.3, abs=1)
-
-
-def test_a_run_without_an_exam_refuses_no_program():
     periodic = PeriodicEval(with_eval(path=None), TAGS)
     assert not periodic.programs and not periodic.questions
     with mistake("eval.every", "eval.path", "eval.suites"):

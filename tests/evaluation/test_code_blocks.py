@@ -122,21 +122,17 @@ def test_thinking_that_ends_in_a_string_of_its_own_program_is_no_answer():
     assert same(definition(response, "area"), OTHER)
 
 
-@pytest.mark.parametrize(
-    ("response", "wanted"),
-    [
-        ("```python\nprint(int(input()) + 1)\n```\nA part of it:\n```python\nx + 1\n```", "print(int(input()) + 1)\n"),
-        ("```python\nprint(1)\n```\n```python\nprint(2)\n```", "print(2)\n"),
-        ("```python\nprint(input())\n```\nBetter:\n```python\nprint(input()[0])\n```", "print(input()[0])\n"),
-        ("So:\n\nn = int(input())\nprint(n)\n\nThat is all.", "n = int(input())\nprint(n)\n"),
-        ("n = int(input())\nprint(n", "n = int(input())\nprint(n"),
-        ("So:\nprint(input())\nprint(1\nDone.", "So:\nprint(input())\nprint(1\nDone."),
-        ("```python\na = 1\n```", "a = 1\n"), ("```\na\n```\n```python\nb\n```\n```text\nc\n```", "b\n"),
-        ("<think>```python\na\n```</think>\n```py\nb\n```", "b\n"), ("x = 1", "x = 1"),
-        ("```python\nopen end", "open end"), ("<answer>```python\nd\n```</answer>", "d\n"),
-        ("````python\ns = '''\n```\n'''\n````", "s = '''\n```\n'''\n"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("response", "wanted"), [
+    ("```python\nprint(int(input()) + 1)\n```\nA part of it:\n```python\nx + 1\n```", "print(int(input()) + 1)\n"),
+    ("```python\nprint(1)\n```\n```python\nprint(2)\n```", "print(2)\n"),
+    ("```python\nprint(input())\n```\nBetter:\n```python\nprint(input()[0])\n```", "print(input()[0])\n"),
+    ("So:\n\nn = int(input())\nprint(n)\n\nThat is all.", "n = int(input())\nprint(n)\n"),
+    ("n = int(input())\nprint(n", "n = int(input())\nprint(n"),
+    ("So:\nprint(input())\nprint(1\nDone.", "So:\nprint(input())\nprint(1\nDone."),
+    ("```python\na = 1\n```", "a = 1\n"), ("```\na\n```\n```python\nb\n```\n```text\nc\n```", "b\n"),
+    ("<think>```python\na\n```</think>\n```py\nb\n```", "b\n"), ("x = 1", "x = 1"), ("```python\nopen end", "open end"),
+    ("<answer>```python\nd\n```</answer>", "d\n"), ("````python\ns = '''\n```\n'''\n````", "s = '''\n```\n'''\n"),
+])  # fmt: skip
 def test_a_script_is_the_last_block_that_reads(response, wanted):
     assert program(response) == wanted
 
@@ -144,14 +140,11 @@ def test_a_script_is_the_last_block_that_reads(response, wanted):
 HEAD = 'from typing import List\n\n\ndef area(a: int, b: int) -> int:\n    """The area."""\n'
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "    total = a * b\n    return total", "total = a * b\nreturn total", "total = a * b\n    return total",
-        "if not a:\n        return 0\n    total = a * b\n    return total",
-        "    total = a * b\n    return total\n\nIt multiplies.",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("body", [
+    "    total = a * b\n    return total", "total = a * b\nreturn total", "total = a * b\n    return total",
+    "if not a:\n        return 0\n    total = a * b\n    return total",
+    "    total = a * b\n    return total\n\nIt multiplies.",
+])  # fmt: skip
 def test_a_body_goes_on_with_the_head(body):
     response = f"```python\n{body}\n```\nUse it:\n```python\nprint(area(1, 2))\n```"
     gold = Calls(entry="area", cases={}, prelude=HEAD, begun=True)
@@ -161,26 +154,20 @@ def test_a_body_goes_on_with_the_head(body):
     assert space["area"](2, 3) == 6
 
 
-@pytest.mark.parametrize(
-    ("response", "language", "content"),
-    [
-        ("So ```output\nTrue\n```", "output", "True\n"), ("```output\nTrue```", "output", "True"),
-        ("1. x: ```output\n   True\n   ```", "output", "   True\n"), ("```output\nTrue", "output", "True"),
-        ("   ```output\n   True\n   ```", "output", "True\n"), ("> ```output\n> True\n> ```", "output", "True\n"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("response", "language", "content"), [
+    ("So ```output\nTrue\n```", "output", "True\n"), ("```output\nTrue```", "output", "True"),
+    ("1. x: ```output\n   True\n   ```", "output", "   True\n"), ("```output\nTrue", "output", "True"),
+    ("   ```output\n   True\n   ```", "output", "True\n"), ("> ```output\n> True\n> ```", "output", "True\n"),
+])  # fmt: skip
 def test_blocks_of_values(response, language, content):
     (found,) = blocks(response)
     assert (found.language, found.content) == (language, content)
 
 
-@pytest.mark.parametrize(
-    ("response", "wanted"),
-    [
-        ("It is ```[1]```.", "[1]"), ("\\boxed{\\{'a': 1\\}}", "{'a': 1}"), ("\\boxed{\\text{True}}", "True"),
-        ("\\boxed{\\texttt{'a\\_b'}}", "'a_b'"), ("\\boxed{'a\\\\b'}", "'a\\\\b'"), ("\\boxed{{'a': 1}}", "{'a': 1}"),
-        ("```output\n[1]\n```\nfor\n```python\nf(1)\n```", "[1]"), ("```output\n1\n```\n```output\n2\n```", "2"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("response", "wanted"), [
+    ("It is ```[1]```.", "[1]"), ("\\boxed{\\{'a': 1\\}}", "{'a': 1}"), ("\\boxed{\\text{True}}", "True"),
+    ("\\boxed{\\texttt{'a\\_b'}}", "'a_b'"), ("\\boxed{'a\\\\b'}", "'a\\\\b'"), ("\\boxed{{'a': 1}}", "{'a': 1}"),
+    ("```output\n[1]\n```\nfor\n```python\nf(1)\n```", "[1]"), ("```output\n1\n```\n```output\n2\n```", "2"),
+])  # fmt: skip
 def test_values_in_one_line_and_in_latex(response, wanted):
     assert stated_value(response, VALUE) == wanted

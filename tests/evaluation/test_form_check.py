@@ -24,14 +24,19 @@ def of_form(form: str, proposal: str, answer: str) -> tuple[Cell, Cell]:
     return proposals, cell(form, "solver", answer, Verdict.WRONG)
 
 
-def test_shares_of_a_cell():
+def test_shares_of_a_cell_and_of_equal_forms_the_one_that_is_followed():
     proposals = cell("tokenizer", "proposer", VALID, RejectReason.FAILED, RejectReason.MALFORMED, VALID)
     assert (proposals.well_formed, proposals.good, proposals.tokens) == (0.75, 0.5, 0)
     answers = cell("tokenizer", "solver", Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED)
     assert (answers.well_formed, answers.good) == (0.5, 0.25)
+    found = check(
+        *of_form("tokenizer", RejectReason.MALFORMED, Verdict.RIGHT),
+        *of_form("conversation", RejectReason.FAILED, Verdict.RIGHT),
+    )
+    assert found.best == "conversation"
 
 
-def test_the_form_with_most_that_can_be_used_is_recommended():
+def test_the_form_with_most_that_can_be_used_is_recommended_or_none():
     found = check(
         *of_form("conversation", VALID, Verdict.WRONG),
         *of_form("tokenizer", VALID, Verdict.RIGHT),
@@ -43,17 +48,6 @@ def test_the_form_with_most_that_can_be_used_is_recommended():
         "50% of its answers right)."
     )
     assert len(found.table().splitlines()) == 1 + 6
-
-
-def test_of_equal_forms_the_one_that_is_followed_is_recommended():
-    found = check(
-        *of_form("tokenizer", RejectReason.MALFORMED, Verdict.RIGHT),
-        *of_form("conversation", RejectReason.FAILED, Verdict.RIGHT),
-    )
-    assert found.best == "conversation"
-
-
-def test_a_model_without_a_valid_proposal_or_a_right_answer_will_learn_nothing():
     for proposal, answer in ((RejectReason.FAILED, Verdict.RIGHT), (VALID, Verdict.WRONG)):
         found = check(*of_form("tokenizer", proposal, answer))
         assert not found.learns

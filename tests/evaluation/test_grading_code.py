@@ -70,16 +70,6 @@ async def test_references_are_right_and_empty_answers_are_not(answers, name, who
     assert Verdict.RIGHT not in {said.verdict for said in prose}
 
 
-async def test_base_and_plus_are_apart(answers):
-    cases = {"base": (case_text([1]),), "plus": (case_text([2]), case_text([3]))}
-    gold = Calls(entry="f", cases=cases, reference="def f(x): return x * x")
-    grader = ProgramGrader(answers.execute)
-    for returned, base, plus in (("x", True, False), ("-x", False, False), ("x ** 2", True, True)):
-        said = await grader.grade(question(gold), fenced(f"def f(x): return {returned}"))
-        assert said.verdict is (Verdict.RIGHT if plus else Verdict.WRONG)
-        assert said.parts == {"base": base, "plus": plus}
-
-
 async def test_chosen_hashes_do_not_stop_the_comparison_of_sets(answers):
     row = function([3, 4], 1, judge="set")
     programs = ["def f(x): return [i * (2**61 - 1) for i in range(50_000)]", "def f(x): return [4, 3, 3]"]
@@ -321,22 +311,19 @@ async def test_no_forgery_is_right(way):
     assert {each.verdict for each in said[::2]} <= {Verdict.WRONG, Verdict.MALFORMED}
 
 
-@pytest.mark.parametrize(
-    "program, reason",
-    [
-        ("def f(x): return x", "f(2) returned 2, not 4"),
-        ("def f(x): return 4 if x == 2 else 'no' * 99", f"f([1, 'a']) returned '{'no' * 49}…, not 0"),
-        ("def f(x): return 4 if x == 2 else 10**5000", "f([1, 'a']) returned a value too large to write, not 0"),
-        ("def f(x): return 4 if x == 2 else 1 / 0", "f([1, 'a']) ended with ZeroDivisionError"),
-        ("class A: pass\ndef f(x): return A()", "f(2) returned <A>, not 4"),
-        ("def f(x): return [{'b', 'a', 'c', 'd'}]", "f(2) returned [{'a', 'b', 'c', 'd'}], not 4"),
-        ("def f(x):\n    while True: pass", "f(2) ended with timeout"),
-        ("import os\ndef f(x): os.kill(os.getpid(), 9)", "f(2) ended with PermissionError"),
-        ("print(input())", "the input '7\\n' gave '7\\n', not '8'"),
-        ("print(1 / 0)", "the input '7\\n' ended with ZeroDivisionError"),
-        ("while True: pass", "the input '7\\n' ended with timeout"),
-    ],
-)
+@pytest.mark.parametrize("program, reason", [
+    ("def f(x): return x", "f(2) returned 2, not 4"),
+    ("def f(x): return 4 if x == 2 else 'no' * 99", f"f([1, 'a']) returned '{'no' * 49}…, not 0"),
+    ("def f(x): return 4 if x == 2 else 10**5000", "f([1, 'a']) returned a value too large to write, not 0"),
+    ("def f(x): return 4 if x == 2 else 1 / 0", "f([1, 'a']) ended with ZeroDivisionError"),
+    ("class A: pass\ndef f(x): return A()", "f(2) returned <A>, not 4"),
+    ("def f(x): return [{'b', 'a', 'c', 'd'}]", "f(2) returned [{'a', 'b', 'c', 'd'}], not 4"),
+    ("def f(x):\n    while True: pass", "f(2) ended with timeout"),
+    ("import os\ndef f(x): os.kill(os.getpid(), 9)", "f(2) ended with PermissionError"),
+    ("print(input())", "the input '7\\n' gave '7\\n', not '8'"),
+    ("print(1 / 0)", "the input '7\\n' ended with ZeroDivisionError"),
+    ("while True: pass", "the input '7\\n' ended with timeout"),
+])  # fmt: skip
 async def test_a_wrong_answer_says_which_test_failed_and_how(program, reason):
     cases = {"base": (case_text([2]),), "plus": (case_text([[1, "a"]]),)}
     gold = Calls(entry="f", cases=cases, expected={"base": (4,), "plus": (0,)})
@@ -378,7 +365,14 @@ async def test_what_the_executor_loses_and_what_a_reference_fails_over_is_ungrad
     assert {each.verdict for each in said} == {Verdict.UNGRADED}
 
 
-async def test_calls_that_share_a_process_are_told_apart(answers):
+async def test_base_and_plus_are_apart_and_so_are_calls_that_share_a_process(answers):
+    cases = {"base": (case_text([1]),), "plus": (case_text([2]), case_text([3]))}
+    gold = Calls(entry="f", cases=cases, reference="def f(x): return x * x")
+    grader = ProgramGrader(answers.execute)
+    for returned, base, plus in (("x", True, False), ("-x", False, False), ("x ** 2", True, True)):
+        said = await grader.grade(question(gold), fenced(f"def f(x): return {returned}"))
+        assert said.verdict is (Verdict.RIGHT if plus else Verdict.WRONG)
+        assert said.parts == {"base": base, "plus": plus}
     program = call_program("def f(x):\n    return 1 / x", "f")
     ran = await calls(answers.execute, program, [case_text([n]) for n in (1, 2, 0, 4)])
     assert (ran.values, ran.failure, ran.lost) == ((1.0, 0.5), "ZeroDivisionError", False)
@@ -387,10 +381,9 @@ async def test_calls_that_share_a_process_are_told_apart(answers):
 INPUTS = [
     ("[1, 2]", Verdict.RIGHT), ("list((1, 2))", Verdict.RIGHT), ("f([1, 2])", Verdict.RIGHT), ("[2, 1]", Verdict.RIGHT),
     ("assert f([1, 2]) == 3", Verdict.RIGHT), ("x=[1, 2]", Verdict.RIGHT), ("[1]", Verdict.WRONG),
-    ("1 /", Verdict.MALFORMED),
-    ("[1]) or 3 #", Verdict.MALFORMED), ("__import__('os')", Verdict.WRONG), ("(f := sum)", Verdict.MALFORMED),
-    ("type('L', (list,), {'__iter__': lambda self: iter([3])})()", Verdict.WRONG), ("", Verdict.WRONG),
-    ("globals()", Verdict.MALFORMED), ("lambda: 3", Verdict.WRONG),
+    ("1 /", Verdict.MALFORMED), ("[1]) or 3 #", Verdict.MALFORMED), ("__import__('os')", Verdict.WRONG),
+    ("(f := sum)", Verdict.MALFORMED), ("type('L', (list,), {'__iter__': lambda self: iter([3])})()", Verdict.WRONG),
+    ("", Verdict.WRONG), ("globals()", Verdict.MALFORMED), ("lambda: 3", Verdict.WRONG),
 ]  # fmt: skip
 
 
@@ -462,15 +455,12 @@ async def test_tasks_of_the_exam_are_graded_by_their_kind(tmp_path, form):
     assert {each.verdict for each in empty} == {Verdict.MALFORMED}
 
 
-async def test_a_reference_that_the_executor_loses_is_run_again(answers):
+async def test_a_reference_is_run_once_and_again_if_the_executor_loses_it(answers):
     calls = [_Losing().execute, answers.execute, answers.execute]
     grader = ProgramGrader(lambda request: calls.pop(0)(request))
     asked = question(Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 54321"))
     said = [await grader.grade(asked, fenced("def f(): return 54321")) for _ in range(2)]
     assert [(each.verdict, each.reason) for each in said] == [(Verdict.UNGRADED, "lost"), (Verdict.RIGHT, "")]
-
-
-async def test_one_reference_is_run_once(answers):
     grader = ProgramGrader(answers.execute)
     gold = Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 12345")
     before = answers.stats()["requests"]

@@ -178,52 +178,42 @@ async def test_a_worker_that_dies_is_replaced_and_its_question_asked_again():
         assert (await grader.grade(asked, "14/2")).verdict is Verdict.RIGHT
 
 
-async def test_a_missing_library_is_one_sentence(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install -e '\.\[eval\]'"):
-        MathGrader()
-
-
-@pytest.mark.parametrize(
-    ("response", "answer"),
-    [
-        ("so \\boxed{\\frac{1}{2}} and \\boxed{3}", "\\frac{1}{2}, 3"), ("<think>\\boxed{4}</think> \\boxed{5}", "5"),
-        ("", None),
-        ("<think>\\boxed{4}</think>", None), ("The answer is $12$.", "12"), ("The final answer is: 3.5.", "3.5"),
-        ("first 4, then 17 apples.", "17"), ("no idea", None), ("\\boxed{}", None), ("\\boxed 7", "7"),
-        ("\\fbox{8}", "8"), ("\\boxed{\\{1,2\\}}", "\\{1,2\\}"), ("It costs 1,234 dollars", "1,234"),
-        ("both \\boxed{4} and $\\boxed{6}$", "4, 6"), ("\\boxed{4}. No: \\boxed{6}", "6"),
-        ("\\boxed{4}, $x=\\boxed{4}$", "4"),
-        ("<think>a</think>\\boxed{8}</think>", "8"), ("<think>\\boxed{8}</think></think>", None),
-        ("There are **8** ways by Lemma 2.", "8"), ("By **8** we are done.\nSo 9", "9"),
-        ("<answer>\\boxed{9}</answer> and \\boxed{1}", "9"), ("\\boxed{" + "1" * 3_000 + "}", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("response", "answer"), [
+    ("so \\boxed{\\frac{1}{2}} and \\boxed{3}", "\\frac{1}{2}, 3"), ("<think>\\boxed{4}</think> \\boxed{5}", "5"),
+    ("", None), ("<think>\\boxed{4}</think>", None), ("The answer is $12$.", "12"),
+    ("The final answer is: 3.5.", "3.5"), ("first 4, then 17 apples.", "17"), ("no idea", None), ("\\boxed{}", None),
+    ("\\boxed 7", "7"), ("\\fbox{8}", "8"), ("\\boxed{\\{1,2\\}}", "\\{1,2\\}"), ("It costs 1,234 dollars", "1,234"),
+    ("both \\boxed{4} and $\\boxed{6}$", "4, 6"), ("\\boxed{4}. No: \\boxed{6}", "6"),
+    ("\\boxed{4}, $x=\\boxed{4}$", "4"), ("<think>a</think>\\boxed{8}</think>", "8"),
+    ("<think>\\boxed{8}</think></think>", None), ("There are **8** ways by Lemma 2.", "8"),
+    ("By **8** we are done.\nSo 9", "9"), ("<answer>\\boxed{9}</answer> and \\boxed{1}", "9"),
+    ("\\boxed{" + "1" * 3_000 + "}", None),
+])  # fmt: skip
 async def test_final_answers_are_found(response, answer):
     assert final_answer(response) == answer
 
 
-@pytest.mark.parametrize(
-    ("response", "label"),
-    [
-        ("ANSWER: B", "B"), ("\\boxed{C}", "C"), ("\\boxed{C) text}", "C"), ("The answer is (D).", "D"), ("b", "B"),
-        ("\\boxed{\\text{A}}", "A"), ("answer: A\nno, ANSWER: B", "B"), ("**Answer:** C", "C"), ("ANSWER: E", None),
-        ("", None), ("the answer is clear", None), ("<think>ANSWER: A</think>", None), ("\\boxed{E}\nANSWER: A", "A"),
-        ("The answer is a matter of taste.", None), ("The answer is I think C", None), ("the answer is a.", "A"),
-        ("\\boxed{A = 2r}\nANSWER: C", "C"), ("\\boxed{A = 2r}", None), ("\\boxed{B}\nANSWER: C", "C"),
-        ("ANSWER: B\n\\boxed{C}", "C"), ("Answer: “C”", "C"), ("ＡＮＳＷＥＲ：Ｃ", "C"), ("__Answer: `B`__", "B"),
-        ("\\boxed{Choice D}", "D"), ("\\boxed{\\rm D}", "D"), ("The right choice is (C).", "C"), ("C) A cell", "C"),
-        ("The answer has to be B", "B"), ("The answer is not B", None), ("<answer>Option C</answer>", "C"),
-        ("\\boxed{2}", None), ("\\boxed{D + 1}", None), ("A cell is what I mean", None),
-        ("The answer is A because of c", "A"), ("the answer is c because", "C"), ("answer is option **B**", "B"),
-        ("\\boxed{a map}", None), ("\\boxed{$\\text{B}$}", "B"), ("Answer: $\\text{D}$", "D"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("response", "label"), [
+    ("ANSWER: B", "B"), ("\\boxed{C}", "C"), ("\\boxed{C) text}", "C"), ("The answer is (D).", "D"), ("b", "B"),
+    ("\\boxed{\\text{A}}", "A"), ("answer: A\nno, ANSWER: B", "B"), ("**Answer:** C", "C"), ("ANSWER: E", None),
+    ("", None), ("the answer is clear", None), ("<think>ANSWER: A</think>", None), ("\\boxed{E}\nANSWER: A", "A"),
+    ("The answer is a matter of taste.", None), ("The answer is I think C", None), ("the answer is a.", "A"),
+    ("\\boxed{A = 2r}\nANSWER: C", "C"), ("\\boxed{A = 2r}", None), ("\\boxed{B}\nANSWER: C", "C"),
+    ("ANSWER: B\n\\boxed{C}", "C"), ("Answer: “C”", "C"), ("ＡＮＳＷＥＲ：Ｃ", "C"), ("__Answer: `B`__", "B"),
+    ("\\boxed{Choice D}", "D"), ("\\boxed{\\rm D}", "D"), ("The right choice is (C).", "C"), ("C) A cell", "C"),
+    ("The answer has to be B", "B"), ("The answer is not B", None), ("<answer>Option C</answer>", "C"),
+    ("\\boxed{2}", None), ("\\boxed{D + 1}", None), ("A cell is what I mean", None),
+    ("The answer is A because of c", "A"), ("the answer is c because", "C"), ("answer is option **B**", "B"),
+    ("\\boxed{a map}", None), ("\\boxed{$\\text{B}$}", "B"), ("Answer: $\\text{D}$", "D"),
+])  # fmt: skip
 async def test_labels_are_found(response, label):
     said = await ChoiceGrader().grade(question(Choice("A", ("A", "B", "C", "D"))), response)
     assert said.answer == (None if label is None else (("answer", label),))
     assert said.verdict is (Verdict.MALFORMED if label is None else Verdict.RIGHT if label == "A" else Verdict.WRONG)
 
 
-async def test_boxes_have_balanced_braces():
+async def test_boxes_have_balanced_braces_and_a_missing_library_is_one_sentence(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install -e '\.\[eval\]'"):
+        MathGrader()
     assert boxes("\\boxed{a}\\boxed{b{c}}") == ["a", "b{c}"] and len(boxes("\\boxed{" * 999 + "}" * 999)) == 999

@@ -239,19 +239,6 @@ def crux(folder: Path, rows: int = 10, damaged: int | None = None) -> Path:
     return folder
 
 
-def test_the_exam_needs_no_folder_which_may_have_its_own_and_others_do(tmp_path: Path):
-    (loaded,) = load_suites(["exam"], None, 30)
-    assert len(loaded.questions) == 30 and len(loaded.all_questions) == 800
-    assert loaded.sha256 == {path.name: hash_of(path) for path in sorted(OWN.glob("*.jsonl"))}
-    assert load_suites(["exam"], tmp_path)[0].questions == loaded.all_questions
-    with mistake("--data", says="gsm8k is read from files"):
-        load_suites(["exam", "gsm8k"], None)
-    (tmp_path / "exam").mkdir()
-    lines = (OWN / "deduction.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "exam" / "deduction.jsonl").write_text("".join(lines[:5]))
-    assert len(load_suites(["exam"], tmp_path)[0].questions) == 5
-
-
 def test_another_file_is_refused_unless_it_is_wanted(tmp_path: Path):
     folder = crux(tmp_path)
     with pytest.raises(UserError, match=r"is not the tested file of the suite cruxeval-o \(SHA-256 \w{12}, not"):
@@ -262,7 +249,17 @@ def test_another_file_is_refused_unless_it_is_wanted(tmp_path: Path):
         load_suites(["cruxeval-i"], crux(tmp_path, damaged=7))
 
 
-def test_a_subset_is_spread_evenly_and_small_groups_give_what_they_have():
+def test_the_exam_needs_no_folder_and_a_subset_is_spread_evenly(tmp_path: Path):
+    (loaded,) = load_suites(["exam"], None, 30)
+    assert len(loaded.questions) == 30 and len(loaded.all_questions) == 800
+    assert loaded.sha256 == {path.name: hash_of(path) for path in sorted(OWN.glob("*.jsonl"))}
+    assert load_suites(["exam"], tmp_path)[0].questions == loaded.all_questions
+    with mistake("--data", says="gsm8k is read from files"):
+        load_suites(["exam", "gsm8k"], None)
+    (tmp_path / "exam").mkdir()
+    lines = (OWN / "deduction.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "exam" / "deduction.jsonl").write_text("".join(lines[:5]))
+    assert len(load_suites(["exam"], tmp_path)[0].questions) == 5
     questions = load_suites(["exam"], None)[0].all_questions
     half = subset(questions, 400)
     assert half == tuple(questions[::2])

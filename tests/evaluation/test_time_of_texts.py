@@ -77,32 +77,25 @@ def _lap() -> int:
     return sum(map(hash, map(str, range(100_000))))
 
 
+def _final(text: str) -> str:
+    return extraction.final_answer(text) or text[: extraction.MAX_FINAL]
+
+
 READERS: dict[str, Callable[[str], Any]] = {
-    "chat": ChatFormat(str).parse,
-    "chat, lenient": ChatFormat(str, response_format="answer").parse,
-    "tags": CompactFormat("answer").parse,
-    "value": _tolerant(values.parse),
-    "arguments": _tolerant(values.parse_arguments),
-    "input": lambda text: inputs.read_input(text, TASK.program),
+    "chat": ChatFormat(str).parse, "chat, lenient": ChatFormat(str, response_format="answer").parse,
+    "tags": CompactFormat("answer").parse, "boxes": extraction.boxes, "last box": extraction.last_box,
+    "value": _tolerant(values.parse), "arguments": _tolerant(values.parse_arguments),
+    "input": lambda text: inputs.read_input(text, TASK.program), "final answer": extraction.final_answer,
     "answered input": lambda text: inputs.read_input(text, TASK.program, is_answer=True),
-    "final answer": extraction.final_answer,
-    "label": lambda text: choice._label(extraction.reply(text), ("A", "B")),
-    "boxes": extraction.boxes,
-    "last box": extraction.last_box,
-    "blocks": code_blocks.blocks,
-    "script": code_blocks.program,
-    "definition": lambda text: code_blocks.definition(text, "f"),
-    "stated output": lambda text: stated_values.stated_value(text, gold("output")),
-    "stated input": lambda text: stated_values.stated_value(text, gold("input")),
+    "label": lambda text: choice._label(extraction.reply(text), ("A", "B")), "blocks": code_blocks.blocks,
+    "script": code_blocks.program, "definition": lambda text: code_blocks.definition(text, "f"),
+    "stated output": lambda text: stated_values.stated_value(text, gold("output")), "highlighted": highlighted,
+    "stated input": lambda text: stated_values.stated_value(text, gold("input")), "program": normalize.parse_program,
     "standard output": lambda text: programs.same_output(text, "1 2.5 x", None),
     "long standard output": lambda text: programs.same_output(text, text + " 1", None),
-    "normal mathematics": lambda text: maths.normal(extraction.final_answer(text) or text[: extraction.MAX_FINAL]),
-    "compared mathematics": lambda text: maths.differ_in_kind(
-        "3", extraction.final_answer(text) or text[: extraction.MAX_FINAL]
-    ),
-    "highlighted": highlighted,
-    "program": normalize.parse_program,
-}
+    "normal mathematics": lambda text: maths.normal(_final(text)),
+    "compared mathematics": lambda text: maths.differ_in_kind("3", _final(text)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("every", [18, pytest.param(1, marks=pytest.mark.long)])
@@ -118,13 +111,6 @@ def test_no_text_holds_a_function_of_the_trusted_side(name: str, every: int):
             late.append(f"{text[:40]}...{text[-20:]}")
         assert len(late) < 3, late
     assert not late
-
-
-def test_a_bonus_takes_no_longer_than_a_step_can_wait():
-    lists = ["def f(x):\n    return [" + ", ".join(f"{letter}{n}" for n in range(4000)) + "]" for letter in "ab"]
-    tasks = [Task(id="t", kind="d", program=each, inputs=(), outputs=(), fingerprint="") for each in lists]
-    assert 0 <= edit_distance(tasks[0], tasks[1:], tuple) <= 1
-    assert not _is_late(lambda: edit_distance(tasks[0], tasks[1:], tuple), 3)
 
 
 COLLIDING = [2**61 - 1 + n * (2**61 - 1) for n in range(30_000)]
@@ -148,6 +134,10 @@ def test_what_an_answer_claims_to_return_does_not_hold_the_judge(claim: str):
     assert not _is_late(judge)
 
 
-def test_honest_sets_with_many_repeats_and_few_collisions_pass():
+def test_a_bonus_takes_no_longer_than_a_step_can_wait_and_honest_sets_with_many_repeats_pass():
+    lists = ["def f(x):\n    return [" + ", ".join(f"{letter}{n}" for n in range(4000)) + "]" for letter in "ab"]
+    tasks = [Task(id="t", kind="d", program=each, inputs=(), outputs=(), fingerprint="") for each in lists]
+    assert 0 <= edit_distance(tasks[0], tasks[1:], tuple) <= 1
+    assert not _is_late(lambda: edit_distance(tasks[0], tasks[1:], tuple), 3)
     items = [-1, -2, 1, 1.0, 2**61, "a", (1,), None] * 5_000
     assert plain_json.decode({"s": plain_json.encode(items)}) == set(items)
