@@ -47,12 +47,10 @@ def sample(role: Role, kind: str = "deduction", *, reward: float | None = 1.0, *
     made = completion(range(length), (1, 2, 3), logprobs=-0.5, finish=finish, versions=version)
     verdict = change.pop("verdict", None)
     fields = {
-        "completion": made,
-        "problem_id": "000001-deduction-0001",
-        "group": "solve:1:000001-deduction-0001",
+        "completion": made, "problem_id": "000001-deduction-0001", "group": "solve:1:000001-deduction-0001",
         "reward_parts": {} if reward is None else {"right": reward},
         "judgement": None if verdict is None else Judgement(verdict=str(verdict)),
-    }
+    }  # fmt: skip
     return Sample(role=role, kind=kind, reward=reward, **fields | change)  # type: ignore[arg-type]
 
 

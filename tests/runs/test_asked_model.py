@@ -63,12 +63,9 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path: Path):
         open_model(str(run.path), 3)
 
 
-def test_tags_have_no_template(tiny_model_path: Path):
+def test_tags_have_no_template_and_a_compact_model_may_work_its_answer_out(tiny_model_path: Path):
     opened = open_model(str(tiny_model_path))
     assert opened.codec.template is None and opened.step is None and opened.config is None
-
-
-def test_a_compact_model_may_work_its_answer_out():
     worked = "x = len(x)\n4\nreturn x + 6\n<|output|>10<|end|>"
     for name in ("azr_14m_worked", "azr_14m_base"):
         codec = open_model(own_data(name)).codec

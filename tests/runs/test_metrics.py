@@ -27,17 +27,12 @@ from tests.runs.factory import Clock, completion, proposals, sample
 
 
 def test_samples_become_means_per_kind_and_role() -> None:
-    metrics = reward_metrics(
-        [
-            sample("solver", reward=1.0, accuracy=1.0, length=4),
-            sample("solver", reward=-0.5, accuracy=0.0, length=8, finish="length", used="cut off"),
-            sample("proposer", "abduction", reward=0.25, version=5, used="recorded"),
-            sample("solver", reward=1.0, accuracy=1.0, version=9, used="estimate"),
-            sample("solver", reward=1.0, accuracy=1.0, version=9, used="stale"),
-            sample("solver", reward=None, version=9, used="ungraded"),
-            sample("proposer", reward=None, version=9, used="recorded"),
-        ]
-    )
+    counted = sample("proposer", "abduction", reward=0.25, version=5, used="recorded")
+    cut_off = sample("solver", reward=-0.5, accuracy=0.0, length=8, finish="length", used="cut off")
+    others = [sample("solver", reward=1.0, accuracy=1.0, version=9, used=used) for used in ("estimate", "stale")]
+    others += [sample("solver", reward=None, version=9, used="ungraded")]
+    others += [sample("proposer", reward=None, version=9, used="recorded")]
+    metrics = reward_metrics([sample("solver", reward=1.0, accuracy=1.0, length=4), cut_off, counted, *others])
     proposer = {"trajectories": 1, "reward": 0.25, "response_length": 2.0, "truncated": 0.0}
     solver = {"trajectories": 2, "reward": 0.25, "response_length": 6.0, "truncated": 0.5, "accuracy": 0.5}
     wanted = {f"abduction/proposer/{name}": value for name, value in proposer.items()}
@@ -76,16 +71,13 @@ def test_the_funnel_is_counted_step_by_step() -> None:
     assert metrics["deduction/proposer/learnable_rate"] == 0.5
 
 
-def test_what_was_not_measured_has_no_key() -> None:
+def test_rates_of_a_step_are_read_from_its_metrics_and_what_was_not_measured_has_no_key() -> None:
     nothing = step_metrics([], ["error"], 4, {"critic": {"loss": None}, "policy": {"loss": 0.0}})
     assert "critic/loss" not in nothing and nothing["policy/loss"] == 0.0
     assert {name for name in nothing if not name.startswith("error/proposer/funnel/")} == {"policy/loss"}
     lost = funnel_metrics("error", proposals(2, Counter({RejectReason.LOST: 2})), 4)
     assert "error/proposer/valid_rate" not in lost
     assert valid_rate(nothing) is None and valid_rate(lost) is None and valid_rate({}) is None
-
-
-def test_rates_of_a_step_are_read_from_its_metrics() -> None:
     samples = proposals(4, Counter({RejectReason.FAILED: 1}), [1.0] * 3) + proposals(4, kind="abduction")
     samples += [sample("solver", accuracy=1.0), sample("solver", "abduction", accuracy=0.0)]
     metrics = step_metrics(samples, [], 2, {})
@@ -97,20 +89,14 @@ def given_up(role: Role, group: str) -> Sample:
     return sample(role, reward=None, group=group, length=0, finish="given_up", verdict="ungraded", used="ungraded")
 
 
-def test_a_proposal_that_the_engine_gave_up_is_lost() -> None:
+def test_a_proposal_that_was_given_up_is_lost_and_tokens_are_those_that_were_sampled() -> None:
     metrics = funnel_metrics("deduction", [*proposals(2), given_up("proposer", "propose:2")], 4)
     assert metrics["deduction/proposer/funnel/proposed"] == 3 and metrics["deduction/proposer/funnel/lost"] == 1
     assert metrics["deduction/proposer/funnel/valid"] == 2 and metrics["deduction/proposer/valid_rate"] == 1.0
-
-
-def test_tokens_are_those_that_were_sampled_in_each_phase() -> None:
     samples = [
-        *proposals(2),
-        given_up("solver", "estimate:a"),
-        sample("solver", length=5),
-        sample("solver", length=3, group="data:0:a"),
-        sample("solver", length=7, trace_tokens=7, group="data:0:a"),
-    ]
+        *proposals(2), given_up("solver", "estimate:a"), sample("solver", length=5),
+        sample("solver", length=3, group="data:0:a"), sample("solver", length=7, trace_tokens=7, group="data:0:a"),
+    ]  # fmt: skip
     assert sampled_tokens(samples) == {"propose": 4, "estimate": 0, "solve": 8}
 
 
@@ -131,16 +117,12 @@ def test_malformed_and_ungraded_are_counted_by_reason_whatever_they_were_used_fo
         sample("solver", "math", judgement=Judgement(verdict="ungraded", reason="grader_failed"), reward=None),
         sample("solver", "math", judgement=Judgement(verdict="malformed", reason="cut_off"), trace_tokens=2),
         sample("proposer", judgement=Judgement(verdict="lost", reason="lost")),
-        sample("proposer", judgement=Judgement(verdict="duplicate")),
-        sample("solver", "math", judgement=None),
-    ]
+        sample("proposer", judgement=Judgement(verdict="duplicate")), sample("solver", "math", judgement=None),
+    ]  # fmt: skip
     assert reason_metrics(samples) == {
-        "math/solver/malformed/no_box": 2,
-        "math/solver/unlearnable": 1,
-        "math/solver/ungraded/grader_failed": 1,
-        "math/solver/trace/malformed/cut_off": 1,
-        "deduction/proposer/ungraded/lost": 1,
-    }
+        "math/solver/malformed/no_box": 2, "math/solver/unlearnable": 1, "math/solver/ungraded/grader_failed": 1,
+        "math/solver/trace/malformed/cut_off": 1, "deduction/proposer/ungraded/lost": 1,
+    }  # fmt: skip
     assert step_metrics(samples, (), 1, {}).items() >= reason_metrics(samples).items()
 
 
@@ -155,24 +137,19 @@ def test_parts_that_graders_of_rows_give_are_metrics() -> None:
 
 def test_what_groups_teach_is_told_apart_by_where_their_tasks_are_from() -> None:
     scores = {
-        "000003:000003-deduction-0001": (1, 0, 1, 0),
-        "000003:000003-deduction-0002": (1, 1),
-        "000003:000002-deduction-0001": (1, 0, 0, 0),
-        "000003:seed-deduction": (0, 0),
-        "000003:000003-deduction-chain-0001": (1, 0, 0, 0),
-        "000003:000003-induction-0004-deduction-0": (1, 0),
-    }
+        "000003:000003-deduction-0001": (1, 0, 1, 0), "000003:000003-deduction-0002": (1, 1),
+        "000003:000002-deduction-0001": (1, 0, 0, 0), "000003:seed-deduction": (0, 0),
+        "000003:000003-deduction-chain-0001": (1, 0, 0, 0), "000003:000003-induction-0004-deduction-0": (1, 0),
+    }  # fmt: skip
     samples = [
         sample("solver", group=f"estimate:{group}", accuracy=score) for group, some in scores.items() for score in some
     ]
     samples += [sample("solver", group="solve:000003:seed-deduction", accuracy=1.0)]
     samples += [sample("solver", group="estimate:000003:000003-deduction-0009", accuracy=None, used="ungraded")]
     expected = {
-        "own": (2, 0.75, 1.0, 0.5, 0.5),
-        "replayed": (2, 0.125, 0.75, 0.375, 0.5),
-        "derived": (1, 0.5, 1.0, 1.0, 0.0),
+        "own": (2, 0.75, 1.0, 0.5, 0.5), "replayed": (2, 0.125, 0.75, 0.375, 0.5), "derived": (1, 0.5, 1.0, 1.0, 0.0),
         "chained": (1, 0.25, 0.75, 0.75, 0.0),
-    }
+    }  # fmt: skip
     names = "groups", "solve_rate", "teaching_mass", "mass_per_group", "idle"
     assert teaching_metrics(samples) == {
         f"deduction/solver/{origin}/{name}": value
@@ -180,17 +157,6 @@ def test_what_groups_teach_is_told_apart_by_where_their_tasks_are_from() -> None
         for name, value in zip(names, values, strict=True)
     }
     assert step_metrics(samples, (), 1, {}).items() >= teaching_metrics(samples).items()
-
-
-def test_duplicates_are_counted_by_what_they_repeat() -> None:
-    played = proposals(4, Counter({RejectReason.DUPLICATE: 3}), [0.5])
-    for each, parts in zip(
-        played[:3], ({"repeats_seed": True}, {"repeats_seed": True}, {"repeats_step": True}), strict=True
-    ):
-        each.judgement = Judgement(verdict=each.verdict, parts=parts)
-    metrics = funnel_metrics("deduction", played, 2)
-    found = {name: metrics[f"deduction/proposer/repeats/{name}"] for name in ("seed", "buffer", "reference", "step")}
-    assert found == {"seed": 2, "buffer": 0, "reference": 0, "step": 1}
 
 
 def versions(*versions: int, used: str = "trained") -> Sample:
@@ -212,34 +178,20 @@ def test_throughput_is_known_for_phases_that_took_time_and_numbers_of_a_diverged
             check_finite(3, {"a/hist": [1, 2], "policy/loss": bad})
 
 
-def test_copies_are_a_share_of_the_readable_proposals() -> None:
+def test_duplicates_are_counted_by_what_they_repeat_and_copies_are_a_share_of_readable_ones() -> None:
+    played = proposals(4, Counter({RejectReason.DUPLICATE: 3}), [0.5])
+    for each, parts in zip(
+        played[:3], ({"repeats_seed": True}, {"repeats_seed": True}, {"repeats_step": True}), strict=True
+    ):
+        each.judgement = Judgement(verdict=each.verdict, parts=parts)
+    metrics = funnel_metrics("deduction", played, 2)
+    found = {name: metrics[f"deduction/proposer/repeats/{name}"] for name in ("seed", "buffer", "reference", "step")}
+    assert found == {"seed": 2, "buffer": 0, "reference": 0, "step": 1}
     played = proposals(4, Counter({RejectReason.DUPLICATE: 2}), [0.5])
     for each, copied in zip(played[:3], (True, False, True), strict=True):
         each.judgement = Judgement(verdict=each.verdict, parts={"copied": copied})
     assert funnel_metrics("deduction", played, 2)["deduction/proposer/copied"] == 2 / 3
     assert "deduction/proposer/copied" not in funnel_metrics("deduction", proposals(2, Counter(), []), 2)
-
-
-def test_overlapping_work_in_a_phase_counts_once() -> None:
-    wall, cpu = Clock(), Clock()
-    clock = PhaseClock(wall=wall, cpu=cpu)
-    first, second, other = clock.phase("solve"), clock.phase("solve"), clock.phase("propose")
-    first.__enter__()
-    wall.now = 1.0
-    second.__enter__()
-    other.__enter__()
-    wall.now = 3.0
-    first.__exit__(None, None, None)
-    wall.now = 4.0
-    second.__exit__(None, None, None)
-    wall.now = 6.0
-    with clock.phase("solve"):
-        wall.now = 7.0
-    other.__exit__(None, None, None)
-    cpu.now, wall.now = 2.0, 8.0
-    timing = clock.step_timing()
-    assert timing.seconds == {"solve": 5.0, "propose": 6.0}
-    assert timing.wall_s == 8.0 and timing.cpu_share == 0.25
 
 
 def test_time_that_overlapped_phases_cost_alone_is_told() -> None:
@@ -274,7 +226,26 @@ def test_a_phase_across_steps_is_split_between_them_and_over_where_it_fails() ->
     assert clock.step_timing().seconds == {"solve": 1.0}
 
 
-def test_learning_beside_play_is_told() -> None:
+def test_overlapping_work_counts_once_and_learning_beside_play_is_told() -> None:
+    wall, cpu = Clock(), Clock()
+    clock = PhaseClock(wall=wall, cpu=cpu)
+    first, second, other = clock.phase("solve"), clock.phase("solve"), clock.phase("propose")
+    first.__enter__()
+    wall.now = 1.0
+    second.__enter__()
+    other.__enter__()
+    wall.now = 3.0
+    first.__exit__(None, None, None)
+    wall.now = 4.0
+    second.__exit__(None, None, None)
+    wall.now = 6.0
+    with clock.phase("solve"):
+        wall.now = 7.0
+    other.__exit__(None, None, None)
+    cpu.now, wall.now = 2.0, 8.0
+    timing = clock.step_timing()
+    assert timing.seconds == {"solve": 5.0, "propose": 6.0}
+    assert timing.wall_s == 8.0 and timing.cpu_share == 0.25
     wall = Clock()
     clock = PhaseClock(wall=wall, cpu=Clock())
     with clock.phase("train policy"):

@@ -99,9 +99,6 @@ def test_a_step_ends_in_one_summary_line_which_is_explained_before_the_first() -
         "step 3/3 · 1 s",
     ]
     progress.close()
-
-
-def test_durations_and_shares_read_well() -> None:
     assert [duration(seconds) for seconds in (8.2, 89.0, 90.0, 5399.0, 11100.0)] == [
         "8 s", "89 s", "2 min", "1 h 30 min", "3 h 05 min",
     ]  # fmt: skip

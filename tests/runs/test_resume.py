@@ -183,7 +183,7 @@ async def test_logs_that_were_altered_are_refused(config, run):
         find_checkpoint(config, None)
 
 
-def test_a_path_that_leads_to_the_same_folder_is_no_change(tmp_path, monkeypatch):
+def test_changes_are_told_and_those_that_cannot_be_followed_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("model", "other"):
         Path(name).mkdir()
@@ -191,9 +191,6 @@ def test_a_path_that_leads_to_the_same_folder_is_no_change(tmp_path, monkeypatch
     assert config_changes(saved, same) == []
     with mistake("model.path"):
         config_changes(saved, other)
-
-
-def test_changes_are_told_and_those_that_cannot_be_followed_refused():
     saved = Config()
     wanted = replace(saved, run=RunConfig(steps=9, name="other"), train=TrainConfig(data_parallel=2, policy_lr=1e-3))
     assert config_changes(saved, wanted) == [

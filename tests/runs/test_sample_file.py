@@ -49,14 +49,12 @@ def test_samples_are_written_as_they_are_with_their_texts(tmp_path: Path) -> Non
     )
 
 
-def test_prompts_of_a_group_are_decoded_once(tmp_path: Path) -> None:
+def test_prompts_of_a_group_are_decoded_once_and_texts_of_tokens_add_up(tmp_path: Path) -> None:
     first = sample("solver")
     group, decoded = [first, replace(first), sample("solver")], list[int]()
     write_samples(tmp_path / "a.gz", 1, group, lambda ids: decoded.append(len(ids)) or "text")
     assert decoded == [3, 2, 2, 3, 2]
 
-
-def test_texts_of_tokens_add_up_though_they_depend_on_those_before() -> None:
     def decode(ids: Sequence[int]) -> str:  # like a tokenizer of bytes that drops a first space
         return bytes(ids).decode("utf-8", "replace").removeprefix(" ")
 
@@ -66,15 +64,12 @@ def test_texts_of_tokens_add_up_though_they_depend_on_those_before() -> None:
     assert pieces[2:6] == [" ", "\ufffd", "ü", " "]
 
 
-def test_a_line_says_what_a_trace_gave(tmp_path: Path) -> None:
+def test_a_line_says_what_a_trace_gave_and_samples_that_are_not_whole_do_not_appear(tmp_path: Path) -> None:
     path = tmp_path / "step_000003.jsonl.gz"
     write_samples(path, 3, [sample("solver", trace_tokens=tokens) for tokens in (0, 2)], lambda ids: "")
     said = [[line[name] for name in ("trace_tokens", "weight_versions")] for line in map(json.loads, lines(path))]
     assert said == [[0, [[4, 2]]], [2, []]]
     assert [read_sample(line).origin for line in lines(path)] == ["sampled", "trace"]
-
-
-def test_samples_that_cannot_be_written_whole_do_not_appear(tmp_path: Path) -> None:
     path = tmp_path / "step_000001.jsonl.gz"
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_samples(path, 1, [sample("solver", reward=math.nan)], str)

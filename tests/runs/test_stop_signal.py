@@ -134,16 +134,13 @@ def alarm(lines: list[str], *, stop: bool = True) -> MalformedAlarm:
     return MalformedAlarm(lambda ids: "".join(map(chr, ids)), lines.append, stop=stop)
 
 
-def test_one_line_shows_a_response_as_it_was_sampled_and_where_to_look() -> None:
+def test_one_line_shows_a_response_as_it_was_sampled_both_ends_of_a_long_one() -> None:
     lines: list[str] = []
     alarm(lines).observe("step 3", bad("proposer", "a\nb<|im_end|>", cut_off=2) + fine("solver"), LOOK)
     assert lines == [
         "ALARM: 9 of 10 proposer responses of step 3 were malformed or cut off (7 no block, 2 cut off); one of them "
         f"reads 'a\\nb<|im_end|>'; all texts are in {LOOK}; what is asked is shown by azr prompts RECIPE"
     ]
-
-
-def test_of_a_long_response_both_ends_are_shown_on_one_line() -> None:
     lines: list[str] = []
     alarm(lines).observe("step 3", bad("proposer", "\n" * 250 + "e" * 250))
     shown = repr("\n" * 200 + "\n[… 100 characters …]\n" + "e" * 200)

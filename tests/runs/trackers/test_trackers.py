@@ -164,18 +164,6 @@ def test_a_server_that_does_not_answer_is_found_before_the_run(tmp_path: Path, m
     assert "secret" not in str(refused.value) and os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] != "1"
 
 
-def test_a_plain_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "mlruns"))
-    with pytest.raises(UserError, match="no longer writes into plain folders: give it a server or sqlite:///FILE"):
-        MlflowTracker.check(config(tmp_path, "mlflow"))
-
-
-def test_names_keep_to_what_mlflow_allows() -> None:
-    assert metric_name("eval/mbpp+/mean@2") == "eval/mbpp_plus/mean_at_2"
-    assert metric_name("seconds/critic values") == "seconds/critic values"
-    assert metric_name("é(1)") == "__1_"
-
-
 def test_an_offline_run_holds_numbers_histograms_tables_and_config(tmp_path: Path) -> None:
     WandbTracker.check(config(tmp_path, "wandb"))
     tracker = WandbTracker()
@@ -230,7 +218,13 @@ def test_a_key_that_cannot_be_verified_is_refused() -> None:
     assert "UserError: Weights & Biases refuses the login (Failed to authenticate" in told
 
 
-def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_folder_and_a_missing_library_are_named_and_names_are_mlflows(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "mlruns"))
+    with pytest.raises(UserError, match="no longer writes into plain folders: give it a server or sqlite:///FILE"):
+        MlflowTracker.check(config(tmp_path, "mlflow"))
+    assert metric_name("eval/mbpp+/mean@2") == "eval/mbpp_plus/mean_at_2"
+    assert metric_name("seconds/critic values") == "seconds/critic values"
+    assert metric_name("é(1)") == "__1_"
     monkeypatch.setattr("azr.runs.trackers.base.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"library is not installed: run pip install -e '\.\[wandb\]'"):
         WandbTracker.check(config(tmp_path, "wandb"))
