@@ -17,16 +17,12 @@ from azr.runs.stop_signal import StopRequested
 from tests.e2e.three_kinds import config as mini
 
 
-@pytest.mark.parametrize(
-    "error, code, said",
-    [
-        (UserError("There is no such thing: take another."), 2, "error: There is no such thing: take another.\n"),
-        (KeyboardInterrupt(), 130, "interrupted\n"),
-        *((error("x"), None, "") for error in (ValueError, TimeoutError, OSError, RuntimeError, KeyError)),
-        *((ModuleNotFoundError("x", name=name), None, "") for name in ("no_package_of_ours", "numpy.nothing", None)),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("error, code, said", [
+    (UserError("There is no such thing: take another."), 2, "error: There is no such thing: take another.\n"),
+    (KeyboardInterrupt(), 130, "interrupted\n"),
+    *((error("x"), None, "") for error in (ValueError, TimeoutError, OSError, RuntimeError, KeyError)),
+    *((ModuleNotFoundError("x", name=name), None, "") for name in ("no_package_of_ours", "numpy.nothing", None)),
+], ids=repr)  # fmt: skip
 def test_a_mistake_and_ctrl_c_have_a_code_and_nothing_else_is_caught(error, code, said, capsys):
     def command() -> int:
         raise error

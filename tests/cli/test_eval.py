@@ -138,14 +138,11 @@ def test_two_evaluations_are_compared(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "(--all)" not in capsys.readouterr().out
 
 
-def test_suites_are_listed(capsys: pytest.CaptureFixture[str]):
+def test_suites_are_listed_and_a_model_that_reads_too_little_is_refused(capsys, tmp_path):
     assert dispatch(["eval", "--list", "--data", str(file("cruxeval.jsonl").parent)]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"\| cruxeval-o +\| found +\| \w{12} +\| MIT +\| +800 \|", printed)
     assert re.search(r"\| livecodebench +\| not found", printed) and "mmlu-pro: " in printed
-
-
-def test_a_model_that_reads_too_little_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     model = save_tiny(tmp_path / "model", "qwen2", chat_tokenizers.chatml(), max_position_embeddings=256)
     data = file("cruxeval.jsonl").parent
     assert dispatch(["eval", str(model), "--data", str(data), "--suite", "cruxeval-o"]) == 2

@@ -37,10 +37,9 @@ def test_every_line_has_its_result_in_its_place():
         request("double", "def f(x): return x * 2", "2", "'ab'", "[1]"),
         request({"any": [1]}, "def f(a, b): return a / b", "1, 0", "1, 2"),
         "\ufeff" + request("static_check", "x = 1\nimport random\ndef f(x): return x", "1"),
-        request("seeded", "def f(x): return hash(x)", "'a'"),
-        request("no syntax", "def f(:", "1"),
+        request("seeded", "def f(x): return hash(x)", "'a'"), request("no syntax", "def f(:", "1"),
         *[request(number, "def f(x): return x", str(number)) for number in range(150)],
-    ]
+    ]  # fmt: skip
     double, divided, static_check, seeded, unparsed, *rest = run("\n".join(lines))
 
     assert list(double) == ["id", "status", "outputs", "deterministic", "static_check"]

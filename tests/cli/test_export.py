@@ -207,15 +207,6 @@ def test_a_tokenizer_gets_its_code_back_from_the_model_the_run_began_with_or_its
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out", "run"]
 
 
-def test_a_model_of_no_run_can_be_prepared_too(tmp_path: Path, capsys):
-    assert export(BASE, tmp_path / "out") == 0
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {path.name for path in BASE.iterdir()}
-    assert export(BASE, tmp_path / "again", "--think-tokens", "remove") == 2
-    assert "has no tokens <think> and </think>" in capsys.readouterr().err
-    assert not (tmp_path / "again").exists()
-    assert_light(["export", str(BASE), str(tmp_path / "light")])
-
-
 def test_think_tokens_are_removed_on_request(run: Path, tmp_path: Path):
     tokenizer = AutoTokenizer.from_pretrained(policy(run, 3))
     tokenizer.add_tokens(["<think>", "</think>"])
@@ -271,6 +262,15 @@ def test_a_damaged_policy_or_config_is_refused(run: Path, step: int, name: str, 
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
     assert sorted(path.name for path in run.parent.iterdir()) == ["run"]
+
+
+def test_a_model_of_no_run_can_be_prepared_too(tmp_path: Path, capsys):
+    assert export(BASE, tmp_path / "out") == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {path.name for path in BASE.iterdir()}
+    assert export(BASE, tmp_path / "again", "--think-tokens", "remove") == 2
+    assert "has no tokens <think> and </think>" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
+    assert_light(["export", str(BASE), str(tmp_path / "light")])
 
 
 def test_a_write_that_fails_leaves_nothing(run: Path, capsys):

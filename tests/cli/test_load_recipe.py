@@ -26,11 +26,6 @@ def write(folder: Path, **files: str) -> None:
         (folder / f"{name}.yaml").write_text(text)
 
 
-def test_a_name_and_its_module_are_the_same_recipe():
-    assert load_recipe("azr_14m_mini") is load_recipe("playground.azr_14m_mini") is mini
-    assert shipped() == recipes()
-
-
 def test_a_tilde_is_the_home_folder_in_a_file_in_quotes_and_after_an_equals_sign(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     below, above = "base: azr_14m_mini\nrun: {root: ~/runs}\n", "base: ~/below.yaml\ndata: {path: ~/rows.jsonl}\n"
@@ -76,7 +71,9 @@ def test_a_module_of_the_users_is_found_from_where_they_are(tmp_path, monkeypatc
             load_recipe(f"mine_of_load_recipe.{name}")
 
 
-def test_a_file_changes_its_base_and_so_on(tmp_path):
+def test_a_name_and_its_module_are_the_same_recipe_and_a_file_changes_its_base_and_so_on(tmp_path):
+    assert load_recipe("azr_14m_mini") is load_recipe("playground.azr_14m_mini") is mini
+    assert shipped() == recipes()
     (tmp_path / "deep").mkdir()
     write(tmp_path, first="base: azr_coder7b_ppo\nrun: {steps: 7}\nalgorithm: {estimator: {name: dr_grpo}}")
     write(tmp_path / "deep", second="base: ../first.yaml\nrun: {name: second}")

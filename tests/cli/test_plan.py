@@ -39,13 +39,11 @@ def test_the_table_of_the_flagship(capsys):
     assert "fits on 1 node(s) of 8 GPU(s) with 80 GiB" in text
 
 
-def test_the_readmes_plans_fit(capsys):
+def test_the_readmes_plans_fit_and_overrides_of_config_and_assumptions_count(capsys):
     lines = [line.partition("#")[0] for line in Path("README.md").read_text().splitlines()]
     commands = [shlex.split(line)[1:] for line in lines if line.startswith(".venv/bin/azr plan ")]
     assert commands and all(dispatch(command) == 0 for command in commands)
-
-
-def test_overrides_of_the_config_and_of_the_assumptions(capsys):
+    capsys.readouterr()
     assert dispatch([*FLAGSHIP, "--algorithm.estimator", "trrpp", "--algorithm.kl.coef", "0", "--nodes", "1"]) == 0
     assert "critic" not in capsys.readouterr().out
     assert dispatch([*FLAGSHIP, "--reserved-gib", "40"]) == 1

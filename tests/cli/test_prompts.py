@@ -13,7 +13,7 @@ def folder(tmp_path_factory):
     return chat_tokenizers.save(made, folder, ["<|end_of_text|>", "<|eot_id|>"])
 
 
-def test_a_prompt_is_shown_with_its_length_its_ids_and_its_ends(folder, capsys):
+def test_a_prompt_is_shown_with_its_length_its_ids_and_its_ends_and_all_of_a_compact_recipe(folder, capsys):
     argv = ["prompts", "azr_llama8b_ppo", "--model.path", str(folder)]
     assert dispatch([*argv, "--kind", "abduction", "--role", "solver", "--ids"]) == 0
     head, *text, ids, end = capsys.readouterr().out.splitlines()
@@ -25,9 +25,6 @@ def test_a_prompt_is_shown_with_its_length_its_ids_and_its_ends(folder, capsys):
         "======== A response ends with token 257 (<|end_of_text|>) or 260 (<|eot_id|>), or with the text </answer>, "
         "or after 8096 tokens."
     )
-
-
-def test_all_kinds_and_roles_of_a_compact_recipe(capsys):
     assert dispatch(["prompts", "azr_14m_three_kinds"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("======== ") == 7 and "<|propose|><|induction|>" in shown and "with the text" not in shown

@@ -93,7 +93,7 @@ def test_two_processes_may_export_a_runs_policy_at_once(run: RunDirectory, monke
     assert model_export.kept_export(model_export.find_source(run.path, None)) == run.exported(2)
 
 
-def test_a_model_is_served_as_it_is_with_the_template_that_is_asked_for(run: RunDirectory, monkeypatch, capsys):
+def test_a_model_is_served_as_it_is_with_the_template_that_is_asked_for_and_tags_without_chat(run, monkeypatch, capsys):
     base, file = run.path.parent / "base", run.path.parent / "own.jinja"
     file.write_text(BRACKETS)
     command, _ = served([base], monkeypatch)
@@ -104,9 +104,6 @@ def test_a_model_is_served_as_it_is_with_the_template_that_is_asked_for(run: Run
     assert value(command, "--chat-template") == str(file)
     assert json.loads(environment[VARIABLE])["strings"] == []
     assert "curl http://127.0.0.1:8000/" in capsys.readouterr().out
-
-
-def test_tags_are_served_without_chat(monkeypatch, capsys):
     command, _ = served([BASE], monkeypatch)
     assert "--chat-template" not in command
     said = capsys.readouterr().out
