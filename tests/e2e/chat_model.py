@@ -35,15 +35,8 @@ def random_task(rng: random.Random, kind: TaskKind, inputs: int) -> Task:
     """A program that returns its argument, a digit, and has three other digits that make it unlike other programs."""
     program = "def f(a):\n    b = " + ", ".join(str(rng.randrange(10)) for _ in range(3)) + "\n    return a"
     given = rng.sample(range(10), inputs) if kind.name == "induction" else [rng.randrange(10)]
-    return Task(
-        id="",
-        kind=kind.name,
-        program=program,
-        inputs=tuple(map(str, given)),
-        outputs=tuple(map(str, given)),
-        fingerprint="",
-        message="It stays." if kind.name == "induction" else "",
-    )
+    values, message = tuple(map(str, given)), "It stays." if kind.name == "induction" else ""
+    return Task(id="", kind=kind.name, program=program, inputs=values, outputs=values, fingerprint="", message=message)
 
 
 def documents(rng: random.Random, config: Config, folder: Path) -> Iterator[tuple[str, str]]:
@@ -75,19 +68,11 @@ def make_tokenizer(config: Config, folder: Path) -> PreTrainedTokenizerFast:
     texts = documents(random.Random(0), config, folder)
     corpus = [text for _ in range(200) for text in next(texts)]
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=6000,
-        special_tokens=SPECIAL,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    digits, of_bytes = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, of_bytes(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder, alphabet = decoders.ByteLevel(), of_bytes.alphabet()
+    options = {"special_tokens": SPECIAL, "initial_alphabet": alphabet, "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=6000, **options)
     tokenizer.train_from_iterator(corpus, trainer)
     made = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=SPECIAL[0], pad_token=SPECIAL[0], chat_template=chat_tokenizers.CHATML

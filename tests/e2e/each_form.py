@@ -35,19 +35,11 @@ ENDS = 40
 """Characters at a prompt's end that are printed."""
 KIND = "deduction"
 SIZES: dict[str, object] = {
-    "selfplay.kinds": (KIND,),
-    "selfplay.references": 2,
-    "selfplay.proposer_prompts": 1,
-    "selfplay.solver_prompts": 2,
-    "selfplay.group_size": 2,
-    "rollout.temperature": 0.7,
-    "rollout.max_prompt_tokens": 1500,
-    "rollout.max_response_tokens": 24,
-    "rollout.max_concurrent": 16,
-    "executor.workers": 1,
-    "algorithm.entropy_coef": 0.01,
-    "train.dtype": "auto",
-}
+    "selfplay.kinds": (KIND,), "selfplay.references": 2, "selfplay.proposer_prompts": 1, "selfplay.solver_prompts": 2,
+    "selfplay.group_size": 2, "rollout.temperature": 0.7, "rollout.max_prompt_tokens": 1500,
+    "rollout.max_response_tokens": 24, "rollout.max_concurrent": 16, "executor.workers": 1,
+    "algorithm.entropy_coef": 0.01, "train.dtype": "auto",
+}  # fmt: skip
 
 
 async def play_and_learn(step: int, config: Config, codec: PromptCodec, system: System, phase: Phase) -> dict[str, Any]:
@@ -65,12 +57,11 @@ async def play_and_learn(step: int, config: Config, codec: PromptCodec, system: 
     learned = await Learner(config, system.policy, None, None, phase).learn(samples, step)
     pushed = await system.turns.engines_turn(step, phase)
     return {
-        "version": pushed.version,
-        "grad_norm": learned["policy"]["grad_norm"],
+        "version": pushed.version, "grad_norm": learned["policy"]["grad_norm"],
         "mismatch": learned["policy"]["mismatch_mean"],
         "ends": [codec.decode(each.completion.prompt_ids)[-ENDS:] for each in samples],
         "verdicts": [each.judgement and each.judgement.verdict for each in samples],
-    }
+    }  # fmt: skip
 
 
 async def main(model: str) -> None:

@@ -22,13 +22,9 @@ Strike = Callable[[int], None]
 def run(*command: object) -> subprocess.CompletedProcess[str]:
     """Run a module with its options to the end."""
     return subprocess.run(
-        [sys.executable, "-m", *map(str, command)],
-        env=os.environ | {"HF_HUB_OFFLINE": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+        [sys.executable, "-m", *map(str, command)], env=os.environ | {"HF_HUB_OFFLINE": "1"}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=LIMIT_S,
+    )  # fmt: skip
 
 
 def succeed(*command: object) -> str:
@@ -42,12 +38,9 @@ def run_struck(*command: object, when: Mapping[str, Strike]) -> tuple[int, str]:
     """Exit code and output; each strike comes half a second after the first line that begins so."""
     strikes = dict(when)
     process = subprocess.Popen(
-        [sys.executable, "-m", *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        [sys.executable, "-m", *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
-    )
+    )  # fmt: skip
     lines: list[str] = []
     deadline = time.monotonic() + LIMIT_S
     try:
@@ -91,15 +84,8 @@ def assert_same_states(first: Path, second: Path, step: int, *models: str) -> No
 
 
 MEASURED = (
-    "start/",
-    "seconds/",
-    "tokens_per_s/",
-    "driver/",
-    "executor/",
-    "engines/",
-    "weights/push_s",
-    "weights/push_gb_s",
-)
+    "start/", "seconds/", "tokens_per_s/", "driver/", "executor/", "engines/", "weights/push_s", "weights/push_gb_s",
+)  # fmt: skip
 """What a metrics line says about time and about processes, not about what was played and learned."""
 
 

@@ -51,13 +51,9 @@ OPTIONS = [
 
 def play(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", SHORT_LIMIT, *OPTIONS, "--run.root", str(root), *options],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+        [sys.executable, "-c", SHORT_LIMIT, *OPTIONS, "--run.root", str(root), *options], cwd=root,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=LIMIT_S,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -106,19 +102,13 @@ def test_checkpoints_hold_adapters(run: Path) -> None:
         assert {name.split(".")[-3] for name in state.keys()} == {"lora_A", "lora_B"}  # noqa: SIM118
 
 
-def test_its_export_is_a_plain_model(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_export_is_a_plain_model_and_it_goes_on_at_another_rate_but_not_another_rank(run, tmp_path, capsys) -> None:
     assert dispatch(["export", str(run), str(tmp_path / "model")]) == 0
     AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert dispatch(["export", str(run), str(tmp_path / "other"), "--base", own_data("exam")]) == 2
     assert "holds no model (no config.json there)" in capsys.readouterr().err
-
-
-def test_another_rank_cannot_take_over(run: Path) -> None:
     done = play(run.parent, "--resume", "--run.steps", "4", "--train.lora.rank", "4")
     assert done.returncode == 2 and "train.lora.rank was 8 when the run was saved" in done.stderr
-
-
-def test_it_goes_on_at_another_rate(run: Path) -> None:
     done = play(run.parent, "--resume", "--run.steps", "3", "--train.policy-lr", "1e-4")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     *_, line = metrics(run)

@@ -1,4 +1,4 @@
-"""Recipes of data files, end to end: rewards and traces teach, and a killed run is the same run.
+"""Recipes of data files, end to end: rewards and traces teach. `test_two_steps` kills a run with rows.
 
 `benchmarks.data_learning` says more of what they learn, in an hour.
 """
@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shlex
-import signal
 from pathlib import Path
 from statistics import fmean
 
@@ -20,20 +18,12 @@ from transformers import GenerationConfig, Qwen2ForCausalLM
 
 from benchmarks.data_learning import SFT, SIZES, TEMPLATE, write_questions
 from tests.conftest import byte_tokenizer
-from tests.e2e.runs import assert_same_rollouts, assert_same_states, content, metrics, rollouts, run_struck, succeed
+from tests.e2e.runs import metrics, succeed
 from tests.tiny_models import tiny_of
 
 pytestmark = pytest.mark.long
 
 BASE = "data/azr_14m_base"
-STEPS = 4
-# 20 rows, 6 a step: the first epoch ends amid step 4, which the second process plays.
-MIXED = shlex.split(
-    f"--run.deterministic --run.steps {STEPS} --checkpoint.every 1 --data.prompts 6 --data.samples 2 --data.traces 1 "
-    "--train.policy-lr 1e-3"
-)
-
-
 ANSWERS = {"zero": 0, "traced": 7, "untraced": 853}
 """To every question of a source. The taught model says a digit below 5, so it happens on the first alone."""
 
@@ -120,23 +110,3 @@ def test_fine_tuning_on_traces_learns_their_form_within_sixteen_steps(tmp_path: 
     probabilities = [line["policy/trace_prob"] for line in lines]
     assert len(lines) == 16 and probabilities[0] < 0.02 and probabilities[-1] > 0.4, probabilities
     assert all(line["data/traces"] == 64 and not line["policy/sampled_tokens"] for line in lines)
-
-
-@pytest.mark.timeout(900)
-def test_a_run_killed_amid_an_epoch_goes_on_bit_for_bit_with_traces_on_a_real_engine(tmp_path: Path) -> None:
-    write_questions(tmp_path / "rows.jsonl", "larger", 20)
-    succeed(*recipe_on(tmp_path, "luffy_7b", "straight", BASE, *MIXED))
-    command = recipe_on(tmp_path, "luffy_7b", "killed", BASE, *MIXED)
-    strike = {"step 3/4 \u00b7 solve": lambda pid: os.kill(pid, signal.SIGKILL)}
-    code, output = run_struck(*command, when=strike)
-    assert code == -signal.SIGKILL, output[-3000:]
-    assert "going on after step" in succeed(*command, "--resume")
-
-    straight, killed = tmp_path / "straight", tmp_path / "killed"
-    assert content(straight) == content(killed)
-    assert [line["data/epoch"] for line in metrics(killed)] == [0, 0, 0, 1]
-    assert_same_rollouts(straight, killed, range(1, STEPS + 1))
-    for step in range(1, STEPS + 1):
-        rows = rollouts(killed, step)
-        assert len(rows) == 18 and sum(row["trace_tokens"] > 0 for row in rows) == 6
-    assert_same_states(straight, killed, STEPS, "policy")

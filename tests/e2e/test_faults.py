@@ -72,21 +72,12 @@ def suffered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("suffered")
     killed: set[int] = set()
     ended: set[int] = set()
-    code, output = run_struck(
-        *mini(root),
-        when={
-            "step 1/3 · valid": noting(killed, of_class("RolloutEngine")),
-            "step 2/3 · valid": noting(killed, with_signal(signal.SIGKILL)),
-        },
-    )
+    engine, driver = noting(killed, of_class("RolloutEngine")), noting(killed, with_signal(signal.SIGKILL))
+    code, output = run_struck(*mini(root), when={"step 1/3 · valid": engine, "step 2/3 · valid": driver})
     assert code == -signal.SIGKILL and "another one is started in its place" in output, output[-3000:]
+    executor, critic = of_class("ExecutorPool"), noting(ended, of_class("CriticWorker"))
     code, output = run_struck(
-        *mini(root),
-        "--resume",
-        when={
-            "going on after step": of_class("ExecutorPool"),
-            "step 2/3 · valid": noting(ended, of_class("CriticWorker")),
-        },
+        *mini(root), "--resume", when={"going on after step": executor, "step 2/3 · valid": critic}
     )
     assert code == 0, output[-3000:]
     assert "critic rank 0 died" in output and "everything is restarted" in output
@@ -96,25 +87,16 @@ def suffered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "three_kinds"
 
 
-def test_no_step_is_missing_or_doubled_and_every_number_is_the_same(straight: Path, suffered: Path) -> None:
+def test_no_step_is_missing_or_doubled_and_numbers_texts_and_weights_are_the_same(straight, suffered) -> None:
     first, second = content(straight), content(suffered)
     assert [line["step"] for line in second] == list(range(1, STEPS + 1))
     assert first == second
     assert all(line["policy/grad_norm"] > 0 and line["critic/grad_norm"] > 0 for line in first)
-
-
-def test_tasks_and_texts_are_the_same_line_for_line(straight: Path, suffered: Path) -> None:
     assert (straight / "tasks.jsonl").read_text() == (suffered / "tasks.jsonl").read_text()
     names = sorted(path.name for path in (straight / "rollouts").iterdir())
     assert len(names) == 1 + STEPS, "seeding and every step"
     assert_same_rollouts(straight, suffered, range(STEPS + 1))
-
-
-def test_weights_and_optimizer_states_are_the_same_bit_for_bit(straight: Path, suffered: Path) -> None:
     assert_same_states(straight, suffered, STEPS, "policy", "critic")
-
-
-def test_the_last_checkpoints_stay_and_nothing_half_written(suffered: Path) -> None:
     assert sorted(path.name for path in (suffered / "checkpoints").iterdir()) == ["step_000002", "step_000003"]
     assert not [path for path in suffered.rglob(".*")]
 

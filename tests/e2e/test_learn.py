@@ -25,21 +25,18 @@ def run(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
     return root / str(request.param)
 
 
-def test_the_time_bound_ends_a_run_as_its_last_step_would(run: Path) -> None:
+def test_the_time_bound_ends_a_run_whose_learning_rate_of_zero_exports_the_base_bit_by_bit(run: Path) -> None:
     lines = metrics(run)
     assert [line["step"] for line in lines] == [0, 1]
     assert all("eval/exam/mean@4" in line for line in lines)
     assert [folder.name for folder in (run / "checkpoints").iterdir()] == ["step_000001"]
-
-
-def test_a_learning_rate_of_zero_exports_the_base_bit_by_bit(run: Path) -> None:
     start = "azr_14m_worked" if run.name == "azr_14m_mini" else "azr_14m_base"
     folders = run / "checkpoints" / "step_000001" / "policy", ROOT / "data" / start
     trained, base = (AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in folders)
     assert trained.keys() == base.keys() and all(trained[name].equal(base[name]) for name in base)
 
 
-def test_without_new_tasks_only_seed_tasks_are_solved_and_nothing_is_proposed(run: Path) -> None:
+def test_without_new_tasks_only_seed_tasks_are_solved_and_records_keep_the_true_rewards(run: Path) -> None:
     rows = rollouts(run, 1)
     assert {row["role"] for row in rows} == {"solver"}
     sizes = Counter(row["group"] for row in rows).values()
@@ -53,8 +50,5 @@ def test_without_new_tasks_only_seed_tasks_are_solved_and_nothing_is_proposed(ru
     _, step = metrics(run)
     assert step["deduction/proposer/funnel/proposed"] == 0 and "deduction/proposer/valid_rate" not in step
     assert step["policy/grad_norm"] > 0 and step["policy/lr"] == 0
-
-
-def test_records_keep_the_true_rewards_of_a_shuffled_run(run: Path) -> None:
     rows = rollouts(run, 1)
     assert all((row["reward"] == 1.0) == (row["accuracy"] == 1.0) for row in rows)

@@ -42,22 +42,24 @@ def run(root, shown):
 
 
 @pytest.fixture(scope="module")
-def lines(run):
-    return runs.metrics(run)
-
-
-@pytest.fixture(scope="module")
-def metrics(lines):
+def metrics(run):
     """Of the steps; step 0 only has the exam before the first one."""
-    return lines[1:]
+    return runs.metrics(run)[1:]
 
 
-def test_every_step_is_there_once_with_a_growing_weight_version(metrics):
-    assert [step["step"] for step in metrics] == list(range(1, STEPS + 1))
-    assert [step["weights/version"] for step in metrics] == list(range(1, STEPS + 1))
+def test_every_step_is_there_once_and_engine_and_trainer_agree_after_every_push(metrics):
+    for number in ("step", "weights/version"):
+        assert [step[number] for step in metrics] == list(range(1, STEPS + 1))
+    for step in metrics:
+        assert 0 < step["policy/mismatch_mean"] < 0.02
+        assert step["policy/mismatch_mean"] <= step["policy/mismatch_p99"]
+        assert 0 <= step["policy/mismatch_frac_outside"] < 0.05
+    assert metrics[0]["policy/kl_reference"] == pytest.approx(0, abs=1e-3)
+    assert metrics[-1]["policy/kl_reference"] > 0
 
 
-def test_the_exam_is_sat_before_the_first_step_and_after_the_last(lines):
+def test_the_exam_is_sat_before_the_first_step_and_after_the_last(run):
+    lines = runs.metrics(run)
     assert lines[0]["step"] == 0 and not any(name.startswith("eval/") for name in lines[1])
     for line in (lines[0], lines[-1]):
         share = "eval/exam/mean@1"
@@ -75,18 +77,6 @@ def test_all_roles_and_phases_worked(metrics):
         assert step["policy/packing"] >= 0.95 and step["critic/packing"] >= 0.95
         assert step["driver/cpu_share"] < 0.1
         assert "critic/explained_variance" in step and "policy/clip_fraction" in step and "policy/entropy" in step
-
-
-def test_engine_and_trainer_agree_after_every_push(metrics):
-    for step in metrics:
-        assert 0 < step["policy/mismatch_mean"] < 0.02
-        assert step["policy/mismatch_mean"] <= step["policy/mismatch_p99"]
-        assert 0 <= step["policy/mismatch_frac_outside"] < 0.05
-
-
-def test_the_policy_leaves_its_reference(metrics):
-    assert metrics[0]["policy/kl_reference"] == pytest.approx(0, abs=1e-3)
-    assert metrics[-1]["policy/kl_reference"] > 0
 
 
 def test_proposals_are_valid_and_the_buffer_grows(run, metrics):
@@ -116,34 +106,23 @@ def test_rollouts_hold_what_was_trained_on(run, metrics):
         assert {row["reward"] for row in rows if row["role"] == "solver"} <= {1.0, -0.5, -1.0}
 
 
-def test_the_proposals_of_seeding_are_recorded_as_step_0(run):
+def test_the_proposals_of_seeding_are_step_0_and_the_trained_policy_can_be_loaded(run):
     rows = rollouts(run, 0)
     assert {(row["role"], row["used"], row["reward"]) for row in rows} == {("proposer", "recorded", None)}
     tasks = [json.loads(line) for line in (run / "tasks.jsonl").read_text().splitlines()]
     valid = {row["problem_id"] for row in rows if row["judgement"]["verdict"] == "valid"}
     assert valid and valid == {task["id"] for task in tasks if task["step"] == 0 and task["parents"]}
-
-
-def test_the_trained_policy_can_be_loaded(run):
     folder = run / "checkpoints" / f"step_{STEPS:06d}" / "policy"
-    texts = [row["prompt"] for row in rollouts(run, 1)]
-    encoded = [
-        AutoTokenizer.from_pretrained(path)(texts).input_ids for path in (folder, ROOT / "data" / "azr_14m_base")
-    ]
+    texts, both = [row["prompt"] for row in rollouts(run, 1)], (folder, ROOT / "data" / "azr_14m_base")
+    encoded = [AutoTokenizer.from_pretrained(path)(texts).input_ids for path in both]
     assert encoded[0] == encoded[1]
-    trained, base = (AutoModelForCausalLM.from_pretrained(path) for path in (folder, ROOT / "data" / "azr_14m_base"))
-    moved = [not a.equal(b) for a, b in zip(trained.state_dict().values(), base.state_dict().values(), strict=True)]
-    assert any(moved)
+    trained, base = (AutoModelForCausalLM.from_pretrained(path).state_dict() for path in both)
+    assert not all(trained[name].equal(base[name]) for name in base)
 
 
-def test_it_computes_in_the_type_that_suits_this_cpu(run, shown):
+def test_it_computes_in_the_type_that_suits_this_cpu_and_a_person_sees_progress_and_a_table(run, shown):
     dtype = compute_type("auto", "cpu")
-    assert f"networks compute in {dtype}" in shown
     policy = run / "checkpoints" / f"step_{STEPS:06d}" / "policy"
     assert json.loads((policy / "config.json").read_text())["dtype"] == dtype
-
-
-def test_a_person_sees_progress_and_a_table(run, shown):
-    assert f"step {STEPS}/{STEPS}" in shown and "valid proposals" in shown and "solve rate, deduction" in shown
-    assert "exam, deduction" in shown
-    assert str(run) in shown and "tensorboard --logdir" in shown
+    said = f"networks compute in {dtype}", f"step {STEPS}/{STEPS}", "valid proposals", "solve rate, deduction"
+    assert all(text in shown for text in (*said, "exam, deduction", str(run), "tensorboard --logdir"))

@@ -30,19 +30,11 @@ pytestmark = pytest.mark.long
 KINDS = ("deduction", "abduction")
 SIZES = {
     "selfplay.kinds": "deduction",  # half of the trainer's time on a slow CPU went into the two others
-    "run.steps": 1,
-    "selfplay.references": 2,
-    "selfplay.proposer-prompts": 1,
-    "selfplay.solver-prompts": 2,
-    "selfplay.group-size": 2,
-    "selfplay.seed-tasks": 4,
-    "rollout.max-prompt-tokens": 1500,
-    "rollout.max-response-tokens": 48,
-    "rollout.max-concurrent": 16,
-    "executor.workers": 1,
-    "eval.every": 0,
+    "run.steps": 1, "selfplay.references": 2, "selfplay.proposer-prompts": 1, "selfplay.solver-prompts": 2,
+    "selfplay.group-size": 2, "selfplay.seed-tasks": 4, "rollout.max-prompt-tokens": 1500,
+    "rollout.max-response-tokens": 48, "rollout.max-concurrent": 16, "executor.workers": 1, "eval.every": 0,
     "train.dtype": "auto",
-}
+}  # fmt: skip
 ROWS = 2
 JUDGED = {VALID, *RejectReason, *Verdict} - {RejectReason.LOST, Verdict.UNGRADED}
 

@@ -18,19 +18,11 @@ from tests.recipes import recipes
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 SIZES = {
-    "selfplay.references": 2,
-    "selfplay.induction-inputs": 4,
-    "selfplay.proposer-prompts": 6,
-    "selfplay.solver-prompts": 6,
-    "selfplay.group-size": 4,
-    "selfplay.seed-tasks": 4,
-    "rollout.max-prompt-tokens": 400,
-    "rollout.max-response-tokens": 48,
-    "train.data-parallel": 2,
-    "rollout.engines": 1,
-    "rollout.tensor-parallel": 2,
-    "train.device": "cpu",
-}
+    "selfplay.references": 2, "selfplay.induction-inputs": 4, "selfplay.proposer-prompts": 6,
+    "selfplay.solver-prompts": 6, "selfplay.group-size": 4, "selfplay.seed-tasks": 4,
+    "rollout.max-prompt-tokens": 400, "rollout.max-response-tokens": 48, "rollout.engines": 1,
+    "rollout.tensor-parallel": 2, "train.data-parallel": 2, "train.device": "cpu",
+}  # fmt: skip
 PLAY = ("propose", "validate", "estimate", "solve", "verify")
 PHASES = (*PLAY, "critic values", "reference logprobs", "train critic", "train policy", "push")
 KINDS = recipe.selfplay.kinds
@@ -157,8 +149,6 @@ def test_a_wrong_template_is_an_alarm_that_cannot_be_missed(model: Path, root: P
     """Asked by its tokenizer's template, the model chats instead of answering in the form that is graded."""
     wrong = ["--model.template", "tokenizer", "--run.name", "wrong"]
     done = run("playground.azr_coder14b_ppo", *options(model, root, address), *wrong)
-    assert done.returncode == 2
-    assert (
-        "ALARM: " in done.stdout and " proposer responses of seeding round 1 were malformed or cut off" in done.stdout
-    )
+    assert done.returncode == 2 and "ALARM: " in done.stdout
+    assert " proposer responses of seeding round 1 were malformed or cut off" in done.stdout
     assert "in 3 rounds in a row, so the run ends here: compare the printed responses" in done.stderr

@@ -21,7 +21,7 @@ OPTIONS = [
     *("--algorithm.estimator", "gae", "--data.play", "mixed", "--data.prompts", "2", "--data.samples", "2"),
     *("--selfplay.proposer-prompts", "3", "--selfplay.solver-prompts", "1", "--selfplay.references", "2"),
     *("--selfplay.induction-inputs", "4", "--selfplay.group-size", "3", "--selfplay.seed-tasks", "3"),
-    *("--rollout.max-prompt-tokens", "400", "--rollout.max-response-tokens", "48"),
+    *("--rollout.max-prompt-tokens", "400", "--rollout.max-response-tokens", "48", "--data.traces", "1"),
     *("--eval.limit", "6", "--eval.samples", "1", "--eval.every", "2"),
 ]
 
@@ -31,9 +31,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The run as the kill left it, and as it is after the resume."""
     root = tmp_path_factory.mktemp("runs")
     model = chat_model.teach(recipe, root / "model", references=2, induction_inputs=4)
-    rows = [
-        {"prompt": f"Which digit is {n}?", "grader": "math", "answer": str(n), "source": "digits"} for n in range(8)
-    ]
+    ask, trace = {"grader": "math", "source": "digits"}, "It is {0}.</think>\\boxed{{{0}}}"
+    rows = [ask | {"prompt": f"Which digit is {n}?", "answer": str(n), "traces": [trace.format(n)]} for n in range(8)]
     (root / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     command = ["playground.azr_0b5", *OPTIONS, "--model.path", model, "--data.path", root / "rows.jsonl"]
     command += ["--run.root", root, "--run.name", "run"]
@@ -46,13 +45,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return root / "killed", root / "run"
 
 
-def test_every_number_of_both_steps_is_the_same(runs: tuple[Path, Path]) -> None:
+def test_numbers_tasks_texts_weights_and_optimizer_states_are_the_same_bit_for_bit(runs: tuple[Path, Path]) -> None:
     killed, run = runs
     assert [line["step"] for line in metrics(run)] == [1, 2]
     assert content(run) == content(killed)[:2]
-
-
-def test_tasks_texts_weights_and_optimizer_states_are_the_same_bit_for_bit(runs: tuple[Path, Path]) -> None:
     killed, run = runs
     assert_same_rollouts(killed, run, range(3))
     assert_same_states(killed, run, 2, "policy", "critic")
@@ -66,4 +62,5 @@ def test_every_role_worked_and_what_was_trained_on_is_recorded(runs: tuple[Path,
         rows = rollouts(runs[1], step["step"])
         trained = [row for row in rows if row["used"] == "trained"]
         assert len(trained) == step["batch/trajectories"] and all(row["advantage"] is not None for row in trained)
-        assert {row["role"] for row in rows} == {"proposer", "solver"} and "digits" in {row["kind"] for row in rows}
+        assert {row["role"] for row in rows} == {"proposer", "solver"}
+        assert {row["trace_tokens"] > 0 for row in rows if row["kind"] == "digits"} == {False, True}
