@@ -62,16 +62,13 @@ def test_an_error_knows_the_options_that_its_sentence_names():
     assert pickle.loads(pickle.dumps(said)).options == said.options
 
 
-def test_what_is_not_given_has_its_default_and_none_is_a_value():
+def test_what_is_not_given_has_its_default_and_none_is_a_value_or_the_empty_list():
     config = from_yaml("run: {max_minutes: 3}\neval: {path: none}\nalgorithm: {estimator: gae, importance: none}")
     assert config == Config(
         run=replace(Config().run, max_minutes=3.0),
         eval=replace(Config().eval, path=None),
         algorithm=AlgorithmConfig(estimator=GAE(), importance=NoImportance()),
     )
-
-
-def test_none_is_the_empty_list():
     base = override(Config(), {"tracking.to": ["wandb"]})
     assert [override(base, {"tracking.to": none}).tracking.to for none in ("none", ["none"])] == [(), ()]
 
@@ -83,12 +80,6 @@ def test_an_estimator_takes_its_own_knobs_along_and_leaves_the_last_ones():
     assert override(config, {"algorithm.estimator": "gae"}) == config
     assert override(config, {"algorithm.estimator": "rloo"}).algorithm.estimator == RLOO()
     assert leaves(config)[ESTIMATOR] == "gae" and leaves(config)[f"{ESTIMATOR}.lambda_"] == 0.5
-
-
-def test_a_recipe_is_held_to_the_bounds_too():
-    beyond = replace(Config(), rollout=replace(Config().rollout, gpu_memory_utilization=90))
-    with mistake("rollout.gpu_memory_utilization", says="is 90; it must be a number above 0 and below 1"):
-        override(beyond, {})
 
 
 def test_every_number_is_bounded():
@@ -112,6 +103,9 @@ def test_each_knob_says_what_it_means_and_is_read():
     assert [path for path, knob in knobs().items() if not knob.doc] == []
 
 
-def test_roles_follow_from_overrides():
+def test_a_recipe_is_held_to_the_bounds_too_and_roles_follow_from_overrides():
+    beyond = replace(Config(), rollout=replace(Config().rollout, gpu_memory_utilization=90))
+    with mistake("rollout.gpu_memory_utilization", says="is 90; it must be a number above 0 and below 1"):
+        override(beyond, {})
     assert AlgorithmConfig(estimator=GAE()).needs_critic and not AlgorithmConfig(estimator=TRRPP()).needs_critic
     assert AlgorithmConfig(kl=KLConfig(coef=0.1)).needs_reference and not AlgorithmConfig().needs_reference

@@ -28,15 +28,6 @@ def in_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(docs.ROOT)
 
 
-def test_the_configuration_page_is_that_of_the_config() -> None:
-    assert docs.CONFIGURATION.read_text() == docs.configuration(), WRITE
-
-
-def test_tables_of_the_plan_are_what_azr_recipes_says() -> None:
-    for page, name, table in docs.plan_tables():
-        assert docs.table_in(page.read_text(), name) == table, (page.name, WRITE)
-
-
 @pytest.mark.parametrize("page", docs.pages(), ids=lambda page: str(page.relative_to(docs.ROOT)))
 def test_links_commands_and_options(page: Path) -> None:
     assert docs.broken_links(page) == []
@@ -52,19 +43,12 @@ def test_links_commands_and_options(page: Path) -> None:
         run.parse(load_recipe(recipe), words)
 
 
-def test_every_page_is_in_the_menu_of_the_site() -> None:
+def test_generated_parts_are_those_of_the_code_and_every_page_is_in_the_menu() -> None:
+    assert docs.CONFIGURATION.read_text() == docs.configuration(), WRITE
+    for page, name, table in docs.plan_tables():
+        assert docs.table_in(page.read_text(), name) == table, (page.name, WRITE)
     menu = str(yaml.safe_load((docs.ROOT / "mkdocs.yml").read_text())["nav"])
     assert [page.name for page in (docs.ROOT / "docs").glob("*.md") if f"'{page.name}'" not in menu] == []
-
-
-def test_every_option_of_fidelity_has_the_value_of_the_recipe():
-    rows = [line.split("|") for line in (docs.ROOT / "docs" / "fidelity.md").read_text().splitlines()]
-    entries = [entry for row in rows if len(row) > 5 for entry in re.findall(r"`([^`]+)`", row[5])]
-    assert len(entries) > 30
-    for entry in entries:
-        ((path, value),) = yaml.safe_load(entry.replace(" 1e-6", " 1.0e-6").replace(" 5e-6", " 5.0e-6")).items()
-        held = leaves(coder7b)[path]
-        assert (list(held) if isinstance(held, tuple) else held) == value, entry
 
 
 def names_in(page: str, heading: str) -> list[str]:
@@ -74,7 +58,14 @@ def names_in(page: str, heading: str) -> list[str]:
     return sorted(name for cell in cells for name in re.findall(r"`([\w.]+)`", cell))
 
 
-def test_the_tables_of_a_rollout_line_and_of_reasons_are_those_of_the_code():
+def test_options_of_fidelity_and_tables_of_records_are_those_of_the_code():
+    rows = [line.split("|") for line in (docs.ROOT / "docs" / "fidelity.md").read_text().splitlines()]
+    entries = [entry for row in rows if len(row) > 5 for entry in re.findall(r"`([^`]+)`", row[5])]
+    assert len(entries) > 30
+    for entry in entries:
+        ((path, value),) = yaml.safe_load(entry.replace(" 1e-6", " 1.0e-6").replace(" 5e-6", " 5.0e-6")).items()
+        held = leaves(coder7b)[path]
+        assert (list(held) if isinstance(held, tuple) else held) == value, entry
     listed = names_in("observability.md", f"### A line of a rollout file, version {SCHEMA}")
     assert listed == sorted([*FIELDS, *(f"judgement.{each.name}" for each in fields(Judgement))])
     assert names_in("observability.md", "## Malformed and ungraded") == sorted(REASONS)

@@ -57,8 +57,7 @@ class Engines(Script):
 class Answering(datasets.Sampler):
     """Answers rows."""
 
-    async def stats(self) -> dict[str, float]:
-        return {"restarts": 0}
+    stats = Engines.stats
 
 
 def go_on() -> None: ...
@@ -90,32 +89,19 @@ def experiment_of(
     turns = SimpleNamespace(memory={}, trainers_turn=trainers_turn, engines_turn=engines_turn)
     executor = SimpleNamespace(execute=execute, stats_delta=stats_delta)
     return SelfPlayExperiment(
-        config=config,
-        codec=codec,
-        seeds=None,
-        evaluation=SimpleNamespace(should_run=lambda *at: False),
-        data=data,
-        buffer=buffer or TaskBuffer(config.kinds),
-        system=SimpleNamespace(engines=engines, executor=executor, turns=turns),
-        learner=SimpleNamespace(learn=learn, raise_if_diverged=diverged),
-        logger=logger,
-        checkpointer=store,
-        journal=journal or Journal(engines.generate),
-        stop_signal=StopSignal(),
+        config=config, codec=codec, seeds=None, evaluation=SimpleNamespace(should_run=lambda *at: False), data=data,
+        buffer=buffer or TaskBuffer(config.kinds), logger=logger, checkpointer=store, stop_signal=StopSignal(),
+        system=SimpleNamespace(engines=engines, executor=executor, turns=turns), elapsed_s=lambda: 0.0,
+        learner=SimpleNamespace(learn=learn, raise_if_diverged=diverged), monitor=Monitor(codec, reader, rules),
+        journal=journal or Journal(engines.generate), safety_stop=SafetyStop(config.safety.stop_at, "azr show"),
         alarm=MalformedAlarm(codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
-        monitor=Monitor(codec, reader, rules),
-        safety_stop=SafetyStop(config.safety.stop_at, "azr show"),
-        elapsed_s=lambda: 0.0,
-    )
+    )  # fmt: skip
 
 
 def play(
-    config: Config,
-    engines: Engines | Answering,
-    saved: list[int],
-    raise_if_diverged: Callable[[], None] = go_on,
+    config: Config, engines: Engines | Answering, saved: list[int], raise_if_diverged: Callable[[], None] = go_on,
     codec: PromptCodec = CODEC,
-) -> None:
+) -> None:  # fmt: skip
     """Plays to the end as the driver does; ``saved`` gets the steps whose checkpoints were written."""
     rows = load_rows(config, codec)[0] if config.data.path is not None else []
 
@@ -203,12 +189,8 @@ def test_a_run_on_rows_alone_neither_seeds_nor_proposes(tmp_path: Path) -> None:
         with gzip.open(folder / "rollouts" / f"step_{step:06d}.jsonl.gz") as file:
             records = [json.loads(line) for line in file]
         assert {record["group"] for record in records} == {f"data:{epoch}:{rows[row]['id']}"}
-        assert sorted(record["judgement"]["verdict"] for record in records) == [
-            "malformed",
-            "malformed",
-            "right",
-            "wrong",
-        ]
+        verdicts = sorted(record["judgement"]["verdict"] for record in records)
+        assert verdicts == ["malformed", "malformed", "right", "wrong"]
         assert metrics[f"{rows[row]['source']}/solver/accuracy"] == 0.25
         assert metrics["batch/trajectories"] == 4 and metrics["solver/malformed"] == 0.5
         assert not [name for name in metrics if "proposer" in name or name.startswith("buffer/")]

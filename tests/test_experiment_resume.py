@@ -15,6 +15,7 @@ import pytest
 
 from azr import runtime
 from azr.config import Config
+from azr.config_tree import override
 from azr.monitoring.texts import DEFAULT, TextReader
 from azr.records import Completion, Sample, Stops
 from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, RunState, Staging, find_checkpoint
@@ -110,15 +111,10 @@ def play(config: Config, engine: Engine) -> None:
 @pytest.mark.parametrize("colocate", [True, False])
 def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(colocate, refill, tmp_path) -> None:
     """Also where half of a step's proposals are asked because no other became a learnable task."""
-    config = replace(
-        CONFIG,
-        run=replace(CONFIG.run, root=str(tmp_path), name="run", steps=STEPS),
-        selfplay=replace(
-            CONFIG.selfplay, proposer_prompts=PROPOSALS // refill, solver_prompts=4, group_size=2, seed_tasks=3
-        ),
-        rollout=replace(CONFIG.rollout, staleness=3, partial=True, refill=refill),
-        cluster=replace(CONFIG.cluster, colocate=colocate),
-    )
+    sizes = {"proposer_prompts": PROPOSALS // refill, "solver_prompts": 4, "group_size": 2, "seed_tasks": 3}
+    values = {"run.root": str(tmp_path), "run.name": "run", "run.steps": STEPS, "cluster.colocate": colocate}
+    values |= {"rollout.staleness": 3, "rollout.partial": True, "rollout.refill": refill}
+    config = override(CONFIG, values | {f"selfplay.{name}": size for name, size in sizes.items()})
     kills = 0
     for attempt in itertools.count():
         engine = Engine(config, 1000 * attempt, kill_at=23 + 10 * attempt if attempt < 6 else None)

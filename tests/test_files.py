@@ -7,15 +7,6 @@ import pytest
 from azr.files import atomic_folder, atomic_write
 
 
-def test_a_file_is_replaced_when_it_is_complete(tmp_path: Path) -> None:
-    path = tmp_path / "file.json"
-    path.write_text("old")
-    with atomic_write(path) as staging:
-        staging.write_text("new")
-        assert path.read_text() == "old"
-    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_of_a_file_that_fails_nothing_is_left(error: type[BaseException], tmp_path: Path) -> None:
     path = tmp_path / "file.json"
@@ -26,7 +17,13 @@ def test_of_a_file_that_fails_nothing_is_left(error: type[BaseException], tmp_pa
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_killed_process_of_the_same_id_leaves_nothing_to_append_to(tmp_path: Path) -> None:
+def test_a_file_is_replaced_when_complete_and_a_killed_process_leaves_nothing_to_append_to(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_text("old")
+    with atomic_write(path) as staging:
+        staging.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
     path = tmp_path / "file.json"
     with atomic_write(path) as staging:
         staging.write_text("whole")

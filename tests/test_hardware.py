@@ -6,23 +6,12 @@ import torch
 from azr.hardware import cache_folder, compute_type, cpu_engine_problem, keep_kernels
 
 
-def test_what_is_asked_for_is_done_and_gpus_compute_in_bfloat16():
-    for device in ("cpu", "cuda"):
-        assert [compute_type(asked, device) for asked in ("bfloat16", "float32")] == ["bfloat16", "float32"]
-    assert compute_type("auto", "cuda") == "bfloat16"
-
-
-@pytest.mark.parametrize(
-    "has, chosen",
-    [
-        ({"architecture": "x86_64", "avx2": True, "avx512_bf16": False, "amx_bf16": False}, "float32"),
-        ({"architecture": "x86_64", "avx512_f": True, "avx512_bf16": True}, "bfloat16"),
-        ({"architecture": "x86_64", "amx_bf16": True}, "bfloat16"),
-        ({"architecture": "arm64", "neon": True, "bf16": True}, "bfloat16"),
-        ({"architecture": "arm64", "neon": True}, "float32"),
-    ],
-)
-def test_a_cpu_computes_in_what_it_has_instructions_for(has, chosen, monkeypatch):
+@pytest.mark.parametrize("architecture, instructions, chosen", [
+    ("x86_64", ["avx2"], "float32"), ("x86_64", ["avx512_f", "avx512_bf16"], "bfloat16"),
+    ("x86_64", ["amx_bf16"], "bfloat16"), ("arm64", ["neon", "bf16"], "bfloat16"), ("arm64", ["neon"], "float32"),
+])  # fmt: skip
+def test_a_cpu_computes_in_what_it_has_instructions_for(architecture, instructions, chosen, monkeypatch):
+    has = {"architecture": architecture, "avx512_bf16": False} | dict.fromkeys(instructions, True)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
     assert compute_type("auto", "cpu") == chosen
 
@@ -39,7 +28,10 @@ def test_kernels_are_kept_in_one_folder_unless_the_user_says_otherwise(monkeypat
     assert cache_folder() == Path("/cache/azr")
 
 
-def test_a_library_that_engines_on_cpus_need_is_named_when_it_is_missing() -> None:
+def test_what_is_asked_for_is_done_and_gpus_compute_in_bfloat16():
+    for device in ("cpu", "cuda"):
+        assert [compute_type(asked, device) for asked in ("bfloat16", "float32")] == ["bfloat16", "float32"]
+    assert compute_type("auto", "cuda") == "bfloat16"
     assert cpu_engine_problem() is None, "the tests run engines on CPUs"
     problem = cpu_engine_problem("libnot_there.so.1")
     assert problem is not None and "needs libnot_there.so.1: install it" in problem

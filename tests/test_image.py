@@ -34,20 +34,6 @@ def lock(flavour: str) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pins}
 
 
-def test_nothing_runs_as_root():
-    names = [name for name, _ in instructions()]
-    assert dict(instructions())["USER"] == "azr" and names[-2:] == ["USER", "CMD"]
-    made = next(rest for _, rest in instructions() if "/etc/passwd" in rest)
-    assert made.rstrip().endswith("/home/azr/.cache/huggingface")
-
-
-def test_the_base_has_the_cuda_that_the_lock_is_for():
-    (_, base), (_, used) = instructions()[:2]
-    assert used == "${BASE}"
-    major, minor = re.fullmatch(r"BASE=nvidia/cuda:(\d+)\.(\d+)\.\d+-devel-ubuntu24\.04", base).groups()
-    assert lock("gpu")["nvidia-cuda-runtime"].startswith(f"{major}.{minor}.")
-
-
 @pytest.mark.parametrize("flavour", ["cpu", "gpu"])
 def test_a_lock_holds_what_the_project_pins(flavour):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -80,7 +66,15 @@ def test_every_line_of_a_lock_has_a_reader(flavour, tmp_path):
     assert needed - lock(flavour).keys() <= NOT_FOR_A_CPU
 
 
-def test_both_flavours_have_the_same_versions_but_for_what_differs_by_nature():
+def test_nothing_runs_as_root_and_base_and_locks_are_for_one_cuda():
+    names = [name for name, _ in instructions()]
+    assert dict(instructions())["USER"] == "azr" and names[-2:] == ["USER", "CMD"]
+    made = next(rest for _, rest in instructions() if "/etc/passwd" in rest)
+    assert made.rstrip().endswith("/home/azr/.cache/huggingface")
+    (_, base), (_, used) = instructions()[:2]
+    assert used == "${BASE}"
+    major, minor = re.fullmatch(r"BASE=nvidia/cuda:(\d+)\.(\d+)\.\d+-devel-ubuntu24\.04", base).groups()
+    assert lock("gpu")["nvidia-cuda-runtime"].startswith(f"{major}.{minor}.")
     cpu, gpu = lock("cpu"), lock("gpu")
     assert {name for name in cpu.keys() & gpu.keys() if cpu[name] != gpu[name]} <= {"apache-tvm-ffi"}
 

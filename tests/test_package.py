@@ -27,11 +27,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a source distribution of what git has or would add, so that nothing else of this folder is needed."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True,
         check=True,
-    )
+    )  # fmt: skip
     for name in filter(None, listed.stdout.decode().split("\0")):
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -78,14 +76,9 @@ def call(outside: Path, here: Path, *command: str, given: str | None = None, fai
     """Return what a command prints. `fails`: what is to be said of a mistake."""
     plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
-        [str(outside / command[0]), *command[1:]],
-        cwd=here,
-        env=plain,
-        input=given,
-        capture_output=True,
-        text=True,
+        [str(outside / command[0]), *command[1:]], cwd=here, env=plain, input=given, capture_output=True, text=True,
         timeout=500,
-    )
+    )  # fmt: skip
     assert done.returncode == (2 if fails else 0), done.stdout[-2000:] + done.stderr[-2000:]
     assert not fails or done.stderr == f"error: {fails}\n"
     return done.stdout

@@ -12,12 +12,9 @@ from azr.records import NO_TOKENS, Completion, version_runs
 def completion(versions: list[int] | int, prompt: object = (5, 6, 7)) -> Completion:
     count = len(versions) if isinstance(versions, list) else 3
     return Completion(
-        prompt_ids=prompt,
-        response_ids=range(count),
-        logprobs=[-0.1 * i for i in range(count)],
-        finish_reason="length",
+        prompt_ids=prompt, response_ids=range(count), logprobs=[-0.1 * i for i in range(count)], finish_reason="length",
         weight_versions=versions,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("versions", [4, [4, 4, 4], [0, 0, 1, 1, 1, 7], []])
@@ -31,11 +28,6 @@ def test_a_completion_is_the_same_in_another_process(versions: list[int] | int) 
         assert getattr(after, name).tolist() == getattr(before, name).tolist()
 
 
-def test_the_text_of_a_response_comes_with_it() -> None:
-    before = replace(completion(0), text="a\ud800")
-    assert pickle.loads(pickle.dumps(before)).text == "a\ud800" and before == completion(0)
-
-
 def test_completions_of_one_prompt_share_it_on_their_way() -> None:
     prompt = np.arange(1000, dtype=np.int32)
     prompt.flags.writeable = False
@@ -46,18 +38,17 @@ def test_completions_of_one_prompt_share_it_on_their_way() -> None:
     assert again == answers and all(each.prompt_ids is again[0].prompt_ids for each in again)
 
 
-def test_what_is_given_stays_as_it_is() -> None:
+def test_the_text_comes_with_a_response_and_what_is_given_stays_as_it_is() -> None:
+    before = replace(completion(0), text="a\ud800")
+    assert pickle.loads(pickle.dumps(before)).text == "a\ud800" and before == completion(0)
     prompt = np.arange(3, dtype=np.int32)
     held = completion(0, prompt)
     assert prompt.flags.writeable and not held.prompt_ids.flags.writeable
 
 
-def test_versions_are_runs() -> None:
+def test_versions_are_runs_and_no_tokens_the_same_object_in_another_process() -> None:
     assert version_runs(np.array([2, 2, 3, 5, 5, 5], np.int32)) == [(2, 2), (3, 1), (5, 3)]
     assert version_runs(np.array([], np.int32)) == []
-
-
-def test_no_tokens_are_the_same_object_in_another_process() -> None:
     assert pickle.loads(pickle.dumps(NO_TOKENS)) is NO_TOKENS
     nothing = Completion(prompt_ids=[], response_ids=[], logprobs=[], finish_reason="stop", weight_versions=[])
     assert nothing == NO_TOKENS and NO_TOKENS.token_ids == () and hash(NO_TOKENS) == hash(nothing)

@@ -28,25 +28,14 @@ WINDOW = 24
 """Sliding window, in tokens, of the families that have one: shorter than any text of a check."""
 
 _COMMON = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 1024,
-    "bos_token_id": None,
-    "dtype": "float32",
-}
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 1024, "bos_token_id": None, "dtype": "float32",
+}  # fmt: skip
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
-}
+}  # fmt: skip
 _GEMMA3_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0},
@@ -56,22 +45,15 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "qwen3": (Qwen3Config, {"rope_parameters": _ROPE, "tie_word_embeddings": True}),
     "llama": (LlamaConfig, {"rope_parameters": _LLAMA3_ROPE, "tie_word_embeddings": False}),
     "mistral": (MistralConfig, {"rope_parameters": _ROPE, "sliding_window": WINDOW}),
-    "gemma3_text": (
-        Gemma3TextConfig,
-        {
-            "rope_parameters": _GEMMA3_ROPE,
-            "sliding_window": WINDOW,
-            "layer_types": ["sliding_attention", "full_attention"],
-            "query_pre_attn_scalar": 20,
-            "tie_word_embeddings": True,
-        },
-    ),
+    "gemma3_text": (Gemma3TextConfig, {
+        "rope_parameters": _GEMMA3_ROPE, "sliding_window": WINDOW, "query_pre_attn_scalar": 20,
+        "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": True,
+    }),
     "gemma2": (Gemma2Config, {"sliding_window": WINDOW, "query_pre_attn_scalar": 20}),
-    "qwen3_moe": (
-        Qwen3MoeConfig,
-        {"rope_parameters": _ROPE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
-    ),
-}
+    "qwen3_moe": (Qwen3MoeConfig, {
+        "rope_parameters": _ROPE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+    }),
+}  # fmt: skip
 """By ``model_type``: class of its config, and what a tiny one has beside the sizes that all share."""
 
 
