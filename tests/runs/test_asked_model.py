@@ -29,19 +29,6 @@ def asked(place: Path, template: str = "train", step: int | None = None) -> str:
     return codec.decode(codec.ask("Hi"))
 
 
-def test_each_template_asks_in_its_own_way(tmp_path: Path):
-    base = model(tmp_path / "base")
-    (tmp_path / "own.jinja").write_text(BRACKETS)
-    assert asked(base) == asked(base, "conversation")
-    assert asked(base).endswith("\n\nUser: Hi\nAssistant: <think>")
-    assert asked(base, "tokenizer") == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    assert asked(base, str(tmp_path / "own.jinja")) == "[Hi]"
-    stops = {name: open_model(str(base), template=name).codec.stops for name in ("train", "tokenizer")}
-    ends = open_model(str(base)).codec
-    assert stops["train"].strings == ("</answer>",) and stops["tokenizer"].strings == ()
-    assert sorted(map(ends.decode, ([end] for end in stops["tokenizer"].token_ids))) == ["<|endoftext|>", "<|im_end|>"]
-
-
 def test_a_run_in_the_completion_format_asks_tasks_by_examples_and_all_else_by_its_template(tmp_path: Path):
     form = PromptForm(BRACKETS, Stops(("\nExercise ",), (256,)))
     run = save_run(tmp_path, 2, form=form, prompt_format="completion")
@@ -52,7 +39,17 @@ def test_a_run_in_the_completion_format_asks_tasks_by_examples_and_all_else_by_i
     assert asked(run.path, "conversation").endswith("Assistant: <think>")
 
 
-def test_a_run_is_asked_as_it_was_trained(tmp_path: Path):
+def test_a_run_is_asked_as_it_was_trained_and_each_template_in_its_own_way(tmp_path: Path):
+    base = model(tmp_path / "base")
+    (tmp_path / "own.jinja").write_text(BRACKETS)
+    assert asked(base) == asked(base, "conversation")
+    assert asked(base).endswith("\n\nUser: Hi\nAssistant: <think>")
+    assert asked(base, "tokenizer") == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert asked(base, str(tmp_path / "own.jinja")) == "[Hi]"
+    stops = {name: open_model(str(base), template=name).codec.stops for name in ("train", "tokenizer")}
+    ends = open_model(str(base)).codec
+    assert stops["train"].strings == ("</answer>",) and stops["tokenizer"].strings == ()
+    assert sorted(map(ends.decode, ([end] for end in stops["tokenizer"].token_ids))) == ["<|endoftext|>", "<|im_end|>"]
     run = save_run(tmp_path, 2, 10, form=PromptForm(BRACKETS, Stops(("END",), (256,))))
     opened = open_model(str(run.path))
     assert (opened.step, opened.label, opened.context) == (10, "run step 10", 1024)

@@ -5,23 +5,8 @@ import pytest
 
 from azr.monitoring.monitor import response_metrics
 from azr.records import Judgement, Role, Sample
-from azr.runs.metrics import (
-    PhaseClock,
-    check_finite,
-    funnel_metrics,
-    malformed_share,
-    num_ungraded,
-    part_metrics,
-    reason_metrics,
-    reward_metrics,
-    sampled_tokens,
-    solve_rates,
-    staleness_metrics,
-    step_metrics,
-    teaching_metrics,
-    throughput,
-    valid_rate,
-)
+from azr.runs import metrics as measures
+from azr.runs.metrics import PhaseClock, check_finite
 from azr.tasks.base import RejectReason
 from tests.runs.factory import Clock, completion, proposals, sample
 
@@ -32,14 +17,14 @@ def test_samples_become_means_per_kind_and_role() -> None:
     others = [sample("solver", reward=1.0, accuracy=1.0, version=9, used=used) for used in ("estimate", "stale")]
     others += [sample("solver", reward=None, version=9, used="ungraded")]
     others += [sample("proposer", reward=None, version=9, used="recorded")]
-    metrics = reward_metrics([sample("solver", reward=1.0, accuracy=1.0, length=4), cut_off, counted, *others])
+    metrics = measures.reward_metrics([sample("solver", reward=1.0, accuracy=1.0, length=4), cut_off, counted, *others])
     proposer = {"trajectories": 1, "reward": 0.25, "response_length": 2.0, "truncated": 0.0}
     solver = {"trajectories": 2, "reward": 0.25, "response_length": 6.0, "truncated": 0.5, "accuracy": 0.5}
     wanted = {f"abduction/proposer/{name}": value for name, value in proposer.items()}
     wanted |= {f"deduction/solver/{name}": value for name, value in solver.items()}
     assert metrics == wanted | {"weight_version": 5}
     costly = [sample("solver", reward_parts={"right": 1.0, "overlong": penalty}) for penalty in (-0.5, 0.0)]
-    assert reward_metrics(costly)["deduction/solver/overlong"] == -0.25
+    assert measures.reward_metrics(costly)["deduction/solver/overlong"] == -0.25
 
 
 def test_traces_are_apart() -> None:
@@ -47,21 +32,21 @@ def test_traces_are_apart() -> None:
         sample("solver", reward=-0.5, accuracy=0.0, length=4, version=3),
         sample("solver", reward=1.0, accuracy=1.0, length=8, version=9, trace_tokens=8),
     ]
-    metrics = reward_metrics(played)
+    metrics = measures.reward_metrics(played)
     assert metrics["weight_version"] == 3 and metrics["deduction/solver/trajectories"] == 1
     assert (metrics["deduction/solver/reward"], metrics["deduction/solver/trace/reward"]) == (-0.5, 1.0)
     assert metrics["deduction/solver/trace/accuracy"] == 1.0
     assert metrics["deduction/solver/trace/response_length"] == 8.0
-    assert solve_rates(metrics) == {"deduction": 0.0}
+    assert measures.solve_rates(metrics) == {"deduction": 0.0}
     lengths = response_metrics(played, [0.0, 1.0])
     assert (lengths["deduction/solver/tokens/max"], lengths["deduction/solver/trace/tokens/max"]) == (4.0, 8.0)
     assert lengths["deduction/solver/repetitive"] == 0.0
-    assert "weight_version" not in reward_metrics(played[1:2])
+    assert "weight_version" not in measures.reward_metrics(played[1:2])
 
 
 def test_the_funnel_is_counted_step_by_step() -> None:
     rejected = Counter({RejectReason.MALFORMED: 3, RejectReason.DUPLICATE: 1, RejectReason.LOST: 2})
-    metrics = funnel_metrics("deduction", proposals(10, rejected, [0.0, 0.25, 0.25, 1.0]), 4)
+    metrics = measures.funnel_metrics("deduction", proposals(10, rejected, [0.0, 0.25, 0.25, 1.0]), 4)
     assert metrics["deduction/proposer/funnel/proposed"] == 10
     assert metrics["deduction/proposer/funnel/valid"] == 4
     assert [metrics[f"deduction/proposer/funnel/{reason}"] for reason in RejectReason] == [3, 0, 0, 0, 0, 1, 0, 2]
@@ -72,17 +57,17 @@ def test_the_funnel_is_counted_step_by_step() -> None:
 
 
 def test_rates_of_a_step_are_read_from_its_metrics_and_what_was_not_measured_has_no_key() -> None:
-    nothing = step_metrics([], ["error"], 4, {"critic": {"loss": None}, "policy": {"loss": 0.0}})
+    nothing = measures.step_metrics([], ["error"], 4, {"critic": {"loss": None}, "policy": {"loss": 0.0}})
     assert "critic/loss" not in nothing and nothing["policy/loss"] == 0.0
     assert {name for name in nothing if not name.startswith("error/proposer/funnel/")} == {"policy/loss"}
-    lost = funnel_metrics("error", proposals(2, Counter({RejectReason.LOST: 2})), 4)
+    lost = measures.funnel_metrics("error", proposals(2, Counter({RejectReason.LOST: 2})), 4)
     assert "error/proposer/valid_rate" not in lost
-    assert valid_rate(nothing) is None and valid_rate(lost) is None and valid_rate({}) is None
+    assert [measures.valid_rate(each) for each in (nothing, lost, {})] == [None] * 3
     samples = proposals(4, Counter({RejectReason.FAILED: 1}), [1.0] * 3) + proposals(4, kind="abduction")
     samples += [sample("solver", accuracy=1.0), sample("solver", "abduction", accuracy=0.0)]
-    metrics = step_metrics(samples, [], 2, {})
-    assert valid_rate(metrics) == 7 / 8
-    assert solve_rates(metrics) == {"abduction": 0.0, "deduction": 1.0}
+    metrics = measures.step_metrics(samples, [], 2, {})
+    assert measures.valid_rate(metrics) == 7 / 8
+    assert measures.solve_rates(metrics) == {"abduction": 0.0, "deduction": 1.0}
 
 
 def given_up(role: Role, group: str) -> Sample:
@@ -90,24 +75,24 @@ def given_up(role: Role, group: str) -> Sample:
 
 
 def test_a_proposal_that_was_given_up_is_lost_and_tokens_are_those_that_were_sampled() -> None:
-    metrics = funnel_metrics("deduction", [*proposals(2), given_up("proposer", "propose:2")], 4)
+    metrics = measures.funnel_metrics("deduction", [*proposals(2), given_up("proposer", "propose:2")], 4)
     assert metrics["deduction/proposer/funnel/proposed"] == 3 and metrics["deduction/proposer/funnel/lost"] == 1
     assert metrics["deduction/proposer/funnel/valid"] == 2 and metrics["deduction/proposer/valid_rate"] == 1.0
     samples = [
         *proposals(2), given_up("solver", "estimate:a"), sample("solver", length=5),
         sample("solver", length=3, group="data:0:a"), sample("solver", length=7, trace_tokens=7, group="data:0:a"),
     ]  # fmt: skip
-    assert sampled_tokens(samples) == {"propose": 4, "estimate": 0, "solve": 8}
+    assert measures.sampled_tokens(samples) == {"propose": 4, "estimate": 0, "solve": 8}
 
 
 def test_what_was_lost_given_up_or_not_graded_is_ungraded_and_malformed_shares_are_of_what_was_sampled() -> None:
     answers = [given_up("solver", "solve:a"), sample("solver", verdict="ungraded", reward=None)]
     lost = proposals(3, Counter({RejectReason.LOST: 1, RejectReason.FAILED: 1}))
-    assert num_ungraded([*lost, *answers, sample("solver", verdict="wrong")]) == 3
+    assert measures.num_ungraded([*lost, *answers, sample("solver", verdict="wrong")]) == 3
     samples = [sample("solver", verdict=each) for each in ("malformed", "right")] + [given_up("solver", "solve:a")]
     samples += [sample("solver", verdict="right", finish="length"), sample("solver", verdict="wrong", used="estimate")]
     samples += [sample("solver", verdict="malformed", trace_tokens=2)]
-    assert malformed_share(samples, "solver") == 0.5 and malformed_share(samples, "proposer") is None
+    assert measures.malformed_share(samples, "solver") == 0.5 and measures.malformed_share(samples, "proposer") is None
 
 
 def test_malformed_and_ungraded_are_counted_by_reason_whatever_they_were_used_for() -> None:
@@ -119,11 +104,11 @@ def test_malformed_and_ungraded_are_counted_by_reason_whatever_they_were_used_fo
         sample("proposer", judgement=Judgement(verdict="lost", reason="lost")),
         sample("proposer", judgement=Judgement(verdict="duplicate")), sample("solver", "math", judgement=None),
     ]  # fmt: skip
-    assert reason_metrics(samples) == {
+    assert measures.reason_metrics(samples) == {
         "math/solver/malformed/no_box": 2, "math/solver/unlearnable": 1, "math/solver/ungraded/grader_failed": 1,
         "math/solver/trace/malformed/cut_off": 1, "deduction/proposer/ungraded/lost": 1,
     }  # fmt: skip
-    assert step_metrics(samples, (), 1, {}).items() >= reason_metrics(samples).items()
+    assert measures.step_metrics(samples, (), 1, {}).items() >= measures.reason_metrics(samples).items()
 
 
 def test_parts_that_graders_of_rows_give_are_metrics() -> None:
@@ -132,7 +117,7 @@ def test_parts_that_graders_of_rows_give_are_metrics() -> None:
         for parts in ({"style": 0.25, "short": True}, {"style": 0.75, "short": False}, {"style": 0.5}, {})
     ]
     own = sample("solver", judgement=Judgement(verdict="right", parts={"base": True}))
-    assert part_metrics([*samples, own]) == {"math/solver/parts/style": 0.5, "math/solver/parts/short": 0.5}
+    assert measures.part_metrics([*samples, own]) == {"math/solver/parts/style": 0.5, "math/solver/parts/short": 0.5}
 
 
 def test_what_groups_teach_is_told_apart_by_where_their_tasks_are_from() -> None:
@@ -151,12 +136,12 @@ def test_what_groups_teach_is_told_apart_by_where_their_tasks_are_from() -> None
         "chained": (1, 0.25, 0.75, 0.75, 0.0),
     }  # fmt: skip
     names = "groups", "solve_rate", "teaching_mass", "mass_per_group", "idle"
-    assert teaching_metrics(samples) == {
+    assert measures.teaching_metrics(samples) == {
         f"deduction/solver/{origin}/{name}": value
         for origin, values in expected.items()
         for name, value in zip(names, values, strict=True)
     }
-    assert step_metrics(samples, (), 1, {}).items() >= teaching_metrics(samples).items()
+    assert measures.step_metrics(samples, (), 1, {}).items() >= measures.teaching_metrics(samples).items()
 
 
 def versions(*versions: int, used: str = "trained") -> Sample:
@@ -166,13 +151,13 @@ def versions(*versions: int, used: str = "trained") -> Sample:
 def test_ages_are_of_the_sampled_tokens_that_are_trained_on() -> None:
     samples = [versions(4, 5), versions(5, 5, used="cut off"), versions(2, 5, used="stale")]
     samples += [versions(1, used="estimate"), sample("solver", trace_tokens=2, version=0)]
-    assert staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.25, "max": 1.0, "mixed": 0.5}
-    assert staleness_metrics([], 5) == {"dropped": 0.0}
+    assert measures.staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.25, "max": 1.0, "mixed": 0.5}
+    assert measures.staleness_metrics([], 5) == {"dropped": 0.0}
 
 
 def test_throughput_is_known_for_phases_that_took_time_and_numbers_of_a_diverged_run_are_refused() -> None:
-    assert throughput({"solve": 100, "propose": 7, "estimate": 5}, {"solve": 4.0, "estimate": 0.0}) == {"solve": 25.0}
-
+    tokens = {"solve": 100, "propose": 7, "estimate": 5}
+    assert measures.throughput(tokens, {"solve": 4.0, "estimate": 0.0}) == {"solve": 25.0}
     for bad in (math.nan, math.inf, -math.inf):
         with pytest.raises(RuntimeError, match=f"policy/loss is {bad} in step 3, so training has diverged"):
             check_finite(3, {"a/hist": [1, 2], "policy/loss": bad})
@@ -184,14 +169,14 @@ def test_duplicates_are_counted_by_what_they_repeat_and_copies_are_a_share_of_re
         played[:3], ({"repeats_seed": True}, {"repeats_seed": True}, {"repeats_step": True}), strict=True
     ):
         each.judgement = Judgement(verdict=each.verdict, parts=parts)
-    metrics = funnel_metrics("deduction", played, 2)
+    metrics = measures.funnel_metrics("deduction", played, 2)
     found = {name: metrics[f"deduction/proposer/repeats/{name}"] for name in ("seed", "buffer", "reference", "step")}
     assert found == {"seed": 2, "buffer": 0, "reference": 0, "step": 1}
     played = proposals(4, Counter({RejectReason.DUPLICATE: 2}), [0.5])
     for each, copied in zip(played[:3], (True, False, True), strict=True):
         each.judgement = Judgement(verdict=each.verdict, parts={"copied": copied})
-    assert funnel_metrics("deduction", played, 2)["deduction/proposer/copied"] == 2 / 3
-    assert "deduction/proposer/copied" not in funnel_metrics("deduction", proposals(2, Counter(), []), 2)
+    assert measures.funnel_metrics("deduction", played, 2)["deduction/proposer/copied"] == 2 / 3
+    assert "deduction/proposer/copied" not in measures.funnel_metrics("deduction", proposals(2, Counter(), []), 2)
 
 
 def test_time_that_overlapped_phases_cost_alone_is_told() -> None:

@@ -5,7 +5,6 @@ import os
 import pty
 import time
 
-import pytest
 from rich.console import Console
 
 from azr.runs.metrics import Metrics
@@ -105,7 +104,7 @@ def test_a_step_ends_in_one_summary_line_which_is_explained_before_the_first() -
     assert [share(rate) for rate in (0.0, 0.414, 0.994, 0.996, 1.0)] == [".00", ".41", ".99", "1.0", "1.0"]
 
 
-def test_without_a_terminal_lines_follow_what_moves(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_terminal_lines_follow_what_moves_and_a_long_silence_is_broken(caplog) -> None:
     caplog.set_level(logging.INFO, "azr")
     stream = io.StringIO()
     progress = Progress(PlainDisplay(stream, interval_s=0.02, patience=10**6))
@@ -127,9 +126,6 @@ def test_without_a_terminal_lines_follow_what_moves(caplog: pytest.LogCaptureFix
     assert "step 1/2 · valid 91%" in stream.getvalue()
     assert "\na word\nor two\n" in stream.getvalue()
     assert any(message.startswith("step 1/2 · valid 91%") for message in caplog.messages)
-
-
-def test_a_long_silence_is_broken_and_what_is_logged_stays_as_it_is() -> None:
     stream = io.StringIO()
     progress = Progress(PlainDisplay(stream, interval_s=0.01, patience=3))
     progress.start(2)
