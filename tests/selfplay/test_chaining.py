@@ -52,15 +52,6 @@ ADD, DOUBLE = stored(1, "a + 1", "1", "2"), stored(2, "a * 2", "4", "8")
 BOTH = {"def f(a):\n    a = a + 1\n    return a * 2", "def f(a):\n    a = a * 2\n    return a + 1"}
 
 
-async def test_pairs_within_the_band_are_chained_each_once() -> None:
-    made = await chained(buffer_of(ADD, DOUBLE, rates={"1": 0.8, "2": 0.9}))
-    assert {task.program for task in made.tasks} == BOTH and made.numbers["made"] == 2
-    assert {task.outputs for task in made.tasks} == {("4",), ("9",)}
-    assert made.numbers["predicted"] == pytest.approx(0.75 * 10 / 12, abs=0.06)
-    again = await chained(buffer_of(ADD, DOUBLE, rates={"1": 0.8, "2": 0.9}))
-    assert again == made
-
-
 @pytest.mark.parametrize("rates", [{"1": 0.3, "2": 0.9}, {"1": 0.9}, {}])
 async def test_neither_hard_pairs_nor_tasks_of_unknown_rate_are_chained(rates: dict[str, float]) -> None:
     assert (await chained(buffer_of(ADD, DOUBLE, rates=rates))).numbers["tried"] == 0
@@ -83,7 +74,13 @@ async def test_known_raising_and_held_out_chains_and_those_without_a_first_half_
     assert [task.program for task in made.tasks] == ["def f(a):\n    a = len([a]) + 4\n    return a + 1"]
 
 
-async def test_inductions_are_chained_too() -> None:
+async def test_pairs_within_the_band_are_chained_each_once_inductions_too() -> None:
+    made = await chained(buffer_of(ADD, DOUBLE, rates={"1": 0.8, "2": 0.9}))
+    assert {task.program for task in made.tasks} == BOTH and made.numbers["made"] == 2
+    assert {task.outputs for task in made.tasks} == {("4",), ("9",)}
+    assert made.numbers["predicted"] == pytest.approx(0.75 * 10 / 12, abs=0.06)
+    again = await chained(buffer_of(ADD, DOUBLE, rates={"1": 0.8, "2": 0.9}))
+    assert again == made
     inputs, kind = ("1", "2"), KINDS["induction"]
     add = kind.make_task("1", ADD.program, inputs, ("2", "3"), message="one more")
     double = kind.make_task("2", DOUBLE.program, inputs, ("2", "4"), message="twice")

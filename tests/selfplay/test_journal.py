@@ -22,17 +22,8 @@ from azr.selfplay.chaining import is_chained
 from azr.selfplay.journal import Journal, WorkItem, write_journal
 from azr.selfplay.play import SelfPlayStep, StepResult
 from azr.tasks.registry import KINDS
-from tests.selfplay.test_play import (
-    CODEC,
-    CONFIG,
-    completion,
-    funnel,
-    proposal,
-    replace_play,
-    seeded,
-    self_play,
-    trained,
-)
+from tests.selfplay import test_play as scripted
+from tests.selfplay.test_play import CODEC, CONFIG, completion, proposal, replace_play, seeded
 
 PARTIAL = replace(CONFIG, rollout=replace(CONFIG.rollout, staleness=1, partial=True))
 
@@ -66,7 +57,7 @@ class Engine:
 def step(
     config: Config, engine: Engine, buffer: TaskBuffer, number: int = 1, journal: Journal | None = None
 ) -> SelfPlayStep:
-    return self_play(config, engine, Executor(), buffer, number, journal=journal)
+    return scripted.self_play(config, engine, Executor(), buffer, number, journal=journal)
 
 
 async def test_a_refused_proposal_lets_a_stored_task_be_solved_while_others_are_still_proposed() -> None:
@@ -78,7 +69,7 @@ async def test_a_refused_proposal_lets_a_stored_task_be_solved_while_others_are_
             await asyncio.sleep(0.01)
     engine.release.set()
     result = await playing
-    solved = sorted(t.problem_id for t in trained(result) if t.group.startswith("solve:"))
+    solved = sorted(t.problem_id for t in scripted.trained(result) if t.group.startswith("solve:"))
     assert solved == ["000001-deduction-0001", "seed-deduction"]
 
 
@@ -124,7 +115,7 @@ async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_n
     engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("solve", "a + 7"))
     journal = Journal(engine.generate)
     first = await step(config, engine, buffer, journal=journal).play(is_last=False)
-    assert funnel(first, "deduction").proposed == 9 and len(first.stored) == 9
+    assert scripted.funnel(first, "deduction").proposed == 9 and len(first.stored) == 9
     assert [(item.begins, item.index) for item in journal.left_over[1]] == [("propose", 7)]
     journal.recorded(1, first.items)
     again = Engine(["<|program|>no form"] * 10)
@@ -137,11 +128,11 @@ async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_n
     second = await step(config, again, buffer, 2, journal).play()
     assert again.asked["propose"] == 10, "a proposal that was sampled before is not sampled again"
     assert again.asked["<|deduction|>"] == 0
-    assert funnel(second, "deduction").proposed == 11 and not journal.left_over[2]
+    assert scripted.funnel(second, "deduction").proposed == 11 and not journal.left_over[2]
     assert [task.id for task in second.stored] == ["000001-deduction-0007"]
-    both = Counter(t.problem_id for t in (*trained(first), *trained(second)) if t.role == "proposer")
+    both = Counter(t.problem_id for t in (*scripted.trained(first), *scripted.trained(second)) if t.role == "proposer")
     assert set(both.values()) == {1} and len(both) == 20
-    solved = Counter(t.group for t in trained(second) if t.problem_id == "000001-deduction-0007")
+    solved = Counter(t.group for t in scripted.trained(second) if t.problem_id == "000001-deduction-0007")
     id = "000001-deduction-0007"
     assert solved == {f"propose:{id}": 1, f"estimate:000001:{id}": 4, f"solve:000001:{id}": 1}
     journal.recorded(2, second.items)
@@ -159,7 +150,7 @@ async def test_a_carried_proposal_and_its_twin_are_a_task_and_a_duplicate() -> N
     journal._generate = Engine([proposal("a + 7")] + ["<|program|>no form"] * 9).generate
     second = await step(config, engine, buffer, 2, journal).play()
     assert [task.id for task in second.stored] == ["000001-deduction-0007"]
-    assert funnel(second, "deduction").rejected == {"duplicate": 1, "malformed": 9}
+    assert scripted.funnel(second, "deduction").rejected == {"duplicate": 1, "malformed": 9}
 
 
 async def test_a_step_that_ends_while_a_proposal_is_rejected_can_be_resumed(tmp_path: Path) -> None:
@@ -175,7 +166,7 @@ async def test_a_step_that_ends_while_a_proposal_is_rejected_can_be_resumed(tmp_
     engine.release.set()
     await journal.close()
     result = await step(config, engine, seeded(config), 1, restored).play()
-    assert funnel(result, "deduction").rejected == {"malformed": 1}
+    assert scripted.funnel(result, "deduction").rejected == {"malformed": 1}
 
 
 async def test_a_step_played_ahead_finds_its_answers_after_a_restart(tmp_path: Path) -> None:
@@ -299,7 +290,7 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
             left.unlink()
 
         async def play(number: int, buffer: TaskBuffer = buffer, journal: Journal = journal) -> StepResult:
-            step = self_play(config, engine, RandomExecutor(), buffer, number, journal=journal)
+            step = scripted.self_play(config, engine, RandomExecutor(), buffer, number, journal=journal)
             return await step.play(is_last=number == steps)
 
         is_killed, permits = random.random() < kill_rate, asyncio.Semaphore(1 + config.steps_ahead)
@@ -378,7 +369,7 @@ def taught(rng: random.Random, prompt: str, valid: float = 0.8) -> str:
 
 def played(config: Config, engine: Dice, number: int = 1, journal: Journal | None = None) -> StepResult:
     journal = journal or Journal(engine.generate)
-    return asyncio.run(self_play(config, engine, Executor(), seeded(config), number, journal=journal).play())
+    return asyncio.run(scripted.self_play(config, engine, Executor(), seeded(config), number, journal=journal).play())
 
 
 def learnable(result: StepResult) -> list[bool]:
@@ -433,7 +424,7 @@ def test_a_step_that_is_killed_goes_on_as_if_it_had_not_been(seed: int, tmp_path
         engine = Dice(taught)
         journal = Journal(engine.generate)
         for _ in range(3):
-            step = self_play(REFILL, engine, Executor(), seeded(REFILL), 2, journal=journal)
+            step = scripted.self_play(REFILL, engine, Executor(), seeded(REFILL), 2, journal=journal)
             playing = asyncio.create_task(step.play())
             await asyncio.sleep(rng.random() * 0.03)
             write_journal(tmp_path, journal.copy(1))
@@ -444,7 +435,7 @@ def test_a_step_that_is_killed_goes_on_as_if_it_had_not_been(seed: int, tmp_path
             journal.read(tmp_path, 1)
         known = {number for each in journal._items.values() for number in each.answers}
         engine.asked.clear()
-        result = await self_play(REFILL, engine, Executor(), seeded(REFILL), 2, journal=journal).play()
+        result = await scripted.self_play(REFILL, engine, Executor(), seeded(REFILL), 2, journal=journal).play()
         assert not known & set(engine.asked), "what was answered is not asked again"
         return result
 

@@ -147,19 +147,6 @@ async def test_proposals_of_one_prompt_form_a_group(play):
         assert len(prompts) == len(sizes), "a group has one prompt"
 
 
-async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_estimated_nor_trained_on(play):
-    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
-    buffer = TaskBuffer(("deduction",), 10, {fingerprint("def f(other):\n    return other + 1"): "question 7 of mbpp+"})
-    script = Script([proposal("a + 1"), proposal("a + 2")], half_right)
-    result, buffer = await play(config, script, buffer=buffer)
-    assert funnel(result, "deduction").rejected == {RejectReason.IN_BENCHMARK: 1}
-    assert [task.program for task in buffer.tasks("deduction")] == ["def f(a):\n    return a + 2"]
-    texts = [CODEC.decode(t.completion.token_ids) for t in trained(result)]
-    assert len(texts) == 5 and not any("a + 1" in text for text in texts)
-    (refused,) = untrained(result)
-    assert refused.judgement.detail.startswith("the program is that of question 7 of mbpp+, which is held out, or the")
-
-
 async def test_with_a_price_of_repeats_what_is_held_out_costs_as_much_and_still_is_not_stored(play):
     config = replace_play(replace(CONFIG, reward=RewardConfig(repeat=-1.0, novelty=0.5)), proposer_prompts=4)
     buffer = seeded(config)
@@ -181,7 +168,17 @@ async def test_the_baseline_of_proposals_may_be_their_kinds(play):
     assert len({tuple(each.completion.prompt_ids) for each in proposed}) == 1
 
 
-async def test_estimates_are_groups_that_are_trained_on(play):
+async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_estimated_and_estimates_are_groups(play):
+    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
+    buffer = TaskBuffer(("deduction",), 10, {fingerprint("def f(other):\n    return other + 1"): "question 7 of mbpp+"})
+    script = Script([proposal("a + 1"), proposal("a + 2")], half_right)
+    result, buffer = await play(config, script, buffer=buffer)
+    assert funnel(result, "deduction").rejected == {RejectReason.IN_BENCHMARK: 1}
+    assert [task.program for task in buffer.tasks("deduction")] == ["def f(a):\n    return a + 2"]
+    texts = [CODEC.decode(t.completion.token_ids) for t in trained(result)]
+    assert len(texts) == 5 and not any("a + 1" in text for text in texts)
+    (refused,) = untrained(result)
+    assert refused.judgement.detail.startswith("the program is that of question 7 of mbpp+, which is held out, or the")
     config = replace_play(CONFIG, proposer_prompts=1, solver_prompts=0)
     result, _ = await play(config, Script([proposal("a + 1")], half_right))
     estimates = [t for t in trained(result) if t.role == "solver"]
@@ -259,18 +256,6 @@ async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after(play):
     assert sorted(solved) == ["000001-deduction-0000", "seed-deduction", "seed-deduction"]
 
 
-async def test_length_may_cost_proposer_and_solver_and_leaves_the_solve_rate(play):
-    reward = replace(CONFIG.reward, overlong=199)
-    config = replace_play(replace(CONFIG, reward=reward), proposer_prompts=1, solver_prompts=0)
-    result, _ = await play(config, Script([proposal("a + 1")], half_right))
-    assert funnel(result, "deduction").solve_rates == [0.5]
-    for each in trained(result):
-        cost = (1 - len(each.completion.response_ids)) / 199
-        assert each.reward_parts["overlong"] == pytest.approx(cost)
-        base = {"learnability": 0.5, "right": 1.0, "wrong": -0.5}[next(iter(each.reward_parts))]
-        assert each.reward == pytest.approx(base + cost)
-
-
 class LostVerifying:
     """An executor that validates proposals and fails whenever an abduction is graded."""
 
@@ -290,7 +275,7 @@ async def test_a_proposal_that_was_lost_after_it_was_reserved_may_come_again(pla
     assert buffer.sizes() == {"abduction": 2}
 
 
-async def test_solver_only_training_still_proposes(play):
+async def test_solver_only_training_still_proposes_and_length_may_cost_both_roles(play):
     config = replace_play(CONFIG, train_proposer=False, proposer_prompts=1)
     result, buffer = await play(config, Script([proposal("a + 1")], half_right))
     assert {t.role for t in trained(result)} == {"solver"}
@@ -298,6 +283,15 @@ async def test_solver_only_training_still_proposes(play):
     metrics = step_metrics(result.samples, config.selfplay.kinds, config.selfplay.group_size, {})
     assert "deduction/solver/reward" in metrics and "deduction/proposer/reward" not in metrics
     assert metrics["deduction/proposer/funnel/proposed"] == 1
+    reward = replace(CONFIG.reward, overlong=199)
+    config = replace_play(replace(CONFIG, reward=reward), proposer_prompts=1, solver_prompts=0)
+    result, _ = await play(config, Script([proposal("a + 1")], half_right))
+    assert funnel(result, "deduction").solve_rates == [0.5]
+    for each in trained(result):
+        cost = (1 - len(each.completion.response_ids)) / 199
+        assert each.reward_parts["overlong"] == pytest.approx(cost)
+        base = {"learnability": 0.5, "right": 1.0, "wrong": -0.5}[next(iter(each.reward_parts))]
+        assert each.reward == pytest.approx(base + cost)
 
 
 async def test_chained_tasks_are_estimated_trained_on_stored_and_chained_again(play):
