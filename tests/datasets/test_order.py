@@ -91,7 +91,7 @@ def test_no_row_is_repeated_or_skipped_when_options_change(first, prompts, count
     assert following == epoch_order(1, count, seed)[: len(following)], "all rows that fit now are in the next epoch"
 
 
-def test_a_row_is_known_by_its_id_wherever_it_stands() -> None:
+def test_a_row_is_known_by_its_id_wherever_it_stands_and_rows_of_another_file_begin_an_epoch() -> None:
     order = RowOrder(["a", "b", "c", "d"], FILE_DIGEST, 1)
     seen = ["abcd"[row] for _, row in order.take(1, 2)]
     names = ["d", "new", "c", "b", "a"]
@@ -99,9 +99,6 @@ def test_a_row_is_known_by_its_id_wherever_it_stands() -> None:
     assert [names[row] for _, row in later.take(2, 2)] == list(order.left_after(1).ids)
     assert set(seen).isdisjoint(order.left_after(1).ids)
     assert sorted(names[row] for _, row in later.take(3, 5)) == sorted(names)
-
-
-def test_rows_of_another_file_begin_an_epoch() -> None:
     order = order_of(10)
     order.take(1, 4)
     other = RowOrder(ids_of(6), "another digest", 1, order.left_after(1))

@@ -275,7 +275,7 @@ def load(config: Config, codec: PromptCodec, folder: Path, *rows: dict[str, Any]
     return load_rows(replace(config, data=data), codec)[1]
 
 
-def test_rows_without_traces_are_counted_and_a_file_without_any_is_refused(config, codec, tmp_path) -> None:
+def test_rows_without_traces_and_traces_that_close_no_thinking_are_counted_or_refused(config, codec, tmp_path) -> None:
     rows = SUM, {**SUM, "id": "traced", "traces": [SOLVED]}
     (note,) = load(config, codec, tmp_path, *rows, samples=2, traces=1)
     assert note.startswith("1 of 2 rows of ") and note.endswith("the policy answers once more for each that is lacking")
@@ -284,9 +284,6 @@ def test_rows_without_traces_are_counted_and_a_file_without_any_is_refused(confi
     for samples in (0, 3):
         with mistake("data.traces", says="No row of "):
             load(config, codec, tmp_path, SUM, samples=samples, traces=1)
-
-
-def test_traces_that_close_no_thinking_are_named_where_prompts_open_it(config, codec, tmp_path) -> None:
     spoken = {**SUM, "traces": ["It is \\boxed{4}."]}
     note = load(config, codec, tmp_path, spoken, traces=1)[0]
     assert "rows.jsonl has </think>, and prompts end with <think>: traces are learned as thoughts" in note
@@ -295,7 +292,7 @@ def test_traces_that_close_no_thinking_are_named_where_prompts_open_it(config, c
     assert load(config, codec, tmp_path, spoken, traces=0) == []
 
 
-def test_traces_that_the_format_calls_malformed_are_counted_at_the_start(config, codec, tmp_path) -> None:
+def test_malformed_traces_are_counted_and_those_without_tokens_named_by_their_row(config, codec, tmp_path) -> None:
     unboxed = {**SUM, "id": "unboxed", "traces": [SOLVED, "<think>\nTwo.</think>It is 4."]}
     tagged = {**SUM, "id": "tags", "prompt": "2 + 2? Answer within <answer> and </answer>.", "traces": [SOLVED]}
     (note,) = load(config, codec, tmp_path, {**SUM, "traces": [SOLVED]}, unboxed, tagged, samples=2, traces=1)
@@ -304,9 +301,6 @@ def test_traces_that_the_format_calls_malformed_are_counted_at_the_start(config,
     thought = replace(config, reward=replace(config.reward, format="thought"))
     assert load(thought, codec, tmp_path, {**SUM, "traces": [SOLVED]}, unboxed, tagged, samples=2, traces=1) == []
     assert load(config, codec, tmp_path, unboxed, samples=0, traces=1) == [], "nothing is paid"
-
-
-def test_a_trace_of_which_the_tokenizer_has_no_tokens_is_named_by_its_row(config, codec, tmp_path) -> None:
     rows = {**SUM, "traces": [SOLVED]}, {**SUM, "id": "x", "traces": [SOLVED, "\\boxed{4}<|im_end|>\n"]}
     with pytest.raises(UserError, match=r"rows.jsonl, row 2: a trace holds <\|im_end\|>, which ends a response"):
         load(config, codec, tmp_path, *rows, traces=1)

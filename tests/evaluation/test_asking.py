@@ -130,7 +130,7 @@ async def test_every_question_is_asked_greedily_and_by_samples_and_graded_by_run
     assert model.calls == {(0.0, 1, 77): 3, (0.6, 4, 77): 3} and len(model.seeds) == 3
 
 
-async def test_words_are_asked_by_the_template_and_the_last_answer_counts(words: PromptCodec):
+async def test_a_question_with_an_opened_answer_is_continued_and_words_are_asked_by_the_template(words: PromptCodec):
     needs("math_verify")
     question = Question(id="1", suite="math500", group="all", message="1 + 1?", gold=MathGold(("2",)))
     texts = ["Two.</think> <answer>\\boxed{2}</answer>", "\\boxed{3}", "\\boxed{2}", "no idea"]
@@ -142,9 +142,6 @@ async def test_words_are_asked_by_the_template_and_the_last_answer_counts(words:
     assert answers[4].verdict == Verdict.MALFORMED
     assert [answers[at].judgement.detail for at in (0, 2)] == ["", "a right answer is 2"]
     assert answers[0].prompt.endswith("User: 1 + 1?\nAssistant: <think>")
-
-
-async def test_a_question_with_an_opened_answer_is_continued_as_it_is(words: PromptCodec):
     question = value_question("cruxeval-o:completion", "0", "all", crux("output").gold, COMPLETION)
     model = Model(words, {"assert f(3) ==": [" 6\n", " 7\n", " f(3)\n", ""]})
     answers = await ask(words, model, [question])
@@ -265,7 +262,7 @@ def test_a_sealed_exam_is_never_asked_and_its_programs_are_refused():
         assert any(key in periodic.programs for key in held_out_keys(near)), near
 
 
-def test_without_a_folder_other_suites_are_left_out_and_this_is_said():
+def test_suites_without_a_folder_are_left_out_and_programs_of_the_others_refused(tmp_path: Path):
     periodic = PeriodicEval(with_eval(every=1, suites=("exam", "cruxeval-o,mbpp+")), TAGS)
     assert {question.suite for question in periodic.questions} == {"exam"}
     said = "neither evaluated nor held out: {}, for eval.data names no folder of their files"
@@ -275,9 +272,6 @@ def test_without_a_folder_other_suites_are_left_out_and_this_is_said():
     assert PeriodicEval(with_eval(suites=("cruxeval-o",)), TAGS).notes == [said.format("cruxeval-o")]
     assert not PeriodicEval(with_eval(), TAGS).notes
     assert not PeriodicEval(with_eval(every=1, suites=("cruxeval-o",)), TAGS).should_run(1, last=True)
-
-
-def test_programs_of_the_suites_are_refused_however_their_function_is_called(tmp_path: Path):
     (tmp_path / "MbppPlus.jsonl").write_text(json.dumps(MBPP) + "\n")
     (tmp_path / "cruxeval.jsonl").write_text(json.dumps(CRUX) + "\n")
     options = {"data": str(tmp_path), "suites": ("mbpp+", "cruxeval-i"), "path": None}

@@ -135,7 +135,7 @@ async def test_a_module_that_works_in_no_process_of_its_own_is_one_sentence(modu
             pass
 
 
-async def test_rows_name_it_and_it_gets_all_their_fields(module, config, codec, tmp_path):
+async def test_rows_and_suites_name_it_and_it_gets_all_their_fields(module, config, codec, tmp_path):
     row = {"prompt": "2 + 2?", "grader": f"{module}:grade", "answer": "4", "more": {"of": [1]}, "hint": None}
     config = replace(config, data=DataConfig(path=str(write(tmp_path / "rows.jsonl", row))))
     rows, _ = load_rows(config, codec)
@@ -145,9 +145,6 @@ async def test_rows_name_it_and_it_gets_all_their_fields(module, config, codec, 
     write(tmp_path / "rows.jsonl", {**row, "grader": f"{module}:grad"})
     with pytest.raises(UserError, match="did you mean grade"):
         load_rows(config, codec)
-
-
-def test_a_suite_may_name_it(module: str, tmp_path: Path) -> None:
     write(tmp_path / "mine.jsonl", {"q": "2 + 2?", "answer": "4"})
     stated = f'name = "mine"\nfile = "mine.jsonl"\ngrader = "{module}:grade"\nprompt = "{{q}}"\n'
     (tmp_path / "mine.toml").write_text(stated)
