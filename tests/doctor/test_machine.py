@@ -142,18 +142,6 @@ def findings(command: list[str]) -> dict:
     return {each.name: each for each in machine.gpus_section(machine.query_gpus(command)).findings}
 
 
-def test_good_gpus_an_old_driver_that_is_missing_and_a_taken_gpu_that_is_a_warning():
-    found = machine.query_gpus(says("\n".join(ROW.format(i, 4, "580.95.05") for i in range(8))))
-    assert len(found.all) == 8 and found.memory_gib == pytest.approx(79.6, abs=0.1)
-    section = machine.gpus_section(found)
-    assert section.ok and {each.mark for each in section.findings} == {Mark.OK}
-    assert section.findings[1].message == "NVIDIA H100 80GB HBM3, 80 GiB"
-    found = findings(says(f"{ROW.format(0, 4, '535.104')}\n{ROW.format(1, 40960, '535.104')}"))
-    assert found["driver"].mark is Mark.MISSING and "580 or newer" in found["driver"].message
-    assert found["GPU 0"].mark is Mark.OK
-    assert found["GPU 1"].mark is Mark.WARNING and "40.0 GiB of them taken" in found["GPU 1"].message
-
-
 @pytest.mark.parametrize("command, mark, part", [
     (["/nowhere/nvidia-smi"], Mark.INFO, "there is no nvidia-smi"), (says(""), Mark.WARNING, "--gpus all"),
     (says("NVIDIA-SMI has failed: no\ndriver", 9), Mark.WARNING, "fails (NVIDIA-SMI has failed: no driver)"),
@@ -202,18 +190,16 @@ def test_too_few_gpus_are_a_warning_and_where_none_is_known_only_a_supposed_one_
     assert check_fit(override(large, {"model.path": "nobody/knows"}), cards(8)) == []
 
 
-def test_a_run_on_a_gpu_needs_one():
-    cuda = override(mini, {"train.device": "cuda"})
-    no_smi = Gpus(has_smi=False)
-    for found, why in ((no_smi, "no nvidia-smi"), (Gpus(), "nvidia-smi lists none"), (Gpus(error="broken"), "broken")):
-        with mistake("train.device", "cluster.address", says=f"{why}): set it to auto"):
-            check_machine(cuda, found)
-        check_machine(mini, found)
-        check_machine(override(cuda, {"cluster.address": "auto"}), found)
-    check_machine(cuda, cards(80))
-
-
-def test_a_gpu_whose_memory_nvidia_smi_does_not_give_is_one():
+def test_good_gpus_an_old_driver_a_taken_gpu_and_one_whose_memory_is_not_given():
+    found = machine.query_gpus(says("\n".join(ROW.format(i, 4, "580.95.05") for i in range(8))))
+    assert len(found.all) == 8 and found.memory_gib == pytest.approx(79.6, abs=0.1)
+    section = machine.gpus_section(found)
+    assert section.ok and {each.mark for each in section.findings} == {Mark.OK}
+    assert section.findings[1].message == "NVIDIA H100 80GB HBM3, 80 GiB"
+    found = findings(says(f"{ROW.format(0, 4, '535.104')}\n{ROW.format(1, 40960, '535.104')}"))
+    assert found["driver"].mark is Mark.MISSING and "580 or newer" in found["driver"].message
+    assert found["GPU 0"].mark is Mark.OK
+    assert found["GPU 1"].mark is Mark.WARNING and "40.0 GiB of them taken" in found["GPU 1"].message
     found = machine.query_gpus(says("0, NVIDIA GB10, [N/A], [N/A], 580.95"))
     finding = machine.gpus_section(found).findings[1]
     assert finding.mark is Mark.INFO and finding.message.startswith("NVIDIA GB10; nvidia-smi does not give its memory")
@@ -222,7 +208,15 @@ def test_a_gpu_whose_memory_nvidia_smi_does_not_give_is_one():
     assert check_fit(cuda, found) == []
 
 
-def test_a_containers_small_shared_memory_is_refused_where_an_engine_has_several_gpus(monkeypatch):
+def test_a_run_on_a_gpu_needs_one_and_shared_memory_where_an_engine_has_several(monkeypatch):
+    cuda = override(mini, {"train.device": "cuda"})
+    no_smi = Gpus(has_smi=False)
+    for found, why in ((no_smi, "no nvidia-smi"), (Gpus(), "nvidia-smi lists none"), (Gpus(error="broken"), "broken")):
+        with mistake("train.device", "cluster.address", says=f"{why}): set it to auto"):
+            check_machine(cuda, found)
+        check_machine(mini, found)
+        check_machine(override(cuda, {"cluster.address": "auto"}), found)
+    check_machine(cuda, cards(80))
     config = override(mini, {"rollout.tensor_parallel": 2, "train.data_parallel": 2})
     monkeypatch.setattr(machine, "free_bytes", lambda folder: 64 << 20)
     check_machine(mini, Gpus())

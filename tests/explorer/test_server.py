@@ -121,7 +121,7 @@ def test_100_kb_of_anything_are_shown_in_time_linear_in_their_length(piece: str,
     assert time.process_time() - started < 3.0, "about 0.5 s"
 
 
-def test_the_policy_allows_only_what_the_explorer_serves(run: MadeRun) -> None:
+def test_the_policy_allows_only_what_is_served_and_who_asks_for_this_host_with_its_token(run: MadeRun) -> None:
     of = client(run)
     for path in ("/0/", "/static/explorer.js", "/nothing", "/0/task?id=none"):
         policy = of.get(path).headers["content-security-policy"]
@@ -131,9 +131,6 @@ def test_the_policy_allows_only_what_the_explorer_serves(run: MadeRun) -> None:
     for method in ("post", "put", "delete"):
         assert getattr(of, method)("/0/").status_code == 405
     assert of.get("/static/../server.py").status_code == of.get("/static/%2e%2e/server.py").status_code == 404
-
-
-def test_only_those_who_ask_for_this_host_with_its_token_are_answered(run: MadeRun) -> None:
     of = client(run, hosts=("localhost", "127.0.0.1", "::1"))
     for host in ("localhost:8777", "127.0.0.1:1", "[::1]:8777", "LOCALHOST"):
         assert of.get("/0/", headers={"host": host}).status_code == 200, host
@@ -147,18 +144,6 @@ def test_only_those_who_ask_for_this_host_with_its_token_are_answered(run: MadeR
     assert of.get("/secret/").status_code == 200
     assert all(link.startswith("/secret/0/") for link in page(of, "/secret/0/").links)
     assert of.get("/secret/static/explorer.css").status_code == 200
-
-
-def test_filters_and_orders(run: MadeRun) -> None:
-    of = client(run)
-    refused = page(of, "/0/step?step=1&verdict=refused").text
-    assert "line 3: imports random" in refused and "1 to 2 of 2" in refused
-    assert "1 to 5 of 5" in page(of, "/0/step?step=1&verdict=wrong").text
-    assert "1 to 4 of 4" in page(of, "/0/step?step=1&used=estimate&order=longest").text
-    assert "1 to 1 of 1" in page(of, "/0/tasks?text=a+*+2&kind=deduction").text
-    assert "1 to 2 of 2" in page(of, "/0/tasks?rate_from=0.2&rate_to=0.75&step_from=1&order=easiest&lines_to=5").text
-    form = page(of, "/0/tasks?text=t%3E%22&order=hardest")
-    assert ("input", "value", 't>"') in form.attributes and "000001-deduction-0001" in form.text
 
 
 def test_long_lists_have_pages_that_keep_what_was_asked(tmp_path: Path) -> None:
@@ -333,8 +318,17 @@ def test_the_setup_of_a_run_stands_on_top_and_a_run_can_be_seen_alone(run: MadeR
     assert "with must be one of none, 1" in page(of, "/0/?with=0", 404).text
 
 
-def test_columns_sort_both_ways_and_pages_lead_to_their_neighbours(run: MadeRun) -> None:
-    """The hardest task of a step is two links from the overview, with why its solvers failed."""
+def test_filters_and_orders_columns_that_sort_both_ways_and_pages_that_lead_to_their_neighbours(run: MadeRun) -> None:
+    of = client(run)
+    refused = page(of, "/0/step?step=1&verdict=refused").text
+    assert "line 3: imports random" in refused and "1 to 2 of 2" in refused
+    assert "1 to 5 of 5" in page(of, "/0/step?step=1&verdict=wrong").text
+    assert "1 to 4 of 4" in page(of, "/0/step?step=1&used=estimate&order=longest").text
+    assert "1 to 1 of 1" in page(of, "/0/tasks?text=a+*+2&kind=deduction").text
+    assert "1 to 2 of 2" in page(of, "/0/tasks?rate_from=0.2&rate_to=0.75&step_from=1&order=easiest&lines_to=5").text
+    form = page(of, "/0/tasks?text=t%3E%22&order=hardest")
+    assert ("input", "value", 't>"') in form.attributes and "000001-deduction-0001" in form.text
+    # The hardest task of a step is two links from the overview, with why its solvers failed.
     of = client(run)
     (to_step,) = {link for link in page(of, "/0/").links if link.endswith("step?step=1")}
     to_task = next(link for link in page(of, to_step).links if "/task?" in link)

@@ -145,29 +145,6 @@ def test_activations_of_the_mini_are_what_autograd_keeps():
     assert plain == pytest.approx(sum(kept.values()), rel=0.3), "the worst moment's own arrays come on top"
 
 
-def test_seven_billion_on_eight_by_hand():
-    share = 7_615_616_512 / 8
-    policy, critic, reference = model_roles(seven(), SEVEN)
-    on_gpu = states(policy, seven(shard="zero3").train)
-    assert on_gpu == {
-        "parameters": 2 * share, "gradients": 4 * share, "optimiser": 12 * share, "reduce bucket": 4.0 * REDUCE_BUCKET
-    }  # fmt: skip
-    whole = states(policy, seven(shard="none").train)
-    assert whole == {name: 8 * size for name, size in on_gpu.items()} | {"reduce bucket": 0}
-    offloaded = states(policy, seven().train)
-    assert offloaded["gradients"] == offloaded["optimiser"] == 0
-    assert offloaded_optimizer(policy, seven().train) == 20 * share
-    assert states(reference, seven().train)["reduce bucket"] == 0 == offloaded_optimizer(reference, seven().train)
-    assert critic.parameters == 7_615_616_512 - 152064 * 3584 + 3584 + 1
-    # 28 layers' inputs; then either one layer again (norms 2·8·3584, attention 2·2·(3584+512) and 28 heads' float32,
-    # MLP 8·18944) with its backward's own arrays and the output head's gradient, or the logits.
-    per_token = 28 * 2 * 3584 + (57344 + 16384 + 112 + 151552) + 3 * 2 * 18944 + 8 * 3584
-    worst = training(policy, seven().train, 16384)
-    assert worst["activations"] == 16384 * per_token
-    assert worst["vocabulary gradient"] == 6 * 152064 * 3584
-    assert scoring(reference, seven().train, 16384)["logits"] == 2 * 4 * 2048 * 152064
-
-
 def test_a_tiny_shape_and_the_budget_of_a_kv_cache_by_hand():
     attention = 8 * 8 + 8 + 2 * (8 * 4 + 4) + 8 * 8
     assert TINY.layer == attention + 3 * 8 * 16 + 2 * 8 == 608
@@ -294,7 +271,7 @@ def test_four_bits_of_seven_billion_by_hand():
 LEARNING = ("score critic", "score reference", "train policy", "train critic")
 
 
-def test_while_engines_play_only_the_trainers_processes_stay():
+def test_roles_visit_the_gpu_one_after_the_other_and_only_processes_stay_while_engines_play():
     plan = planned(seven())
     assert list(plan.memory) == ["play", *LEARNING, "push"]
     assert plan.memory["play"].keys() == {"CUDA and NCCL", "engine weights", "KV cache", "engine work"}
@@ -305,9 +282,6 @@ def test_while_engines_play_only_the_trainers_processes_stay():
     push = plan.memory["push"]
     assert {"policy parameters", "engine weights"} <= push.keys()
     assert not {"KV cache", "critic parameters", "policy gradients"} & push.keys()
-
-
-def test_policy_critic_and_reference_visit_the_gpu_one_after_the_other():
     plan = planned(seven(shard="zero3"))
     roles = ("policy", "critic", "reference")
     for phase in LEARNING:
@@ -371,7 +345,27 @@ def test_over_nodes_each_keeps_a_copy_of_the_parameters():
     assert copies not in uneven.memory["train policy"], "eight ranks and four are not alike"
 
 
-def test_selective_checkpointing_keeps_every_second_layer():
+def test_selective_checkpointing_and_seven_billion_on_eight_by_hand():
+    share = 7_615_616_512 / 8
+    policy, critic, reference = model_roles(seven(), SEVEN)
+    on_gpu = states(policy, seven(shard="zero3").train)
+    assert on_gpu == {
+        "parameters": 2 * share, "gradients": 4 * share, "optimiser": 12 * share, "reduce bucket": 4.0 * REDUCE_BUCKET
+    }  # fmt: skip
+    whole = states(policy, seven(shard="none").train)
+    assert whole == {name: 8 * size for name, size in on_gpu.items()} | {"reduce bucket": 0}
+    offloaded = states(policy, seven().train)
+    assert offloaded["gradients"] == offloaded["optimiser"] == 0
+    assert offloaded_optimizer(policy, seven().train) == 20 * share
+    assert states(reference, seven().train)["reduce bucket"] == 0 == offloaded_optimizer(reference, seven().train)
+    assert critic.parameters == 7_615_616_512 - 152064 * 3584 + 3584 + 1
+    # 28 layers' inputs; then either one layer again (norms 2·8·3584, attention 2·2·(3584+512) and 28 heads' float32,
+    # MLP 8·18944) with its backward's own arrays and the output head's gradient, or the logits.
+    per_token = 28 * 2 * 3584 + (57344 + 16384 + 112 + 151552) + 3 * 2 * 18944 + 8 * 3584
+    worst = training(policy, seven().train, 16384)
+    assert worst["activations"] == 16384 * per_token
+    assert worst["vocabulary gradient"] == 6 * 152064 * 3584
+    assert scoring(reference, seven().train, 16384)["logits"] == 2 * 4 * 2048 * 152064
     role, tokens = model_roles(seven(), SEVEN)[0], 100_000
     full, selective, none = (
         training(role, TrainConfig(gradient_checkpointing=mode), tokens)["activations"]

@@ -197,16 +197,6 @@ async def test_a_proposal_that_a_kind_fails_over_is_lost_and_the_log_names_the_k
     assert isinstance(await proposed("broken", Section("output", "fine")), Task), "the next one is validated"
 
 
-async def test_an_answer_that_a_kind_fails_over_is_ungraded(broken: str, caplog: pytest.LogCaptureFixture) -> None:
-    kind = KINDS["broken"]
-    for text in ("raise", "nonsense"):
-        assert await kind.grade(kind.seed(), (Section("output", text),), run_nothing) is Verdict.UNGRADED
-        assert await kind.grade(kind.seed(), (Section("output", "fine"),), run_nothing) is Verdict.RIGHT
-    assert "kind broken, grade raised RuntimeError: out of patience; such a response is not trained on" in caplog.text
-    assert 'case "raise": raise RuntimeError("out of patience")' in caplog.text, "the traceback"
-    assert "kind broken, grade returned 'perhaps', which is no Verdict" in caplog.text
-
-
 async def test_a_call_that_never_returns_is_named_while_it_goes_on(broken: str, monkeypatch, caplog) -> None:
     kind, seen = KINDS["broken"], list[str]()
 
@@ -240,7 +230,14 @@ async def test_a_slow_call_is_named_once_but_time_in_the_sandbox_is_not_the_kind
     assert named == [f"{broken}: kind broken, {method} {says}" for method in ("validate", "grade")]
 
 
-async def test_programs_of_a_kind_run_in_the_sandbox_of_the_run(broken: str) -> None:
+async def test_an_answer_that_a_kind_fails_over_is_ungraded_and_its_programs_run_in_the_sandbox(broken, caplog) -> None:
+    kind = KINDS["broken"]
+    for text in ("raise", "nonsense"):
+        assert await kind.grade(kind.seed(), (Section("output", text),), run_nothing) is Verdict.UNGRADED
+        assert await kind.grade(kind.seed(), (Section("output", "fine"),), run_nothing) is Verdict.RIGHT
+    assert "kind broken, grade raised RuntimeError: out of patience; such a response is not trained on" in caplog.text
+    assert 'case "raise": raise RuntimeError("out of patience")' in caplog.text, "the traceback"
+    assert "kind broken, grade returned 'perhaps', which is no Verdict" in caplog.text
     asked = list[ExecutionRequest]()
 
     async def run(request: ExecutionRequest) -> ExecutionResult:
