@@ -97,7 +97,7 @@ def test_a_missing_or_broken_file_of_the_model_is_named(sound, tmp_path, name, t
     assert says in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_seeds_of_other_kinds_than_are_played_are_named_and_a_run_after_its_first_step_needs_no_file(sound, tmp_path):
+def test_seeds_must_be_of_kinds_that_are_played_and_enough_for_the_completion_format(sound, tmp_path):
     file = tmp_path / "seeds.jsonl"
     file.write_text(json.dumps({"kind": "error", "program": "def f(a):\n    return a", "inputs": ["1"]}))
     config = override(sound, {"selfplay.seeds": str(file)})
@@ -110,9 +110,6 @@ def test_seeds_of_other_kinds_than_are_played_are_named_and_a_run_after_its_firs
         prepare(played, RESUMED)  # nothing was done yet
     later = replace(RESUMED, state=replace(INITIAL, step=1))
     assert prepare(played, later).notes == []
-
-
-def test_the_completion_format_needs_enough_seeds_and_room(sound, tmp_path):
     file = tmp_path / "seeds.jsonl"
     seeds = [{"kind": "error", "program": f"def f(a):\n    return a * {n}", "inputs": ["1"]} for n in range(3)]
     file.write_text("".join(json.dumps(seed) + "\n" for seed in seeds))

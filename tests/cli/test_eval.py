@@ -123,7 +123,7 @@ def test_every_kind_of_suite_is_asked_through_one_engine_at_every_step_of_a_run(
         assert json.loads((folder / "results.json").read_text())["model"]["step"] == step
 
 
-def test_two_evaluations_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_two_evaluations_are_compared_and_suites_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     right, wrong = Verdict.RIGHT, Verdict.WRONG
     before = [a for i in range(30) for a in answers_to("gsm8k", str(i), "all", wrong if i < 25 else right, [])]
     after = [a for i in range(30) for a in answers_to("gsm8k", str(i), "all", wrong if i == 29 else right, [])]
@@ -136,9 +136,6 @@ def test_two_evaluations_are_compared(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "better in B: 0 1 2" in printed and "and 5 more (--all)" in printed and "worse in B: 29" in printed
     assert dispatch(["eval", "compare", "--all", *map(str, folders)]) == 0
     assert "(--all)" not in capsys.readouterr().out
-
-
-def test_suites_are_listed_and_a_model_that_reads_too_little_is_refused(capsys, tmp_path):
     assert dispatch(["eval", "--list", "--data", str(file("cruxeval.jsonl").parent)]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"\| cruxeval-o +\| found +\| \w{12} +\| MIT +\| +800 \|", printed)

@@ -137,7 +137,7 @@ def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_
     assert "| exam/mean@2 | 0.250 |" in card and "0.500" not in card
 
 
-def test_the_cards_front_matter_is_what_the_hub_reads(run: Path, tmp_path: Path, tiny_model_path: Path):
+def test_the_cards_front_matter_is_what_the_hub_reads_of_whole_lines(run, tmp_path, tiny_model_path):
     base = shutil.copytree(tiny_model_path, tmp_path / "base")
     (base / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")
     other = save_run(tmp_path / "other", path=str(base))
@@ -153,9 +153,6 @@ def test_the_cards_front_matter_is_what_the_hub_reads(run: Path, tmp_path: Path,
     (result,) = card.data.eval_results
     assert (result.dataset_name, result.metric_type, result.metric_value) == ("exam", "mean@2", 0.25)
     assert "| exam/mean@2 | 0.250 [0.125, 0.500] |" in card.text and card.text.count("\n# A policy") == 1
-
-
-def test_a_line_of_metrics_that_is_being_written_is_not_in_the_card(tmp_path: Path):
     metrics = tmp_path / "metrics.jsonl"
     assert last_evaluation(metrics, 3) == (0, {})
     metrics.write_text('{"step": 1, "eval/pass": 0.25}\n{"step": 2, "eval/pass": 0.5}\n{"step": 3, "eval/pa')

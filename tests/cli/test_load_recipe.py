@@ -119,7 +119,7 @@ def test_what_is_wrong_with_a_base_is_one_sentence(tmp_path):
         read_config(str(tmp_path / "gone.yaml"))
 
 
-def test_azr_run_takes_a_name_and_a_file(tmp_path, monkeypatch, capsys):
+def test_azr_run_takes_a_name_and_a_file_and_the_folder_of_a_run_to_go_on_with(tmp_path, monkeypatch, capsys):
     write(tmp_path, mine="base: azr_14m_mini\nrun: {steps: 5}")
     recipe = "from dataclasses import replace\nfrom playground.azr_14m_mini import config\n"
     (tmp_path / "own.py").write_text(f"{recipe}config = replace(config, run=replace(config.run, steps=6))\n")
@@ -132,9 +132,6 @@ def test_azr_run_takes_a_name_and_a_file(tmp_path, monkeypatch, capsys):
     ):
         assert dispatch(["run", *argv, "--dry-run", "--run.root", str(tmp_path / "runs")]) == 0
         assert from_yaml(capsys.readouterr().out).run.steps == steps
-
-
-def test_the_folder_of_a_run_goes_on_with_it(tmp_path, monkeypatch, capsys):
     named = override(mini, {"run.root": str(tmp_path), "run.name": "first", "run.steps": 7})
     folder = RunDirectory.create(named).path
     assert dispatch(["run", str(folder), "--dry-run"]) == 0

@@ -27,13 +27,11 @@ def test_it_writes_a_package_of_the_name_into_an_empty_folder_too(tmp_path, caps
     assert (folder.stat().st_mode & 0o777) == 0o755
 
 
-def test_the_working_directory_is_not_replaced(tmp_path, monkeypatch, capsys):
+def test_the_working_directory_is_not_replaced_and_a_full_disk_leaves_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert dispatch(["new", "kind", "least_first", "."]) == 2
     assert "The working directory cannot be replaced" in capsys.readouterr().err
 
-
-def test_a_disk_that_is_full_leaves_nothing(tmp_path, monkeypatch, capsys):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
