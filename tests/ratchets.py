@@ -31,7 +31,7 @@ SPINE = (
 
 EDGES = ("evaluation", "graders", "datasets", "runs", "plugins", "monitoring", "explorer", "plan", "doctor", "cli")
 """Rooms around the trainer; every other file of azr/ is the core."""
-CAPS = {"core": 21_500, "edges": 16_500, "tests": 33_700}
+CAPS = {"core": 21_500, "edges": 16_500, "tests": 33_000}
 """Lines, at most, whatever is added."""
 
 Figures = dict[str, dict[str, int]]
