@@ -20,10 +20,10 @@ from azr.datasets.choice import keep_identity
 from azr.datasets.play import DataPlay
 from azr.datasets.rows import RowOrder, grader_names
 from azr.errors import RunEnded, UserError
-from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import AnswerExecutor
 from azr.evaluation.report import gains
 from azr.experiment import SelfPlayExperiment
+from azr.graders import open_graders
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.texts import TextReader, patterns_of
 from azr.prepare import Prepared, empty_buffer

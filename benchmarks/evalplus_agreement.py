@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from azr.config import ExecutorConfig
-from azr.evaluation.graders import make_grader
-from azr.evaluation.graders.plain_json import decode
-from azr.evaluation.graders.programs import Calls
-from azr.evaluation.graders.sandboxed import answer_pool, call_program, calls
-from azr.evaluation.question import Question
 from azr.evaluation.suites import SUITES
+from azr.graders import make_grader
+from azr.graders.plain_json import decode
+from azr.graders.programs import Calls
+from azr.graders.question import Question
+from azr.graders.sandboxed import answer_pool, call_program, calls
 from azr.tasks.base import Verdict
 
 SLOW = frozenset({"Mbpp/255", "Mbpp/630"})

@@ -23,10 +23,10 @@ from azr.datasets.choice import load_rows
 from azr.datasets.play import DataPlay
 from azr.datasets.rows import RowOrder, grader_names
 from azr.errors import RunEnded
-from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import AnswerExecutor
 from azr.executor.pool import SandboxPool
 from azr.experiment import SelfPlayExperiment
+from azr.graders import open_graders
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.texts import Screen, TextReader, patterns_of
 from azr.prompts.codec import PromptCodec

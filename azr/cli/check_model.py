@@ -31,7 +31,7 @@ def _logprobs_agree(options: Namespace, folder: str) -> bool:
     # Only now, because these take seconds to load.
     import torch
 
-    from azr.evaluation.model_check import BOUNDS, check_gradients, check_model
+    from azr.doctor.model_check import BOUNDS, check_gradients, check_model
 
     bound = options.bound or BOUNDS[options.dtype]
     device: Device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

@@ -12,9 +12,9 @@ from azr.datasets.hub import rows_file
 from azr.datasets.play import graded_part
 from azr.datasets.rows import DataRow, grader_names, read_rows
 from azr.errors import UserError
-from azr.evaluation.graders import check_graders
 from azr.evaluation.suites import hash_of
 from azr.files import atomic_write
+from azr.graders import check_graders
 from azr.prompts.codec import PromptCodec
 from azr.tasks.prompts import THINK, THOUGHT
 

@@ -11,9 +11,9 @@ from typing import Literal
 from azr.datasets.hub import write_rows
 from azr.datasets.rows import DataRow, read_lines, read_row
 from azr.errors import UserError
-from azr.evaluation.question import Question
 from azr.evaluation.suites import exam, load_suites, suites_of
 from azr.evaluation.suites.files import Row
+from azr.graders.question import Question
 
 OUT = (".jsonl", ".jsonl.gz")
 Match = Literal["exactly", "13 words", "13 words of a trace"]

@@ -11,9 +11,9 @@ from azr.answering import Generate, Problem, answer, cut_off_judgement, judged
 from azr.concurrency import Phase, gather, stable_seed
 from azr.config import Config
 from azr.datasets.rows import DataRow, RowGrader, RowOrder
-from azr.evaluation.graders.extraction import boxes
-from azr.evaluation.graders.own import is_own
-from azr.evaluation.question import Grader, GraderName
+from azr.graders.extraction import boxes
+from azr.graders.own import is_own
+from azr.graders.question import Grader, GraderName
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, PromptIds, Reason, Sample
 from azr.selfplay.play import StepResult, sort_samples

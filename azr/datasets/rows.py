@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azr.errors import UserError
-from azr.evaluation.graders.own import is_own
-from azr.evaluation.question import GraderName, Question
 from azr.evaluation.suites.files import ROW_ERRORS, Row
 from azr.evaluation.suites.files import read_rows as read_lines
 from azr.evaluation.suites.own import FIELDS, check_grader, check_text, gold
+from azr.graders.own import is_own
+from azr.graders.question import GraderName, Question
 from azr.records import NO_ROWS_TAKEN, RowsLeft
 from azr.tasks.registry import KINDS
 

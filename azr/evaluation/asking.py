@@ -13,10 +13,10 @@ import numpy as np
 from azr.answering import Generate, Problem, answer
 from azr.concurrency import gather, stable_seed, task_group
 from azr.errors import UserError
-from azr.evaluation.graders.choice import Choice
-from azr.evaluation.graders.maths import MathGold
-from azr.evaluation.graders.value import ProgramValue
-from azr.evaluation.question import Grader, Question
+from azr.graders.choice import Choice
+from azr.graders.maths import MathGold
+from azr.graders.question import Grader, Question
+from azr.graders.value import ProgramValue
 from azr.prompts.codec import PromptCodec
 from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Sample, Task
 from azr.tasks.base import Verdict

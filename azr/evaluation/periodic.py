@@ -15,17 +15,17 @@ from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation.answer_file import AnswerFile
 from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_problem, tokenized
-from azr.evaluation.graders import check_graders, open_graders
-from azr.evaluation.graders.programs import Calls
-from azr.evaluation.graders.sandboxed import ANSWER_REPEATS, answer_config
-from azr.evaluation.graders.value import ProgramValue
-from azr.evaluation.question import Question
 from azr.evaluation.scores import in_order, metrics, rows
 from azr.evaluation.suites import check_names, load_exam, load_suites, suites_of
 from azr.evaluation.suites.exam import NAME as EXAM
 from azr.evaluation.suites.exam import sealed_questions
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.files import atomic_write
+from azr.graders import check_graders, open_graders
+from azr.graders.programs import Calls
+from azr.graders.question import Question
+from azr.graders.sandboxed import ANSWER_REPEATS, answer_config
+from azr.graders.value import ProgramValue
 from azr.prompts.codec import PromptCodec
 from azr.records import PromptIds, Sample
 from azr.tasks.normalize import ENTRY, Renamed, held_out_keys, is_program, parse, written

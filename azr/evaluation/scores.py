@@ -9,8 +9,8 @@ from functools import partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from azr.evaluation.question import Question
 from azr.evaluation.suites import top
+from azr.graders.question import Question
 from azr.records import Judgement, Sample
 from azr.tasks.base import Verdict
 

@@ -24,13 +24,13 @@ from azr.errors import UserError
 from azr.evaluation import report
 from azr.evaluation.answer_file import AnswerFile
 from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_problem, tokenized
-from azr.evaluation.graders import open_graders
-from azr.evaluation.graders.sandboxed import answer_pool
-from azr.evaluation.question import Question
 from azr.evaluation.scores import Row, in_order, rows
 from azr.evaluation.suites import LoadedSuite
 from azr.executor.pool import SandboxPool
 from azr.files import hash_file
+from azr.graders import open_graders
+from azr.graders.question import Question
+from azr.graders.sandboxed import answer_pool
 from azr.hardware import ComputeType
 from azr.own_data import code_version
 from azr.records import PromptIds, Sample

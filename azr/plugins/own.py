@@ -20,7 +20,7 @@ from azr.tasks.prompts import Section
 from azr.text import brief
 
 KINDS, REWARDS, BONUSES, ESTIMATORS = "azr.kinds", "azr.rewards", "azr.bonuses", "azr.estimators"
-"""Groups of entry points. Those of graders are `azr.evaluation.graders.own.GROUP`, and are looked up there."""
+"""Groups of entry points. Those of graders are `azr.graders.own.GROUP`, and are looked up there."""
 WORDS = {KINDS: "kind", REWARDS: "reward", BONUSES: "bonus", ESTIMATORS: "estimator"}
 _NAMES = {KINDS: "kinds", REWARDS: "proposer_rewards", BONUSES: "bonuses", ESTIMATORS: "estimators"}
 """Their names in a module."""

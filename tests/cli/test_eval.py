@@ -17,9 +17,9 @@ from azr.records import Stops
 from azr.runs.run_dir import PromptForm
 from azr.tasks.base import Verdict
 from tests import chat_tokenizers
-from tests.evaluation.grading import needs
 from tests.evaluation.written import answers_to, write_evaluation
 from tests.executor.public_data import file
+from tests.graders.grading import needs
 from tests.tiny_models import save_run, save_tiny
 
 ROOT = Path(__file__).parent.parent.parent

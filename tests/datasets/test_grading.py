@@ -9,9 +9,9 @@ import pytest_asyncio
 from azr.config import RewardConfig
 from azr.datasets.play import grade
 from azr.datasets.rows import DataRow, read_row
-from azr.evaluation.graders.choice import ChoiceGrader
-from azr.evaluation.graders.maths import MathGrader
-from azr.evaluation.question import Grader, Question
+from azr.graders.choice import ChoiceGrader
+from azr.graders.maths import MathGrader
+from azr.graders.question import Grader, Question
 from azr.records import REASONS, Judgement
 from azr.selfplay.rewards import solver_reward
 from azr.tasks.base import Verdict

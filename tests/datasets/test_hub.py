@@ -14,7 +14,7 @@ from azr.datasets import hub
 from azr.datasets.hub import is_on_hub, rows_file
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
-from tests.evaluation.grading import needs
+from tests.graders.grading import needs
 from tests.hub_server import azr, open_hub
 
 ROWS = [{"id": str(a), "prompt": f"{a} + 1?", "grader": "math", "answer": str(a + 1)} for a in range(5)]

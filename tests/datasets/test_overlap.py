@@ -11,8 +11,8 @@ from azr.datasets.hub import write_rows
 from azr.datasets.overlap import STOCK, Overlap, leave_out, load_overlap
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
-from azr.evaluation.question import Question
 from azr.evaluation.suites.short_answers import ProgramValue, chat_message, math_message
+from azr.graders.question import Question
 from tests.executor import public_data
 from tests.mistakes import mistake
 

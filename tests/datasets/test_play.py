@@ -22,8 +22,8 @@ from azr.datasets.choice import load_rows
 from azr.datasets.play import DataPlay
 from azr.datasets.rows import DataRow, RowOrder, grader_names
 from azr.errors import UserError
-from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import AnswerExecutor
+from azr.graders import open_graders
 from azr.prompts.codec import PromptCodec
 from azr.records import NO_ROWS_TAKEN, Completion, Judgement, RowsLeft, Sample
 from azr.runs.metrics import malformed_share, sampled_tokens

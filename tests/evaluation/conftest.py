@@ -1,11 +1,3 @@
-import pytest_asyncio
+from tests.graders.conftest import answers
 
-from azr.evaluation.graders.sandboxed import answer_pool
-from tests.evaluation.grading import CONFIG
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def answers():
-    """Sandboxes for answers of code suites."""
-    async with answer_pool(CONFIG) as pool:
-        yield pool
+__all__ = ["answers"]

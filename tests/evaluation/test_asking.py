@@ -17,15 +17,15 @@ from azr.config import Config, EvalConfig, ExecutorConfig, RolloutConfig, RunCon
 from azr.errors import UserError
 from azr.evaluation.answer_file import read_answers
 from azr.evaluation.asking import Sampling, answer_all, prompt_ids, question_problem
-from azr.evaluation.graders import open_graders
-from azr.evaluation.graders.maths import MathGold
-from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.periodic import PeriodicEval
-from azr.evaluation.question import TASK, Grader, Question
 from azr.evaluation.suites import SUITES
 from azr.evaluation.suites.exam import exam_questions
 from azr.evaluation.suites.short_answers import COMPLETION, value_question
 from azr.executor.pool import SandboxPool
+from azr.graders import open_graders
+from azr.graders.maths import MathGold
+from azr.graders.question import TASK, Grader, Question
+from azr.graders.value import ProgramValue
 from azr.own_data import own_data
 from azr.prompts.chat_template import choose_template
 from azr.prompts.codec import PromptCodec
@@ -35,8 +35,8 @@ from azr.tasks.normalize import fingerprint, held_out_keys
 from azr.tasks.prompts import CompactFormat
 from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer
-from tests.evaluation.grading import needs
 from tests.executor.public_data import file
+from tests.graders.grading import needs
 from tests.mistakes import mistake
 from tests.runs import factory
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from azr.errors import UserError
-from azr.evaluation.question import Question
 from azr.evaluation.suites import hash_of
 from azr.evaluation.suites.exam import exam_questions
+from azr.graders.question import Question
 from azr.tasks.normalize import fingerprint, normalize
 from azr.tasks.registry import KINDS
 from tools import exam

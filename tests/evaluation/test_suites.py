@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from azr.errors import UserError
-from azr.evaluation.graders import make_grader
-from azr.evaluation.graders.plain_json import decode
 from azr.evaluation.suites import SUITES, files, hash_of, listing, load_suites, subset, suites_of
 from azr.evaluation.suites.code_generation import private_tests, restored
 from azr.evaluation.suites.exam import OWN
+from azr.graders import make_grader
+from azr.graders.plain_json import decode
 from azr.tasks.base import Verdict
-from tests.evaluation.grading import fenced, needs, questions
 from tests.executor.public_data import file
+from tests.graders.grading import fenced, needs, questions
 from tests.mistakes import mistake
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -12,7 +12,7 @@ from azr.config import Config, PluginEstimator
 from azr.config_tree import from_yaml, override, to_tree
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
-from azr.evaluation.graders.own import OwnGrader
+from azr.graders.own import OwnGrader
 from azr.plugins import load_for, load_plugins
 from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS, check_names
 from azr.tasks.base import Verdict

@@ -7,7 +7,7 @@ import pytest
 
 from azr.errors import UserError
 from azr.evaluation.asking import prompt_ids
-from azr.evaluation.question import Question
+from azr.graders.question import Question
 from azr.own_data import own_data
 from azr.records import Stops
 from azr.runs.asked_model import open_model

@@ -34,7 +34,7 @@ def test_other_texts_are_no_task_programs(text):
 
 
 ODD = r"""
-from azr.evaluation.graders.programs import defines
+from azr.graders.programs import defines
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.values import parse
 program = "def f(a):\n    return 1if a else '\\d'"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from azr.errors import UserError, unknown
-from azr.evaluation.question import Question, Suite
 from azr.evaluation.suites import code_generation, exam, own, short_answers
 from azr.evaluation.suites.files import questions
 from azr.evaluation.suites.short_answers import CHAT, FORMATS
+from azr.graders.question import Question, Suite
 
 
 def _shipped() -> Iterator[Suite]:

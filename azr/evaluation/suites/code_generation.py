@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from azr.evaluation.graders.programs import Calls, Tests, starter_calls
-from azr.evaluation.graders.sandboxed import PLAIN_JSON, case_text
-from azr.evaluation.question import Question
 from azr.evaluation.suites.files import PROMPTS, Row, text
+from azr.graders.programs import Calls, Tests, starter_calls
+from azr.graders.question import Question
+from azr.graders.sandboxed import PLAIN_JSON, case_text
 
 _RECORDER = """
 def record():

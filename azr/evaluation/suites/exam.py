@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from azr.errors import UserError
-from azr.evaluation.question import TASK, Question, Suite
 from azr.evaluation.suites.files import Row, questions
+from azr.graders.question import TASK, Question, Suite
 from azr.own_data import own_data
 from azr.records import Task
 from azr.tasks.base import TaskKind

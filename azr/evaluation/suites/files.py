@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from azr.errors import UserError
-from azr.evaluation.question import Question
+from azr.graders.question import Question
 
 PROMPTS = tomllib.loads(Path(__file__).with_name("prompts.toml").read_text(encoding="utf-8"))
 """Texts of user turns, with places for what a question holds."""

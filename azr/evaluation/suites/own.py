@@ -17,15 +17,15 @@ import msgspec
 
 from azr import values
 from azr.errors import UserError
-from azr.evaluation.graders.choice import Choice
-from azr.evaluation.graders.code_blocks import defines
-from azr.evaluation.graders.maths import MathGold
-from azr.evaluation.graders.own import is_own
-from azr.evaluation.graders.programs import Tests, starter_calls
-from azr.evaluation.graders.sandboxed import MAX_INPUT
-from azr.evaluation.graders.value import ProgramValue
-from azr.evaluation.question import GRADERS, GraderName, Question, Suite
 from azr.evaluation.suites.files import Row, questions, text
+from azr.graders.choice import Choice
+from azr.graders.code_blocks import defines
+from azr.graders.maths import MathGold
+from azr.graders.own import is_own
+from azr.graders.programs import Tests, starter_calls
+from azr.graders.question import GRADERS, GraderName, Question, Suite
+from azr.graders.sandboxed import MAX_INPUT
+from azr.graders.value import ProgramValue
 from azr.text import clipped
 
 FIELDS: dict[GraderName, tuple[str, ...]] = {

@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from azr.evaluation.graders.choice import Choice
-from azr.evaluation.graders.extraction import last_box
-from azr.evaluation.graders.maths import MathGold
-from azr.evaluation.graders.value import ProgramValue
-from azr.evaluation.question import Question
 from azr.evaluation.suites.files import PROMPTS, Row, questions, text
 from azr.evaluation.suites.own import labels
+from azr.graders.choice import Choice
+from azr.graders.extraction import last_box
+from azr.graders.maths import MathGold
+from azr.graders.question import Question
+from azr.graders.value import ProgramValue
 
 CHAT, COMPLETION, COMPLETION_COT = FORMATS = ("chat", "completion", "completion-cot")
 """How a value is asked for. The last two are the few-shot formats of CRUXEval, without and with chain of thought."""

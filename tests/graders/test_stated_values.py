@@ -8,12 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from azr import values
-from azr.evaluation.graders.stated_values import ProgramValue, stated_value
 from azr.evaluation.suites import load_suites
 from azr.evaluation.suites.files import PROMPTS
 from azr.evaluation.suites.short_answers import CHAT, COMPLETION, COMPLETION_COT, FORMATS, chat_message, value_question
-from tests.evaluation.grading import questions
+from azr.graders.stated_values import ProgramValue, stated_value
 from tests.executor.public_data import file
+from tests.graders.grading import questions
 
 ANSWERS = Path(__file__).with_name("model_answers.jsonl")
 """The ends of 60 answers each of Qwen2.5-Coder-0.5B-Instruct and SmolLM2-135M-Instruct to CRUXEval, greedy, asked in

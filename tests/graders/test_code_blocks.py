@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from azr.evaluation.graders.code_blocks import blocks, definition, program
-from azr.evaluation.graders.programs import Calls, assembled
-from azr.evaluation.graders.stated_values import ProgramValue, stated_value
+from azr.graders.code_blocks import blocks, definition, program
+from azr.graders.programs import Calls, assembled
+from azr.graders.stated_values import ProgramValue, stated_value
 
 VALUE = ProgramValue("def f(x):\n    return x", "output", "1", "1")
 PROGRAMS = (

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from azr.evaluation.graders.choice import ChoiceGrader
-from azr.evaluation.graders.maths import MathGrader, check_math
-from azr.evaluation.graders.own import OwnGrader, is_own, load_grader
-from azr.evaluation.graders.programs import ProgramGrader
-from azr.evaluation.graders.value import TaskGrader, ValueGrader
-from azr.evaluation.question import TASK, Grader, GraderName
+from azr.graders.choice import ChoiceGrader
+from azr.graders.maths import MathGrader, check_math
+from azr.graders.own import OwnGrader, is_own, load_grader
+from azr.graders.programs import ProgramGrader
+from azr.graders.question import TASK, Grader, GraderName
+from azr.graders.value import TaskGrader, ValueGrader
 from azr.tasks.base import Run
 
 OpenExecutor = Callable[[], AbstractAsyncContextManager[Any]]
@@ -40,7 +40,7 @@ async def open_graders(
     """Yield the graders by name; what they start ends with the block.
 
     ``answers``: starts the executor for programs of answers, if a grader needs one; its limits are those of
-    `azr.evaluation.graders.sandboxed.answer_config`. ``tasks``: starts the executor of `TASK`, with the limits of
+    `azr.graders.sandboxed.answer_config`. ``tasks``: starts the executor of `TASK`, with the limits of
     training; None where `TASK` is not among the names.
 
     Raises UserError when a package of the extra ``eval`` is missing, or model-written code cannot be isolated here.

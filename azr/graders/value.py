@@ -6,9 +6,9 @@ import ast
 from dataclasses import dataclass
 
 from azr import values
-from azr.evaluation.graders.stated_values import ProgramValue, is_data, stated_value
-from azr.evaluation.question import Question
 from azr.execution import CallResult, CallStatus, ExecutionRequest
+from azr.graders.question import Question
+from azr.graders.stated_values import ProgramValue, is_data, stated_value
 from azr.records import Judgement, Reason, Task
 from azr.tasks.base import Run, Verdict
 from azr.tasks.inputs import answer_may_state

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from azr.errors import UserError
-from azr.evaluation.graders import make_grader, math_worker
-from azr.evaluation.graders import maths as math_grader
-from azr.evaluation.graders.choice import Choice, ChoiceGrader
-from azr.evaluation.graders.extraction import boxes, final_answer
-from azr.evaluation.graders.maths import MathGold, MathGrader
-from azr.evaluation.question import Question
 from azr.evaluation.suites import SUITES
+from azr.graders import make_grader, math_worker
+from azr.graders import maths as math_grader
+from azr.graders.choice import Choice, ChoiceGrader
+from azr.graders.extraction import boxes, final_answer
+from azr.graders.maths import MathGold, MathGrader
+from azr.graders.question import Question
 from azr.tasks.base import Verdict
-from tests.evaluation.grading import grade_all, needs, questions, reference
+from tests.graders.grading import grade_all, needs, questions, reference
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 PAIRS = [line for line in Path(__file__).with_name("math_pairs.txt").read_text().splitlines() if line[:1] in ("=", "!")]

@@ -14,9 +14,9 @@ from typing import Any
 
 from azr import values
 from azr.config import ExecutorConfig
-from azr.evaluation.graders import plain_json
 from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.executor.pool import SandboxPool
+from azr.graders import plain_json
 from azr.tasks.base import Run
 
 WALL_S = 6.0

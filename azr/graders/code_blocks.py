@@ -7,7 +7,7 @@ import builtins
 import re
 from collections.abc import Sequence
 
-from azr.evaluation.graders import extraction
+from azr.graders import extraction
 from azr.tasks.blocks import PYTHON, Block, blocks, parse, parses
 from azr.tasks.normalize import written
 

@@ -14,7 +14,7 @@ from numbers import Real
 from typing import Any
 
 from azr.errors import UserError, did_you_mean
-from azr.evaluation.question import GRADERS, Question
+from azr.graders.question import GRADERS, Question
 from azr.isolated import Nonsense, OwnFunctions, Trouble, serve
 from azr.records import Judgement
 from azr.registry import find_entry, import_own
@@ -66,7 +66,7 @@ class OwnGrader:
     def __init__(self, name: str, workers: int = 2) -> None:
         """Raises UserError as `load_grader` does."""
         load_grader(name)
-        self._name, self._functions = name, OwnFunctions("azr.evaluation.graders.own", (_function(name),), workers)
+        self._name, self._functions = name, OwnFunctions("azr.graders.own", (_function(name),), workers)
 
     async def __aenter__(self) -> OwnGrader:
         """Start the first process. Raises UserError when it does not start."""

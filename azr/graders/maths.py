@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from azr.errors import UserError
-from azr.evaluation.graders import math_spelling
-from azr.evaluation.graders.extraction import final_answer
-from azr.evaluation.question import Question
+from azr.graders import math_spelling
+from azr.graders.extraction import final_answer
+from azr.graders.question import Question
 from azr.isolated import Late, Trouble, Workers
 from azr.records import Judgement
 from azr.tasks.base import Verdict
@@ -20,7 +20,7 @@ from azr.tasks.base import Verdict
 TIME_LIMIT_S = 10.0
 """Time limit for one answer, after which its process is killed; an answer that takes longer twice is wrong."""
 _WRONG = {"right": False, "exact": False, "close": False}
-_WORKER = "azr.evaluation.graders.math_worker"
+_WORKER = "azr.graders.math_worker"
 _SCIENTIFIC = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?|[-+]?\.\d+)[eE]([-+]?\d+)(?!\w)")
 _BARE_POINT = re.compile(r"(?<!\d)(\d+)\.(?!\d)")
 _DEGREES = re.compile(r" ?\^ ?(?:\{ ?)?\\circ(?: ?\})?| ?°| ?\\degree")

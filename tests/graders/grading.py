@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from azr.config import ExecutorConfig
-from azr.evaluation.graders.value import ProgramValue
-from azr.evaluation.question import Grader, Question
 from azr.evaluation.suites import SUITES
+from azr.graders.question import Grader, Question
+from azr.graders.value import ProgramValue
 from azr.records import Judgement
 from tests.executor.public_data import file
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from azr.evaluation.graders.extraction import placed_boxes, reply
-from azr.evaluation.question import Question
+from azr.graders.extraction import placed_boxes, reply
+from azr.graders.question import Question
 from azr.records import Judgement
 from azr.tasks.base import Verdict
 

@@ -14,11 +14,11 @@ from azr.config import DataConfig
 from azr.datasets.choice import load_rows
 from azr.datasets.rows import grader_names, read_rows
 from azr.errors import UserError
-from azr.evaluation.graders import open_graders
-from azr.evaluation.graders.own import OwnGrader, checked, load_grader
 from azr.evaluation.periodic import AnswerExecutor
-from azr.evaluation.question import Question
 from azr.evaluation.suites.own import read_declaration
+from azr.graders import open_graders
+from azr.graders.own import OwnGrader, checked, load_grader
+from azr.graders.question import Question
 from azr.tasks.base import Verdict
 from tests.datasets.test_play import codec as codec
 from tests.datasets.test_play import config as config

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from azr.algorithms.architectures import CHECKED
-from azr.evaluation import model_check
-from azr.evaluation.model_check import BOUNDS, PERTURBED, Gap, ModelCheck, Row, check_gradients, check_model
+from azr.doctor import model_check
+from azr.doctor.model_check import BOUNDS, PERTURBED, Gap, ModelCheck, Row, check_gradients, check_model
 from tests.conftest import byte_tokenizer
 from tests.tiny_models import VARIANTS, save_tiny
 

@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 
 from azr.config import ExecutorConfig
-from azr.evaluation.graders import make_grader
-from azr.evaluation.graders.plain_json import Opaque, decode, encode
-from azr.evaluation.graders.programs import Calls, ProgramGrader, Tests, _failure, same_output
-from azr.evaluation.graders.sandboxed import Ran, answer_pool, call_program, calls, case_text
-from azr.evaluation.graders.stated_values import ProgramValue
-from azr.evaluation.graders.value import ValueGrader
-from azr.evaluation.question import TASK, Question
 from azr.evaluation.suites import SUITES
 from azr.evaluation.suites.own import gold
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
+from azr.graders import make_grader
+from azr.graders.plain_json import Opaque, decode, encode
+from azr.graders.programs import Calls, ProgramGrader, Tests, _failure, same_output
+from azr.graders.question import TASK, Question
+from azr.graders.sandboxed import Ran, answer_pool, call_program, calls, case_text
+from azr.graders.stated_values import ProgramValue
+from azr.graders.value import ValueGrader
 from azr.tasks.base import Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat
 from azr.tasks.registry import KINDS
 from benchmarks import evalplus_agreement
-from tests.evaluation.grading import fenced, grade_all, questions, reference
 from tests.executor.hostile.forgery import FORGERY, PEEKING
 from tests.executor.hostile.world import World
+from tests.graders.grading import fenced, grade_all, questions, reference
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 CODE_SUITES = {"cruxeval-i": 8, "cruxeval-o": 1, "humaneval": 6, "mbpp+": 15}

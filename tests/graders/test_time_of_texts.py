@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from azr import values
-from azr.evaluation.graders import choice, code_blocks, extraction, maths, plain_json, programs, stated_values
 from azr.explorer.site import highlighted
+from azr.graders import choice, code_blocks, extraction, maths, plain_json, programs, stated_values
 from azr.records import Task
 from azr.selfplay.rewards import edit_distance
 from azr.tasks import inputs, normalize

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from azr.evaluation.graders import code_blocks, sandboxed
-from azr.evaluation.graders.code_blocks import defines, parses
-from azr.evaluation.graders.plain_json import decode, refuse_collisions
-from azr.evaluation.graders.sandboxed import MAX_SHOWN, RECURSION, Ran, call_program, calls, shown
-from azr.evaluation.question import Question
 from azr.execution import CallStatus
+from azr.graders import code_blocks, sandboxed
+from azr.graders.code_blocks import defines, parses
+from azr.graders.plain_json import decode, refuse_collisions
+from azr.graders.question import Question
+from azr.graders.sandboxed import MAX_SHOWN, RECURSION, Ran, call_program, calls, shown
 from azr.records import Judgement, Reason
 from azr.tasks.base import Run, Verdict
 

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Literal
 
 from azr import values
-from azr.evaluation.graders import extraction
-from azr.evaluation.graders.code_blocks import MOST_BLOCKS, Block, blocks, parse
+from azr.graders import extraction
+from azr.graders.code_blocks import MOST_BLOCKS, Block, blocks, parse
 from azr.tasks.normalize import written
 
 _MAX_CHARS, _MAX_LINE, _MAX_TRIES = 2**13, 2_000, 50
