@@ -11,6 +11,8 @@ ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 LOCK := requirements/$(FLAVOUR).lock
+# The index of builds of torch without CUDA, which are several GB smaller. Where it cannot be reached, pip says so and goes on.
+TORCH_INDEX ?= $(if $(filter cpu,$(FLAVOUR)),--retries 1 --timeout 15 --extra-index-url https://download.pytorch.org/whl/cpu)
 STAMP := .venv/.installed-$(FLAVOUR)
 OTHER := $(filter-out $(STAMP),.venv/.installed-cpu .venv/.installed-gpu)
 
@@ -64,7 +66,7 @@ clean:
 $(STAMP): $(LOCK) pyproject.toml | .venv/bin/pip
 	@test ! -e $(OTHER) || { echo '.venv holds the other flavour ($(OTHER)): run make clean first, or give FLAVOUR'; exit 2; }
 	$(PIP) install -q -c $(LOCK) pip setuptools ninja packaging psutil py-cpuinfo
-	$(PIP) install -q -c $(LOCK) torch
+	$(PIP) install -q -c $(LOCK) $(TORCH_INDEX) torch
 	DS_BUILD_OPS=0 $(PIP) install -q --no-deps --no-build-isolation -r $(LOCK)
 	$(PIP) install -q --no-deps --no-build-isolation -e .
 	@touch $@

@@ -1,4 +1,4 @@
-"""Absolute Zero self-play with Qwen2.5-Coder-0.5B, whole, on one 80 GB GPU: ``python -m playground.azr_0b5``.
+"""Absolute Zero self-play with Qwen2.5-Coder-0.5B, whole, on one 24 GB GPU: ``python -m playground.azr_0b5``.
 
 The smallest model that writes Python: the cheapest trial of a change on a real language model.
 """

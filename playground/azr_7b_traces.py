@@ -1,7 +1,7 @@
 """Absolute Zero self-play with Qwen2.5-7B and a little of LUFFY's data: ``python -m playground.azr_7b_traces``.
 
 Every step plays with itself, and answers 64 questions eight times, once by another model's trace. docs/data.md
-says how the published file becomes data/luffy.jsonl. Eight 80 GB GPUs.
+says how the published file becomes data/luffy.jsonl. Eight 48 GB GPUs.
 """
 
 from dataclasses import replace

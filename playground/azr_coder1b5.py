@@ -1,4 +1,4 @@
-"""Absolute Zero self-play with Qwen2.5-Coder-1.5B, whole, on one 80 GB GPU: ``python -m playground.azr_coder1b5``.
+"""Absolute Zero self-play with Qwen2.5-Coder-1.5B, whole, on one 48 GB GPU: ``python -m playground.azr_coder1b5``.
 
 Without critic and reference, as in the paper.
 """

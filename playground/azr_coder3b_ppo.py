@@ -1,4 +1,4 @@
-"""Absolute Zero self-play with Qwen2.5-Coder-3B on two 80 GB GPUs: ``python -m playground.azr_coder3b_ppo``."""
+"""Absolute Zero self-play with Qwen2.5-Coder-3B on two 48 GB GPUs: ``python -m playground.azr_coder3b_ppo``."""
 
 from dataclasses import replace
 

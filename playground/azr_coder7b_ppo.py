@@ -1,4 +1,4 @@
-"""Absolute Zero self-play with Qwen2.5-Coder-7B on eight 80 GB GPUs: ``python -m playground.azr_coder7b_ppo``.
+"""Absolute Zero self-play with Qwen2.5-Coder-7B on eight 48 GB GPUs: ``python -m playground.azr_coder7b_ppo``.
 
 On four: ``--train.data-parallel 4 --rollout.engines 4``.
 """

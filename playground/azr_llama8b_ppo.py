@@ -1,4 +1,4 @@
-"""Absolute Zero self-play with Llama-3.1-8B on eight 80 GB GPUs: ``python -m playground.azr_llama8b_ppo``.
+"""Absolute Zero self-play with Llama-3.1-8B on eight 48 GB GPUs: ``python -m playground.azr_llama8b_ppo``.
 
 On four: ``--train.data-parallel 4 --rollout.engines 4``.
 """

@@ -1,4 +1,4 @@
-"""LUFFY (arXiv 2504.14945) with its base model on eight 80 GB GPUs: ``python -m playground.luffy_7b``.
+"""LUFFY (arXiv 2504.14945) with its base model on eight 48 GB GPUs: ``python -m playground.luffy_7b``.
 
 One of eight responses to each question is another model's trace. docs/data.md says how the published file
 becomes data/luffy.jsonl. RL with an SFT loss: ``--algorithm.off-policy.loss sft``; without traces:

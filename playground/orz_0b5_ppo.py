@@ -1,4 +1,4 @@
-"""Open-Reasoner-Zero's PPO with Qwen2.5-0.5B on one 80 GB GPU: ``python -m playground.orz_0b5_ppo``.
+"""Open-Reasoner-Zero's PPO with Qwen2.5-0.5B on one 24 GB GPU: ``python -m playground.orz_0b5_ppo``.
 
 docs/data.md says how the published file becomes data/orz.jsonl.
 """

@@ -1,4 +1,4 @@
-"""Open-Reasoner-Zero's PPO with Qwen2.5-7B on eight 80 GB GPUs: ``python -m playground.orz_7b_ppo``.
+"""Open-Reasoner-Zero's PPO with Qwen2.5-7B on eight 48 GB GPUs: ``python -m playground.orz_7b_ppo``.
 
 docs/data.md says how the published file becomes data/orz.jsonl.
 """

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on traces, with LUFFY's base model on eight 80 GB GPUs: ``python -m playground.sft``.
+"""Supervised fine-tuning on traces, with LUFFY's base model on eight 48 GB GPUs: ``python -m playground.sft``.
 
 Three epochs of 46 thousand traces at 64 a step. docs/data.md says how the published file becomes data/luffy.jsonl.
 RL goes on from what it exports: ``azr export`` and ``--model.path``.
