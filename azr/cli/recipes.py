@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -47,7 +48,7 @@ def _listed(name: str, config: Config, proven: list[str]) -> dict[str, Any]:
     plan = next(plan for plan in plans if not plan.problems or plan.nodes.gpu_memory_gib == max(_SIZES_GIB))
     return {
         "name": name,
-        "model": config.model.path,
+        "model": re.sub(r"^/.*/(?=data/)", "", config.model.path),
         "gpus": config.num_gpus,
         "gpu_memory_gib": plan.nodes.gpu_memory_gib,
         "memory_gib": round(plan.peak / GIB, 1),
