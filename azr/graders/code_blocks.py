@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 from azr.graders import extraction
 from azr.tasks.blocks import PYTHON, Block, blocks, parse, parses
@@ -90,7 +92,13 @@ def definition(response: str, entry: str, *, begun: bool = False) -> str | None:
 def _found(text: str) -> list[Block]:
     """Return the fenced blocks; if there are none, the text between tags such as ``[PYTHON]``."""
     tagged = ((found[1] or found[2] or "").strip("\n") for found in _TAGGED.finditer(text))
-    return (blocks(text) or [Block("python", each) for each in tagged if each.strip()])[-MOST_BLOCKS:]
+    found = (blocks(text) or [Block("python", each) for each in tagged if each.strip()])[-MOST_BLOCKS:]
+    return [replace(block, content=_dedented(block.content)) for block in found]
+
+
+def _dedented(source: str) -> str:
+    """Return a program that is indented as a whole without its indentation."""
+    return source if parses(source) or not parses(shorter := textwrap.dedent(source)) else shorter
 
 
 def _of_python(found: Sequence[Block]) -> list[str]:

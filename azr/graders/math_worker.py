@@ -154,14 +154,14 @@ def _distance(gold: list[Any], answer: list[Any]) -> tuple[float, float]:
     one, other = _number(gold), _number(answer)
     if one is None or other is None:
         return math.inf, math.inf
-    distance = abs(one - other)
-    return distance, distance / abs(one) if one else (0.0 if distance == 0 else math.inf)
+    distance = float(abs(one - other))
+    return distance, distance / abs(float(one)) if one else (0.0 if distance == 0 else math.inf)
 
 
-def _number(parsed: list[Any]) -> float | None:
+def _number(parsed: list[Any]) -> Any:
     for each in parsed:
         with contextlib.suppress(TypeError, ValueError, OverflowError, AttributeError):
-            if math.isfinite(value := float(each.evalf())):
+            if math.isfinite(float(value := each.evalf(50))):
                 return value
     return None
 

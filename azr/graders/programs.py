@@ -286,8 +286,15 @@ def _is_close_json(returned: Any, wanted: Any, atol: float) -> bool:
     if isinstance(wanted, dict) and isinstance(returned, dict) and returned.keys() == wanted.keys():
         return all(_is_close_json(returned[key], item, atol) for key, item in wanted.items())
     if type(wanted) in (int, float) and type(returned) in (int, float) and returned != wanted:
-        return bool(abs(returned - wanted) <= atol + (_RTOL * abs(wanted) if type(wanted) is float else 0.0))
+        return _is_within(returned, wanted, atol + (_RTOL * abs(wanted) if type(wanted) is float else 0.0))
     return bool(returned == wanted)
+
+
+def _is_within(one: Any, other: Any, allowed: float) -> bool:
+    """Whether two numbers, or texts of numbers, differ by at most ``allowed``: no digit of theirs is rounded away."""
+    with contextlib.suppress(ArithmeticError):  # infinities, NaN, an exponent of many digits
+        return abs(Decimal(one) - Decimal(other)) <= Decimal(allowed)
+    return False
 
 
 def _surface(base_edge: float, height: float) -> int:
@@ -367,9 +374,9 @@ def _same_line(written: str, wanted: str, tolerance: float | None) -> bool:
 def _is_close_text(written: str, wanted: str, tolerance: float | None) -> bool:
     if not _NUMBER.fullmatch(written) or not _NUMBER.fullmatch(wanted):
         return False
-    number, size, is_whole = float(wanted), abs(float(wanted)), wanted.lstrip("+-").isdigit()
+    size, is_whole = abs(float(wanted)), wanted.lstrip("+-").isdigit()
     if tolerance is not None:
         allowed = tolerance if is_whole else tolerance * max(1.0, size)
     else:
         allowed = 0.0 if is_whole else _TOLERANCE * min(1.0, size) + _ROUNDING * size + _ZERO * (size == 0)
-    return math.isfinite(number) and abs(float(written) - number) <= allowed
+    return _is_within(written, wanted, allowed)

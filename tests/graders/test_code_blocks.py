@@ -40,7 +40,7 @@ def written(draw, source: str) -> str:
     language = draw(st.sampled_from(["python", "Python", "py", "python3", " python", "{.python}"]))
     fence = draw(st.sampled_from(["```", "````", "~~~"])) if "`" not in source else "```"
     opened = f"{fence}{language}\n{source}\n"
-    match draw(st.sampled_from(["plain", "item", "after", "last line", "quoted", "fence alone", "sloppy"])):
+    match draw(st.sampled_from(["plain", "item", "after", "last line", "quoted", "fence alone", "sloppy", "indented"])):
         case "item":
             mark, indent = draw(st.sampled_from([("1. ", "   "), ("- ", "  "), ("* x\n\n  ", "  "), ("-\t", "\t")]))
             return mark + textwrap.indent(f"{opened}{fence}", indent).lstrip()
@@ -50,6 +50,8 @@ def written(draw, source: str) -> str:
             return f"{fence}{language}\n{source}{fence}"
         case "quoted":
             return textwrap.indent(f"{opened}{fence}", "> ", lambda _: True)
+        case "indented" if "`" not in source:
+            return f"{fence}{language}\n" + textwrap.indent(source, draw(st.sampled_from("\t "))) + f"\n{fence}"
         case "sloppy":
             return f"  {fence}{language}\n{source}\n  {fence}"
         case "fence alone":

@@ -76,6 +76,7 @@ async def test_tolerances_are_those_of_the_suite():
     async with MathGrader(workers=1) as grader:
         for gold, answer, verdict, parts in (
             (MathGold(("4.5",), tolerance=0.1), "4.58", Verdict.RIGHT, {"exact": False}),
+            (MathGold(("1000000000000000001",), tolerance=0.1), "10^{18}", Verdict.WRONG, {"exact": False}),
             (MathGold(("4.5",), relative=True), "4.5001", Verdict.WRONG, {"exact": False, "close": True}),
             (MathGold(("4.5e33",), relative=True), "4.6e33", Verdict.WRONG, {"exact": False, "close": False}),
         ):
