@@ -23,7 +23,15 @@ from azr.records import Task
 from azr.rollout.engine_options import engine_options
 from azr.runs import trackers
 from azr.runs.checkpoint_store import ResumeState
-from azr.runs.model_folder import attention_heads, context_length, model_folder, read_object, tokenizer_errors
+from azr.runs.model_folder import (
+    attention_heads,
+    check_weights,
+    context_length,
+    model_folder,
+    read_object,
+    tokenizer_errors,
+    vocabulary_size,
+)
 from azr.runs.run_dir import PromptForm, RunDirectory, check_free, run_path
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.rewards import check_names
@@ -111,6 +119,8 @@ def prepare(
             f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"
         )
     _check_sizes(config, folder)
+    if fetch or folder == Path(config.model.path):
+        check_weights(folder)
     # Only now, because these take seconds to load.
     from azr.datasets.choice import check_identity, load_rows
     from azr.evaluation.periodic import PeriodicEval
@@ -261,7 +271,9 @@ def load_codec(config: Config, folder: Path) -> PromptCodec:
     from azr.prompts.codec import PromptCodec
 
     with tokenizer_errors(config.model.path, folder):
-        return PromptCodec.load(replace(config, model=replace(config.model, path=str(folder))))
+        codec = PromptCodec.load(replace(config, model=replace(config.model, path=str(folder))))
+        codec.check_vocabulary(vocabulary_size(folder), config.model.path)
+        return codec
 
 
 def contradictions(config: Config) -> Iterator[str]:

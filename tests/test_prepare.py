@@ -20,6 +20,7 @@ from azr.train import adapter_files
 from tests.conftest import byte_tokenizer
 from tests.e2e.three_kinds import config as mini
 from tests.mistakes import mistake, sentences
+from tests.tiny_models import save_weights
 
 RESUMED = ResumeState(state=INITIAL, notes=())
 RULES = sentences("Options of azr_14m_three_kinds that break a rule between options.")
@@ -29,6 +30,7 @@ RULES = sentences("Options of azr_14m_three_kinds that break a rule between opti
 def sound(tmp_path) -> Config:
     byte_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "max_position_embeddings": 4096}))
+    save_weights(tmp_path)
     return override(
         mini, {"model.path": str(tmp_path), "run.root": str(tmp_path / "runs"), "rollout.max_prompt_tokens": 3000}
     )

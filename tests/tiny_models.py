@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -105,3 +106,8 @@ def save_run(root: Path, *steps: int, form: PromptForm | None = None, **model: s
     if form is not None:
         form.write(run.prompt_form)
     return run
+
+
+def save_weights(folder: Path) -> None:
+    """Write a file of weights that is whole, for folders of which only config and tokenizer matter."""
+    save_file({"weight": torch.zeros(1)}, folder / "model.safetensors")

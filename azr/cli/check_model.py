@@ -8,17 +8,21 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from azr.cli.options import Parser, above, whole
+from azr.doctor.machine import check_gpus, query_gpus
 from azr.hardware import Device, compute_type
-from azr.runs.model_folder import check_tokenizer_files, model_folder
+from azr.runs.model_folder import check_tokenizer_files, check_weights, model_folder
 
 
 def main(argv: Sequence[str]) -> int:
     """Print two tables; return 1 if a difference is above its bound, or no form teaches. Raises UserError for a user's
     mistake."""
     options = parser().parse(argv)
+    if options.device == "cuda":
+        check_gpus(query_gpus(), "--device", "set it to auto or cpu")
     folder = model_folder(options.path, fetch=True, named="PATH")
     assert folder is not None, "it is there, or was fetched"
     check_tokenizer_files(options.path, folder, named="PATH")
+    check_weights(folder)
     from transformers.utils.logging import disable_progress_bar  # only now: it takes seconds to load
 
     disable_progress_bar()

@@ -8,6 +8,7 @@ import importlib.util
 import math
 import pkgutil
 import runpy
+import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -195,6 +196,20 @@ def value_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there. Raises UserError if that cannot be."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)  # so that the address is one when it is printed
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"Port {port} of {host} cannot be used ({why}): choose another --port or --host.") from error
+    return listener
 
 
 PACKAGE = "playground"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from azr.cli.options import Parser, whole
+from azr.cli.options import Parser, listen, whole
 from azr.runs.model_folder import check_place
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def main(argv: Sequence[str]) -> int:
     at = words.index("--") if "--" in words else len(words)
     options = parser().parse(words[:at])
     check_place(options.model)
+    listen(options.host, options.port).close()
     # Only now, because these take seconds to load.
     from azr.hardware import compute_type
     from azr.rollout.server import Server, program

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from azr.cli.options import Parser, whole
+from azr.cli.options import Parser, listen, whole
 from azr.errors import UserError
 from azr.explorer.index import RunIndex
 from azr.files import atomic_write
@@ -65,8 +65,7 @@ def _serve(runs: Sequence[Path], host: str, port: int, with_token: bool) -> int:
 
     from azr.explorer.server import make_app
 
-    listener = _listener(host, port)
-    with listener:
+    with listen(host, port) as listener:
         is_local = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
         if not (is_local or with_token):
             raise UserError(f"At {host} others than this machine's users could read the run: leave --no-token out.")
@@ -81,16 +80,3 @@ def _serve(runs: Sequence[Path], host: str, port: int, with_token: bool) -> int:
         config = uvicorn.Config(app, log_level="error", lifespan="off", server_header=False, access_log=False)
         uvicorn.Server(config).run(sockets=[listener])
     return 0
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)  # so that the address is one when it is printed
-    except OSError as error:
-        why = error.strerror or error
-        raise UserError(f"Port {port} of {host} cannot be used ({why}): choose another --port or --host.") from error
-    return listener

@@ -341,6 +341,13 @@ def _memory(gpu: Gpu) -> Finding:
     return ok(name, size)
 
 
+def check_gpus(gpus: Gpus, option: str, remedy: str) -> None:
+    """Raise UserError when an option is cuda and this machine has no GPU."""
+    if not gpus.all:
+        why = gpus.error or ("nvidia-smi lists none" if gpus.has_smi else "there is no nvidia-smi")
+        raise UserError(f"{option} is cuda, but this machine has no GPU ({why}): {remedy}.")
+
+
 def check_machine(config: Config, gpus: Gpus) -> None:
     """Raise UserError when Ray, or a run on a GPU, cannot start on this machine.
 
@@ -348,12 +355,8 @@ def check_machine(config: Config, gpus: Gpus) -> None:
     """
     if config.cluster.address is not None:
         return
-    if config.train.device == "cuda" and not gpus.all:
-        why = gpus.error or ("nvidia-smi lists none" if gpus.has_smi else "there is no nvidia-smi")
-        raise UserError(
-            f"train.device is cuda, but this machine has no GPU ({why}): set it to auto or cpu, or name a cluster "
-            "with GPUs by cluster.address."
-        )
+    if config.train.device == "cuda":
+        check_gpus(gpus, "train.device", "set it to auto or cpu, or name a cluster with GPUs by cluster.address")
     width, engines = config.rollout.tensor_parallel, config.rollout.engines
     needed, room = engines * (1 + width) * QUEUE_BYTES if width > 1 else 0, free_bytes(Path("/dev/shm"))
     if room < needed:

@@ -125,6 +125,19 @@ class PromptCodec:
             style = ChatFormat(partial(render, template, tokenizer), facts, form, thinking=thinking)
         return cls(tokenizer, style, template=template, end_ids=ends, stop_strings=strings)
 
+    def check_vocabulary(self, rows: int | None, path: str) -> None:
+        """Raise UserError if a token has no row in the embedding of the model in ``path``; ``rows``: None if unknown.
+
+        Gemma's text models have a token for images, without a row.
+        """
+        vocabulary = self._tokenizer.get_vocab()
+        beyond = [token for token, id in vocabulary.items() if id >= (rows or id + 1) and token != "<image_soft_token>"]
+        if beyond:
+            raise UserError(
+                f"The tokenizer in {path} has {len(beyond)} tokens, such as {beyond[0]!r}, beyond the {rows} rows of "
+                "the model's embedding: take the model's own tokenizer, or resize the embedding and save both."
+            )
+
     def auto_template(self) -> str:
         """Return what `model.template auto` chooses for this model, and why."""
         return "{}, because {}".format(*chat_template.auto_template(self._tokenizer))

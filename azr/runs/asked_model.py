@@ -12,7 +12,7 @@ from azr.errors import UserError, did_you_mean
 from azr.prompts.chat_template import choose_template
 from azr.prompts.codec import PromptCodec, load_tokenizer
 from azr.runs.model_export import check_model, find_source, kept_export
-from azr.runs.model_folder import context_length, model_folder, tokenizer_errors
+from azr.runs.model_folder import check_weights, context_length, model_folder, tokenizer_errors, vocabulary_size
 from azr.runs.run_dir import PromptForm
 from azr.tasks.prompts import CompactFormat
 
@@ -61,6 +61,7 @@ def open_model(place: str, step: int | None = None, template: str = TRAIN) -> As
     folder, found, config, form = _find(place, step)
     with tokenizer_errors(place, folder, named="MODEL"):
         codec = _codec(folder, template, config, form)
+        codec.check_vocabulary(vocabulary_size(folder), place)
     return AskedModel(place, folder, found, config, template, codec, context_length(folder))
 
 
@@ -70,6 +71,7 @@ def _find(place: str, step: int | None) -> tuple[Path, int | None, Config | None
             raise UserError(f"{place} is one model and has no steps: leave out --step.")
         folder = model_folder(place, fetch=True, named="MODEL")
         assert folder is not None, "fetching finds it or raises"
+        check_weights(folder)
         return folder, None, None, None
     source = find_source(Path(place), step)
     assert source.run is not None

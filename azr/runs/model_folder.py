@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,6 +103,11 @@ def context_length(folder: Path) -> int | None:
     return _text_setting(folder, "max_position_embeddings")
 
 
+def vocabulary_size(folder: Path) -> int | None:
+    """Rows of the embedding; None when the model's config does not tell."""
+    return _text_setting(folder, "vocab_size")
+
+
 def attention_heads(folder: Path) -> int | None:
     """Query heads of each layer; None when the model's config does not tell."""
     return _text_setting(folder, "num_attention_heads")
@@ -146,7 +152,7 @@ def check_model(folder: Path) -> None:
     can tell."""
     if "model_type" not in read_object(folder / "config.json"):
         raise UserError(f"{folder / 'config.json'} has no model_type: {ADVICE}.")
-    _check_weights(folder)
+    check_weights(folder)
     read_object(folder / "tokenizer_config.json")
     if not any((folder / name).is_file() for name in _VOCABULARIES):
         raise UserError(f"{folder} has no vocabulary, such as {_VOCABULARIES[0]}: {ADVICE}.")
@@ -154,20 +160,30 @@ def check_model(folder: Path) -> None:
         read_tokenizer(folder)
 
 
-def _check_weights(folder: Path) -> None:
+def check_weights(folder: Path) -> None:
+    """Raise UserError, which names the file, when weights are missing, damaged, or not those of the folder's config, as
+    the headers of the files tell."""
     if (folder / ADAPTER_CONFIG).is_file():
-        _tensor_names(folder / ADAPTER_FILE)
+        _tensor_shapes(folder / ADAPTER_FILE)
         return
-    if not (folder / _INDEX).is_file():
-        if not (folder / _WEIGHTS).is_file():
-            raise UserError(f"{folder} has no weights: {_WEIGHTS} or {_INDEX} must be there; {ADVICE}.")
-        _tensor_names(folder / _WEIGHTS)
+    if (folder / _INDEX).is_file():
+        places = weight_places(folder)
+    elif (folder / _WEIGHTS).is_file():
+        places = dict.fromkeys(_tensor_shapes(folder / _WEIGHTS), _WEIGHTS)
+    elif pickled := sorted(folder.glob("pytorch_model*.bin")):
+        if damaged := [path for path in pickled if not zipfile.is_zipfile(path)]:
+            raise UserError(f"{damaged[0]} is damaged (its end is missing): {ADVICE}.")
         return
-    places = weight_places(folder)
-    held = {file: _tensor_names(folder / file) for file in sorted(set(places.values()))}
-    missing = sorted(tensor for tensor, file in places.items() if tensor not in held[file])
-    if missing:
-        raise UserError(f"{folder / places[missing[0]]} lacks {missing[0]}, which {_INDEX} puts there: {ADVICE}.")
+    else:
+        raise UserError(f"{folder} has no weights: {_WEIGHTS} or {_INDEX} must be there; {ADVICE}.")
+    held = {file: _tensor_shapes(folder / file) for file in sorted(set(places.values()))}
+    size = (vocabulary_size(folder), _text_setting(folder, "hidden_size"))
+    for tensor, file in sorted(places.items()):
+        if tensor not in held[file]:
+            raise UserError(f"{folder / file} lacks {tensor}, which {_INDEX} puts there: {ADVICE}.")
+        shape = held[file][tensor]
+        if tensor.endswith("embed_tokens.weight") and None not in size and shape != size:
+            raise UserError(f"{folder / file} has an embedding of {shape}, and config.json says {size}: {ADVICE}.")
 
 
 def weight_places(folder: Path) -> dict[str, str]:
@@ -178,16 +194,16 @@ def weight_places(folder: Path) -> dict[str, str]:
     return places
 
 
-def _tensor_names(path: Path) -> set[str]:
+def _tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Opening a safetensors file compares every tensor's type, shape and place with the file's size."""
     try:
         with safe_open(path, framework="numpy") as weights:
-            names = set(weights.keys())
+            shapes = {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged ({error}): {ADVICE}.") from error
-    if not names:
+    if not shapes:
         raise UserError(f"{path} holds no tensors: {ADVICE}.")
-    return names
+    return shapes
 
 
 def read_object(path: Path) -> dict[str, Any]:

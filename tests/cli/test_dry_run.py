@@ -20,6 +20,7 @@ from azr.runs.run_dir import RunDirectory, RunOwner, keep_aside, run_path
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
 from tests.runs.test_resume import save
+from tests.tiny_models import save_weights
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +32,7 @@ def here(tmp_path) -> Config:
     byte_tokenizer().save_pretrained(model)
     tree = json.loads((ROOT / "data/azr_14m_base/config.json").read_text())
     (model / "config.json").write_text(json.dumps({**tree, "max_position_embeddings": 4096}))
+    save_weights(model)
     values = {"run.root": str(tmp_path / "runs"), "model.path": str(model), "rollout.max_prompt_tokens": 3000}
     return override(mini, values)
 

@@ -1,11 +1,14 @@
 """What is typed wrongly is told in one sentence, with exit code 2, and nothing is written."""
 
+import json
 import shlex
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from azr.cli.main import dispatch
 from azr.errors import UserError
@@ -13,7 +16,7 @@ from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer
 from tests.explorer.made_runs import small_run
 from tests.mistakes import part, sentences
-from tests.tiny_models import save_run, save_tiny
+from tests.tiny_models import save_run, save_tiny, save_weights
 
 NO_CONFIGS = ("{", "[]", "{}", '{"model_type": "nonesuch"}', '{"model_type": "qwen2"}')
 OTHER_CONFIGS = {"mixtral": '{"model_type": "mixtral"}', "llama": '{"model_type": "llama", "hidden_size": 8}'}
@@ -26,9 +29,21 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
     here = tmp_path_factory.mktemp("mistakes")
     chat = save_tiny(here / "chat", "qwen2", chat_tokenizers.chatml(), max_position_embeddings=8192)
     run, bare = save_run(here, 3, 10), save_run(here / "bare")
+    whole = tiny_model_path / "model.safetensors"
+    for name in ("weightless", "cut", "other", "larger"):
+        shutil.copytree(tiny_model_path, here / name)
+    (here / "weightless" / whole.name).unlink()
+    (here / "cut" / whole.name).write_bytes(whole.read_bytes()[:9999])
+    sizes = json.loads((tiny_model_path / "config.json").read_text()) | {"hidden_size": 8}
+    (here / "other" / "config.json").write_text(json.dumps(sizes))
+    larger = AutoTokenizer.from_pretrained(tiny_model_path)
+    larger.add_tokens([f"<tool{index}>" for index in range(sizes["vocab_size"])])
+    larger.save_pretrained(here / "larger")
     for name, text in [*((str(index), text) for index, text in enumerate(NO_CONFIGS)), *OTHER_CONFIGS.items()]:
         byte_tokenizer().save_pretrained(here / name)
         (here / name / "config.json").write_text(text)
+        if name in "0123":
+            save_weights(here / name)
     save_tiny(here / "caps", "gemma2", byte_tokenizer())
     save_tiny(here / "scores", "gemma2", byte_tokenizer(), final_logit_softcapping=None)
     for name, family in (("spoiled", "qwen2"), ("mute", "llama")):
