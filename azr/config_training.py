@@ -202,7 +202,7 @@ class KLConfig:
     """Estimate from a sampled token's d = log p - log p_reference. `k1`: d; `k2`: d²/2; `k3`: exp(-d) - 1 + d, as in
     GRPO; `k3_unbiased`: k3 times the importance ratio, which alone has the gradient of this KL for any policy."""
     where: Literal["loss", "reward"] = "loss"
-    """`loss` differentiates the estimate; `reward` subtracts it from the rewards, as in PPO for language models."""
+    """`loss` differentiates the estimate; `reward` subtracts it from rewards or advantages, see docs/algorithms.md."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ OWN_ESTIMATORS: dict[str, Callable[[Batch], Tensor | None]] = {}
 def estimate_advantages(batch: Batch, estimator: Estimator) -> tuple[Tensor, Tensor]:
     """Run the configured estimator. Returns advantages and the critic's targets, both float32 (R)."""
     advantages_R, returns_R = ESTIMATORS[type(estimator)](batch, estimator)
-    return advantages_R.float(), returns_R.float()
+    return charge_kl(cap_advantages(advantages_R, batch), batch).float(), returns_R.float()
 
 
 def cap_advantages(advantages_R: Tensor, batch: Batch) -> Tensor:
@@ -38,6 +38,11 @@ def cap_advantages(advantages_R: Tensor, batch: Batch) -> Tensor:
         return advantages_R
     is_capped_R = torch.tensor(batch.capped)[batch.seq_index_R]
     return torch.where(is_capped_R, advantages_R.clamp(max=0), advantages_R)
+
+
+def charge_kl(advantages_R: Tensor, batch: Batch) -> Tensor:
+    """Subtract the KL of the reward, last of all: it changes no baseline, no deviation and no cap."""
+    return advantages_R if batch.kl_R is None else advantages_R - batch.kl_R
 
 
 def weighting_of(algorithm: AlgorithmConfig) -> str:

@@ -50,7 +50,7 @@ class Batch:
     rollout_logprobs_R: Tensor | None = None
     """Log-probabilities in the engine that sampled; 0 for tokens of traces."""
     penalties_R: Tensor | None = None
-    """Subtracted from the rewards, float64: the KL with ``kl.where`` reward."""
+    """KL of each token times its coefficient, float64, with ``kl.where`` reward."""
     values_R: Tensor | None = None
     """The critic's value before each token; None without a critic."""
     advantages_R: Tensor | None = None
@@ -80,21 +80,24 @@ class Batch:
 
     @cached_property
     def rewards_N(self) -> Tensor:
-        """Rewards less the penalties of all tokens."""
-        rewards_N = torch.tensor(self.rewards, dtype=torch.float64)
-        if self.penalties_R is None:
-            return rewards_N
-        return rewards_N - torch.bincount(self.seq_index_R, self.penalties_R, len(rewards_N))
+        """Rewards of the tasks, without a KL: what baselines and deviations are made of."""
+        return torch.tensor(self.rewards, dtype=torch.float64)
 
     @cached_property
     def rewards_R(self) -> Tensor:
-        """Reward of each token: the sample's on its last one, less the token's penalty."""
+        """Reward of each token: the sample's on its last one, and with a critic less the token's penalty."""
         rewards_R = torch.zeros(len(self.seq_index_R), dtype=torch.float64)
         nonempty_N = self.lengths_N > 0
-        rewards_R[self.lengths_N.cumsum(0)[nonempty_N] - 1] = torch.tensor(self.rewards, dtype=torch.float64)[
-            nonempty_N
-        ]
-        return rewards_R if self.penalties_R is None else rewards_R - self.penalties_R
+        rewards_R[self.lengths_N.cumsum(0)[nonempty_N] - 1] = self.rewards_N[nonempty_N]
+        return rewards_R if self.penalties_R is None or self.values_R is None else rewards_R - self.penalties_R
+
+    @property
+    def kl_R(self) -> Tensor | None:
+        """Penalties of the token's whole response, which its advantage loses; None if there are none, or a critic,
+        which predicts them."""
+        if self.penalties_R is None or self.values_R is not None:
+            return None
+        return torch.bincount(self.seq_index_R, self.penalties_R, len(self.rewards))[self.seq_index_R]
 
     @cached_property
     def lengths_N(self) -> Tensor:
@@ -112,11 +115,12 @@ class Batch:
 
     @cached_property
     def group_N(self) -> Tensor:
-        """Index of each sample's group. All groups of one sample of a (kind, role) form one group together."""
+        """Index of each sample's group. Proposals that are alone in theirs form one group for each kind; answers never
+        do, for theirs are to different questions."""
         sizes = Counter(self.groups)
         labels = zip(self.groups, self.kind_roles, strict=True)
         return _factorize(
-            [("singleton", kind_role) if sizes[group] == 1 else ("group", group) for group, kind_role in labels]
+            [("alone", kind) if sizes[group] == 1 and role == "proposer" else group for group, (kind, role) in labels]
         )
 
     @cached_property
@@ -176,9 +180,10 @@ class Batch:
         return replace(self, rewards=[self.rewards[source] for source in sources], capped=capped)
 
     def has_gradient(self, config: AlgorithmConfig) -> list[bool]:
-        """Whether each sample's objective has a gradient: a token of it has an advantage, or is imitated."""
+        """Whether each sample's objective has a gradient: a token of it has an advantage besides its KL, or is
+        imitated."""
         assert self.advantages_R is not None
-        factor_R = self.advantages_R
+        factor_R = self.advantages_R if self.kl_R is None else (self.advantages_R != -self.kl_R.float()).float()
         if self.is_trace_R is not None and config.off_policy.loss == "sft":
             factor_R = factor_R.masked_fill(self.is_trace_R, config.off_policy.sft_coef)
         taught = torch.bincount(self.seq_index_R[factor_R != 0], minlength=len(self.rewards))

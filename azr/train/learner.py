@@ -17,6 +17,7 @@ from torch import Tensor
 from azr.algorithms.advantages import (
     OWN_ESTIMATORS,
     cap_advantages,
+    charge_kl,
     estimate_advantages,
     loss_weights,
     weighting_of,
@@ -162,10 +163,10 @@ class Learner:
             advantages_R = OWN_ESTIMATORS[algorithm.estimator.function](seen)
             if advantages_R is None:
                 return False
-            returns_R = seen.rewards_N[seen.seq_index_R].float()
+            advantages_R = charge_kl(cap_advantages(advantages_R, seen), seen).float()
+            returns_R = seen.rewards_R.float()
         else:
             advantages_R, returns_R = estimate_advantages(seen, algorithm.estimator)
-        advantages_R = cap_advantages(advantages_R, seen)
         if is_sampled_R is not None:
             zeros_R = torch.zeros(len(is_sampled_R))
             advantages_R, returns_R = (zeros_R.masked_scatter(is_sampled_R, x_R) for x_R in (advantages_R, returns_R))

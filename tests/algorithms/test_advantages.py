@@ -18,7 +18,7 @@ from azr.algorithms.advantages import (
     weighting_of,
 )
 from azr.algorithms.batch import Batch
-from azr.config import ESTIMATOR_TYPES, GAE, AlgorithmConfig, DrGRPO, KLConfig
+from azr.config import ESTIMATOR_TYPES, GAE, TRRPP, AlgorithmConfig, DrGRPO, KLConfig
 
 KIND_ROLE = ("deduction", "solver")
 ESTIMATORS_OF_GROUPS = [name for name in ESTIMATOR_TYPES if name != "plugin"]
@@ -172,13 +172,15 @@ def test_what_a_sample_weighs_depends_on_the_others_of_its_mini_batch_alone(leng
 @pytest.mark.parametrize(
     ("estimator", "in_group", "alone"), [("rloo", 0.75, 1.0), ("grpo", 1.0, 0.5**0.5), ("dr_grpo", 0.5, 0.5)]
 )
-def test_a_group_is_compared_with_itself_and_groups_of_one_within_their_kind_and_role(estimator, in_group, alone):
+def test_a_group_is_compared_with_itself_and_lonely_proposals_within_their_kind(estimator, in_group, alone):
     got = run(estimator, [1.0, 0.0, 0.5, 3.0, 3.0], [1, 2, 1, 1, 1], groups=["g", "g", "g", "h", "h"])
     near(got.advantages_R, [in_group, -in_group, -in_group, 0.0, 0.0, 0.0], atol=1e-5)
     kind_roles = [("a", "proposer"), ("b", "proposer"), ("a", "proposer"), ("b", "solver"), ("b", "solver")]
     groups = ["p0", "p1", "p2", "g", "g"]
     got = run(estimator, [1.0, 7.0, 0.0, 2.0, 2.0], [1] * 5, kind_roles=kind_roles, groups=groups)
     near(got.advantages_R, [alone, 0.0, -alone, 0.0, 0.0], atol=1e-5)
+    got = run(estimator, [1.0, 0.0, 0.5, 1.0, 0.0], [1, 2, 1, 1, 1], groups=["g", "g", "g", "left", "over"])
+    near(got.advantages_R, [in_group, -in_group, -in_group, 0.0, 0.0, 0.0], atol=1e-5)
 
 
 @pytest.mark.parametrize("estimator", list(ESTIMATOR_TYPES))
@@ -284,14 +286,41 @@ def test_the_order_of_trajectories_does_not_matter(estimator: type) -> None:
 
 
 def test_a_kl_in_the_reward_is_charged_where_it_arises() -> None:
-    """By token with a critic, with each sample as a whole without one."""
+    """By token with a critic, which predicts it; with each response as a whole, and last, without one."""
     batch = make_batch([1.0, 0.0], [3, 2], values=[0.0] * 5)
     batch.rollout_logprobs_R = torch.tensor([-1.0, -2.0, -1.0, -1.0, -3.0])
     batch.reference_logprobs_R = torch.tensor([-1.5, -2.0, -0.5, -2.0, -3.5])  # d = 0.5, 0, -0.5, 1, 0.5
     batch.charge_kl(KLConfig(coef=0.1, estimator="k1", where="reward"))
     near(estimate_advantages(batch, GAE())[1], [1.0, 1.05, 1.05, -0.15, -0.05])
-    near(estimate_advantages(batch, ESTIMATOR_TYPES["trrpp"]())[1], [1.0] * 3 + [-0.15] * 2)
+    batch.values_R, free = None, replace(batch, penalties_R=None, values_R=None)
+    apart = estimate_advantages(batch, TRRPP())[0] - estimate_advantages(free, TRRPP())[0]
+    near(apart, [0.0] * 3 + [-0.15] * 2)
     batch = replace(batch, is_trace=[True, False])  # which is charged nothing
     batch.charge_kl(KLConfig(coef=0.1, estimator="k1", where="reward"))
     near(batch.penalties_R, [0.0, 0.0, 0.0, 0.1, 0.05])
     assert batch.sampled_part().penalties_R.tolist() == pytest.approx([0.1, 0.05])
+
+
+@pytest.mark.parametrize("coef", [1e-6, 0.01, 10.0])
+@pytest.mark.parametrize("estimator", list(ESTIMATOR_TYPES))
+def test_a_kl_in_the_reward_scales_no_group_of_equal_rewards(estimator: str, coef: float) -> None:
+    """Their advantages are the KL alone, or nothing with a critic; and only the others have a gradient to keep."""
+    generator = torch.Generator().manual_seed(7)
+    lengths = [3] * 24
+    batch = make_batch([1.0] * 8 + [0.0] * 8 + [0.0, 1.0] * 4, lengths, groups=[f"g{i // 8}" for i in range(24)])
+    batch.kind_roles = [("equal" if i < 16 else "mixed", "solver" if i < 8 else "proposer") for i in range(24)]
+    batch.values_R = torch.randn(72, generator=generator) if estimator == "gae" else None
+    batch.penalties_R = coef * torch.rand(72, generator=generator, dtype=torch.float64)
+    free = replace(batch, penalties_R=None)
+    charged_R, free_R = (estimate_advantages(each, ESTIMATOR_TYPES[estimator]())[0] for each in (batch, free))
+    if estimator == "gae":
+        assert not charged_R[:48].any() and (charged_R[48:] != free_R[48:]).any()
+    else:
+        kl_R = batch.penalties_R.reshape(24, 3).sum(1).repeat_interleave(3)
+        torch.testing.assert_close(charged_R, (free_R.double() - kl_R).float())
+    batch.capped = free.capped = [i == 23 for i in range(24)]
+    for each in (batch, free):
+        each.advantages_R = estimate_advantages(each, ESTIMATOR_TYPES[estimator]())[0]
+        teaches = each.has_gradient(AlgorithmConfig())
+        assert estimator in ("gae", "reinforce++") or teaches == [False] * 16 + [True] * 7 + [False]
+    assert estimator != "gae" or teaches[:16] == [False] * 16
