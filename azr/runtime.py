@@ -215,7 +215,7 @@ class Driver:
         config, prepared, log_line = self._config, self._prepared, logger.progress.log
         buffer = empty_buffer(prepared.codec, prepared.evaluation, config.kinds)
         restore(buffer, read_tasks(self._run.tasks), prepared.codec, config.rollout.max_prompt_tokens, log_line)
-        journal = Journal(system.engines.generate)
+        journal = Journal(system.engines.generate, config.rollout.temperature)
         journal.read(self._store.path(done), done)
         buffer.rates.read(self._store.path(done), done)
 

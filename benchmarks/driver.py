@@ -176,7 +176,7 @@ async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu
         buffer=buffer,
         codec=codec,
         execute=executor.execute,
-        journal=Journal(engines.generate),
+        journal=Journal(engines.generate, 1.0),
         phase=lambda name: nullcontext(),
     )
     with cpu.part("play"):

@@ -93,7 +93,7 @@ def experiment_of(
         buffer=buffer or TaskBuffer(config.kinds), logger=logger, checkpointer=store, stop_signal=StopSignal(),
         system=SimpleNamespace(engines=engines, executor=executor, turns=turns), elapsed_s=lambda: 0.0,
         learner=SimpleNamespace(learn=learn, raise_if_diverged=diverged), monitor=Monitor(codec, reader, rules),
-        journal=journal or Journal(engines.generate), safety_stop=SafetyStop(config.safety.stop_at, "azr show"),
+        journal=journal or Journal(engines.generate, 1.0), safety_stop=SafetyStop(config.safety.stop_at, "azr show"),
         alarm=MalformedAlarm(codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
     )  # fmt: skip
 

@@ -82,7 +82,7 @@ def play(config: Config, engine: Engine) -> None:
         else:
             logger = RunLogger.reopen(config, open_progress(), done, resume.state.offsets)
         store = CheckpointStore(RunDirectory(folder).checkpoints, 2)
-        journal = Journal(engine.generate)
+        journal = Journal(engine.generate, 1.0)
         journal.read(store.path(done), done)
         buffer = TaskBuffer(config.selfplay.kinds)
         buffer.restore(read_tasks(logger.run.tasks))

@@ -47,7 +47,7 @@ async def test_bug_3_every_sample_is_drawn_at_the_rollout_temperature():
     assert engine.asked == [{"n": 8, "max_tokens": 5, "temperature": 0.7, "seed": None, "stop_strings": ()}]
     item = WorkItem(step=1, name="000001", kind="deduction", begins="propose")
     with pytest.raises(AssertionError, match="at the rollout temperature"):
-        await Journal(engine.generate).open(item).generate([1], n=8, max_tokens=5, temperature=0.0, seed=1)
+        await Journal(engine.generate, 1.0).open(item).generate([1], n=8, max_tokens=5, temperature=0.0, seed=1)
     await group_of(config, engine).generate([1], n=1, max_tokens=5, temperature=0.0)
     assert engine.asked[-1]["temperature"] == 0.0, "as evaluations may"
     assert "temperature" not in (SOURCE / "datasets" / "play.py").read_text(), "nor can rows"

@@ -1,4 +1,4 @@
-"""Work that outlives a step, and every completion that it was given, by the seed of its request.
+"""Work that outlives a step, and every completion that it was given, by its request.
 
 A step ahead, `rollout.partial` and a resumed run all begin the same coroutines again and find here what was answered.
 """
@@ -48,10 +48,11 @@ class WorkItem:
     task: Task | None = None
     """The accepted task, or the one to answer."""
     ask: Generate | None = field(default=None, init=False)
-    """Set by `Journal.open`."""
-    answers: dict[int, list[Completion]] = field(default_factory=dict, init=False)
-    """Completions by the seed of their request, which no other request of a run has."""
-    requests: dict[int, asyncio.Task[list[Completion]]] = field(default_factory=dict, init=False)
+    """Set by `Journal.open`, as the temperature that it samples at."""
+    temperature: float = field(default=1.0, init=False)
+    answers: dict[str, list[Completion]] = field(default_factory=dict, init=False)
+    """Completions by their request: its seed, and the options that a resumed run may have changed."""
+    requests: dict[str, asyncio.Task[list[Completion]]] = field(default_factory=dict, init=False)
     """Requests that are not answered yet."""
 
     @property
@@ -71,28 +72,29 @@ class WorkItem:
         assert self.ask is not None and seed is not None, "a request without a seed cannot be found again"
         is_plain = all(value is None or value == () for value in others.values())
         assert is_plain, "self-play samples at the rollout temperature, up to the format's own stops"
-        answer = self.answers.get(seed)
+        request = f"seed {seed}, {n} of {max_tokens} tokens at {self.temperature:g}"
+        answer = self.answers.get(request)
         # A resumed run may write its prompts otherwise.
         if answer is not None and all(np.array_equal(each.prompt_ids, prompt_ids) for each in answer):
             return answer
-        if seed not in self.requests:
+        if request not in self.requests:
             asking = self.ask(prompt_ids, n=n, max_tokens=max_tokens, seed=seed)
-            self.requests[seed] = asyncio.ensure_future(asking)
-        self.answers[seed] = await asyncio.shield(self.requests[seed])
-        self.requests.pop(seed, None)
-        return self.answers[seed]
+            self.requests[request] = asyncio.ensure_future(asking)
+        self.answers[request] = await asyncio.shield(self.requests[request])
+        self.requests.pop(request, None)
+        return self.answers[request]
 
-    def known_answers(self) -> dict[int, list[Completion]]:
+    def known_answers(self) -> dict[str, list[Completion]]:
         """Return the answers so far, also those that no coroutine has taken yet."""
-        done = {seed: task for seed, task in self.requests.items() if task.done() and not task.cancelled()}
-        return self.answers | {seed: task.result() for seed, task in done.items() if task.exception() is None}
+        done = {request: task for request, task in self.requests.items() if task.done() and not task.cancelled()}
+        return self.answers | {request: task.result() for request, task in done.items() if task.exception() is None}
 
 
 class Journal:
     """What a run has in progress: the items of steps that are not recorded yet, with their answers."""
 
-    def __init__(self, generate: Generate) -> None:
-        self._generate = generate
+    def __init__(self, generate: Generate, temperature: float) -> None:
+        self._generate, self._temperature = generate, temperature
         self._items: dict[tuple[object, ...], WorkItem] = {}
         self.left_over: dict[int, list[WorkItem]] = {}
         """Unfinished items by the step that left them over; the next step begins them again."""
@@ -102,7 +104,7 @@ class Journal:
     def open(self, item: WorkItem) -> WorkItem:
         """Return the item, with what it was answered before, in this run or in the one that it resumes."""
         known = self._items.setdefault(item.key, item)
-        known.ask = self._generate
+        known.ask, known.temperature = self._generate, self._temperature
         return known
 
     def drop(self, item: WorkItem) -> None:
@@ -132,7 +134,7 @@ class Journal:
             {
                 "origin": item.origin,
                 "left_over": key in left_over,
-                "answered": {str(seed): some for seed, some in item.known_answers().items()},
+                "answered": item.known_answers(),
             }
             for key, item in self._items.items()
         ]
@@ -145,7 +147,7 @@ class Journal:
             origin = tree["origin"]
             # It sets nothing that is no part of the constructor.
             item = replace(msgspec.convert(origin | (origin["shown"] or {}), WorkItem))
-            item.answers = {int(seed): [Completion(**each) for each in some] for seed, some in tree["answered"].items()}
+            item.answers = {text: [Completion(**each) for each in some] for text, some in tree["answered"].items()}
             self._items[item.key] = item
             if tree["left_over"]:
                 self.left_over.setdefault(step, []).append(item)

@@ -73,7 +73,7 @@ async def fill_buffer(
         short = [kind for kind, size in buffer.sizes().items() if size < selfplay.seed_tasks]
         if not short:
             break
-        journal = Journal(generate)
+        journal = Journal(generate, config.rollout.temperature)
         step = SelfPlayStep(
             config=config,
             step=0,

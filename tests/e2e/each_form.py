@@ -51,7 +51,7 @@ async def play_and_learn(step: int, config: Config, codec: PromptCodec, system: 
         for number, task in enumerate(made)
     )
     playing = SelfPlayStep(config=config, step=step, name=f"{step:06d}", buffer=buffer, codec=codec,
-        execute=system.executor.execute, journal=Journal(system.engines.generate), phase=phase)  # fmt: skip
+        execute=system.executor.execute, journal=Journal(system.engines.generate, 1.0), phase=phase)  # fmt: skip
     samples = (await playing.play()).samples
     await system.turns.trainers_turn(phase)
     learned = await Learner(config, system.policy, None, None, phase).learn(samples, step)

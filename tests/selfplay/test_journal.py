@@ -82,7 +82,7 @@ async def test_a_step_begins_with_the_stored_tasks_that_the_last_one_needed_and_
     results = list[StepResult]()
     for needed in (num_needed, 0):
         engine = Engine(proposals, late=("propose", "<|program|>"))
-        journal = Journal(engine.generate)
+        journal = Journal(engine.generate, 1.0)
         journal.stored_solves["deduction"] = needed
         playing = asyncio.create_task(step(config, engine, seeded(config), journal=journal).play())
         while engine.asked["propose"] < 40:
@@ -103,7 +103,7 @@ async def test_a_step_begins_with_the_stored_tasks_that_the_last_one_needed_and_
 def saved(journal: Journal, step: int, folder: Path, engine: Engine) -> Journal:
     """The journal as another process reads it."""
     write_journal(folder, journal.copy(step))
-    restored = Journal(engine.generate)
+    restored = Journal(engine.generate, 1.0)
     restored.read(folder, step)
     return restored
 
@@ -113,7 +113,7 @@ async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_n
     config, buffer = replace_play(PARTIAL, proposer_prompts=10, solver_prompts=10), seeded(PARTIAL)
     # The group that estimates one task takes long; its proposal has been sampled.
     engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("solve", "a + 7"))
-    journal = Journal(engine.generate)
+    journal = Journal(engine.generate, 1.0)
     first = await step(config, engine, buffer, journal=journal).play(is_last=False)
     assert scripted.funnel(first, "deduction").proposed == 9 and len(first.stored) == 9
     assert [(item.begins, item.index) for item in journal.left_over[1]] == [("propose", 7)]
@@ -142,7 +142,7 @@ async def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_n
 async def test_a_carried_proposal_and_its_twin_are_a_task_and_a_duplicate() -> None:
     config, buffer = replace_play(PARTIAL, proposer_prompts=10, solver_prompts=10), seeded(PARTIAL)
     engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("propose", "a + 7"))
-    journal = Journal(engine.generate)
+    journal = Journal(engine.generate, 1.0)
     first = await step(config, engine, buffer, journal=journal).play(is_last=False)
     journal.recorded(1, first.items)
     engine.release.set()
@@ -157,7 +157,7 @@ async def test_a_step_that_ends_while_a_proposal_is_rejected_can_be_resumed(tmp_
     config = replace_play(PARTIAL, proposer_prompts=1, solver_prompts=1)
     # The proposal is rejected once its step has ended, so nothing follows it.
     engine = Engine(["<|program|>no form<|end|>"] * 2, late=("propose", "no form"))
-    journal = Journal(engine.generate)
+    journal = Journal(engine.generate, 1.0)
     playing = asyncio.create_task(step(config, engine, seeded(config), journal=journal).play(is_last=False))
     await asyncio.sleep(0.05)
     playing.cancel()
@@ -172,7 +172,7 @@ async def test_a_step_that_ends_while_a_proposal_is_rejected_can_be_resumed(tmp_
 async def test_a_step_played_ahead_finds_its_answers_after_a_restart(tmp_path: Path) -> None:
     config = replace_play(PARTIAL, proposer_prompts=4, solver_prompts=4)
     engine, buffer = Engine([proposal(f"a + {n}") for n in range(4)]), seeded(config)
-    journal = Journal(engine.generate)
+    journal = Journal(engine.generate, 1.0)
     ahead = await step(config, engine, buffer, 2, journal).play()
     silent = Engine([])
     resumed = saved(journal, 1, tmp_path, silent)
@@ -182,7 +182,7 @@ async def test_a_step_played_ahead_finds_its_answers_after_a_restart(tmp_path: P
 
 async def test_a_request_goes_on_when_its_work_is_cancelled_and_is_not_made_again() -> None:
     engine = Engine(["<|program|>no form"], late=("propose", "no form"))
-    journal = Journal(engine.generate)
+    journal = Journal(engine.generate, 1.0)
     item = WorkItem(step=1, name="000001", kind="deduction", begins="propose")
     prompt = CODEC.encode("<|propose|>")
     asking = asyncio.create_task(journal.open(item).generate(prompt, n=1, max_tokens=9, seed=7))
@@ -194,6 +194,22 @@ async def test_a_request_goes_on_when_its_work_is_cancelled_and_is_not_made_agai
     assert answer.prompt_ids.tolist() == prompt and engine.asked["propose"] == 1
 
 
+@pytest.mark.parametrize(
+    "change", [{}, {"n": 8}, {"n": 2}, {"max_tokens": 5}, {"max_tokens": 99}, {"temperature": 0.5}]
+)
+async def test_an_answer_is_taken_only_for_what_is_asked_now(change: dict[str, Any], tmp_path: Path) -> None:
+    item, prompt = WorkItem(step=1, name="000001", kind="deduction", begins="solve"), CODEC.encode("<|deduction|>")
+    asked, engine = {"n": 4, "max_tokens": 9, "seed": 7}, Engine([])
+    journal = Journal(engine.generate, 1.0)
+    await journal.open(item).generate(prompt, **asked)
+    write_journal(tmp_path, journal.copy(0))
+    resumed = Journal(engine.generate, change.pop("temperature", 1.0))
+    resumed.read(tmp_path, 0)
+    answers = await resumed.open(item).generate(prompt, **asked | change)
+    assert len(answers) == change.get("n", 4)
+    assert (engine.asked.total() > 4) == (resumed._temperature != 1.0 or bool(change))
+
+
 def test_a_journal_comes_back_as_it_was(tmp_path: Path) -> None:
     task = KINDS["deduction"].make_task("id", "def f(a):\n    return a", ("1",), ("1",))
     made = {"step": 3, "name": "000003", "kind": "deduction"}
@@ -202,13 +218,13 @@ def test_a_journal_comes_back_as_it_was(tmp_path: Path) -> None:
         WorkItem(begins="follow", index=1, task=task, **made), WorkItem(begins="solve", task=task, salt="new", **made),
         WorkItem(begins="solve", task=task, salt=4, **made),
     ]  # fmt: skip
-    journal = Journal(Engine([]).generate)
+    journal = Journal(Engine([]).generate, 1.0)
     journal.left_over[3] = items
     answered = [completion([1, 2], "x<|end|>"), completion([1, 2], "y")]
-    journal.open(items[0]).answers[7] = answered
+    journal.open(items[0]).answers["seed 7"] = answered
     restored = saved(journal, 3, tmp_path, Engine([]))
     assert restored.copy(3) == journal.copy(3) and len(restored.left_over[3]) == len(items)
-    assert restored.open(items[0]).answers == {7: answered}
+    assert restored.open(items[0]).answers == {"seed 7": answered}
 
 
 class RandomExecutor:
@@ -277,7 +293,7 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
     engine = Dice(partial(anything, spread), gives_up=0.03)
     done, proposals, state = list[StepResult](), Counter[str](), list[dict[str, object]]()
     while len(done) < steps:
-        buffer, journal = TaskBuffer(config.selfplay.kinds), Journal(engine.generate)
+        buffer, journal = TaskBuffer(config.selfplay.kinds), Journal(engine.generate, 1.0)
         buffer.restore(
             [KINDS[kind].seed() for kind in config.selfplay.kinds] + [t for each in done for t in each.stored]
         )
@@ -368,7 +384,7 @@ def taught(rng: random.Random, prompt: str, valid: float = 0.8) -> str:
 
 
 def played(config: Config, engine: Dice, number: int = 1, journal: Journal | None = None) -> StepResult:
-    journal = journal or Journal(engine.generate)
+    journal = journal or Journal(engine.generate, 1.0)
     return asyncio.run(scripted.self_play(config, engine, Executor(), seeded(config), number, journal=journal).play())
 
 
@@ -422,7 +438,7 @@ def test_a_step_that_is_killed_goes_on_as_if_it_had_not_been(seed: int, tmp_path
 
     async def run() -> StepResult:
         engine = Dice(taught)
-        journal = Journal(engine.generate)
+        journal = Journal(engine.generate, 1.0)
         for _ in range(3):
             step = scripted.self_play(REFILL, engine, Executor(), seeded(REFILL), 2, journal=journal)
             playing = asyncio.create_task(step.play())
@@ -431,7 +447,7 @@ def test_a_step_that_is_killed_goes_on_as_if_it_had_not_been(seed: int, tmp_path
             playing.cancel()
             await asyncio.gather(playing, return_exceptions=True)
             await journal.close()
-            journal = Journal(engine.generate)
+            journal = Journal(engine.generate, 1.0)
             journal.read(tmp_path, 1)
         known = {number for each in journal._items.values() for number in each.answers}
         engine.asked.clear()

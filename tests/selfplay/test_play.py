@@ -87,7 +87,7 @@ async def play():
 def self_play(
     config: Config, sampler, executor, buffer: TaskBuffer, step: int = 1, name: str = "", journal: Journal | None = None
 ) -> SelfPlayStep:
-    journal = journal or Journal(sampler.generate)
+    journal = journal or Journal(sampler.generate, 1.0)
     parts = {"buffer": buffer, "codec": CODEC, "execute": executor.execute, "journal": journal}
     name = name or f"{step:06d}"
     return SelfPlayStep(config=config, step=step, name=name, phase=lambda name: nullcontext(), **parts)
