@@ -17,12 +17,12 @@ from azr.datasets.hub import rows_file
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, did_you_mean
 from azr.evaluation.suites.exam import exam_questions
+from azr.launch import Run
 from azr.monitoring.texts import Screen, patterns_of
 from azr.plugins import load_for
 from azr.records import Task
 from azr.rollout.engine_options import engine_options
 from azr.runs import trackers
-from azr.runs.checkpoint_store import ResumeState
 from azr.runs.model_folder import (
     attention_heads,
     check_weights,
@@ -32,7 +32,7 @@ from azr.runs.model_folder import (
     tokenizer_errors,
     vocabulary_size,
 )
-from azr.runs.run_dir import PromptForm, RunDirectory, check_free, run_path
+from azr.runs.run_dir import PromptForm
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.rewards import check_names
 from azr.selfplay.seeds import SINGLE_CALL_KINDS, SeedLine, read_seeds
@@ -49,9 +49,7 @@ if TYPE_CHECKING:
 class Prepared:
     """A run that is checked and ready to start."""
 
-    config: Config
-    resume: ResumeState | None
-    """Checkpoint that the run goes on from; None for a new run."""
+    run: Run
     codec: PromptCodec
     seeds: Sequence[SeedLine] | None
     """Lines of `selfplay.seeds` for a run that has no tasks yet."""
@@ -88,26 +86,23 @@ def check(config: Config) -> None:
     trackers.check_names(config.tracking)
 
 
-def prepare(
-    config: Config, resume: ResumeState | None = None, *, fetch: bool = True, restart: bool = False
-) -> Prepared:
+def prepare(run: Run, *, fetch: bool = True) -> Prepared:
     """Check everything that the config names outside of itself, and make the parts of its run.
 
-    `fetch`: download a model of the hub; without it only its config and tokenizer. `restart`: a run that is there
-    will make way. Writes nothing but the hub's cache.
+    `fetch`: download a model of the hub; without it only its config and tokenizer. Writes nothing but the hub's cache.
 
     Raises:
         UserError: something is missing or cannot be used.
         ModelUnreachable: without `fetch`, the hub does not answer; everything else was checked.
     """
+    config = run.config
     if config.train.lora.four_bit:
         check_four_bit()
     if config.train.lora.rank:
         check_adapters()
-    _check_run_directory(config, resumed=resume is not None, restart=restart)
+    _check_run_directory(run)
     trackers.check_ready(config)
-    begins = resume is None or resume.state.step == 0
-    seeds = _read_seeds(config) if begins and config.kinds and config.selfplay.seeds is not None else None
+    seeds = _read_seeds(config) if not run.step and config.kinds and config.selfplay.seeds is not None else None
     screen = Screen.read(patterns_of(config.safety))
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
@@ -131,17 +126,15 @@ def prepare(
         codec.check_prompts([KINDS[kind] for kind in config.kinds], config.rollout.max_prompt_tokens)
     _check_layers(config, folder)
     evaluation = PeriodicEval(config, codec)
-    if begins and seeds is None:
+    if not run.step and seeds is None:
         first_tasks(empty_buffer(codec, evaluation, config.kinds), config.kinds)
     rows, notes = load_rows(config, codec) if config.data.path is not None else ([], [])
-    if resume is not None:
-        run = RunDirectory(run_path(config.run))
-        PromptForm(codec.template, codec.stops).check(run.prompt_form)
+    if run.resume is not None:
+        PromptForm(codec.template, codec.stops).check(run.folder.prompt_form)
         if config.data.path is not None:
-            check_identity(run.data, config.data.path)
+            check_identity(run.folder.data, config.data.path)
     return Prepared(
-        config=config,
-        resume=resume,
+        run=run,
         codec=codec,
         seeds=seeds,
         evaluation=evaluation,
@@ -205,10 +198,11 @@ def _prompt_notes(config: Config, codec: PromptCodec) -> list[str]:
     return notes
 
 
-def _check_run_directory(config: Config, *, resumed: bool, restart: bool) -> None:
-    if not resumed:
-        check_free(config.run, restart=restart)
-    folder = (run_path(config.run) if resumed else Path(config.run.root)).absolute()
+def _check_run_directory(run: Run) -> None:
+    folder = run.folder.path.absolute()
+    if run.resume is None:
+        run.folder.check_free(restart=run.restart)
+        folder = folder.parent
     try:
         existing = next(each for each in (folder, *folder.parents) if each.exists())
         with tempfile.TemporaryFile(dir=existing):

@@ -7,15 +7,15 @@ import gc
 import logging
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ray.exceptions import RayTaskError
 
 from azr.cluster.supervisor import root_cause
-from azr.concurrency import Phase
 from azr.datasets.choice import keep_identity
 from azr.datasets.play import DataPlay
 from azr.datasets.rows import RowOrder, grader_names
@@ -41,7 +41,7 @@ from azr.runs.checkpoint_store import (
 )
 from azr.runs.metrics import PhaseClock, start_metrics
 from azr.runs.progress import Progress, open_progress
-from azr.runs.run_dir import PromptForm, RunDirectory, RunOwner, run_path, write_config
+from azr.runs.run_dir import PromptForm, RunOwner, write_config
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import read_tasks
 from azr.runs.stop_signal import MalformedAlarm, StopRequested, StopSignal
@@ -67,13 +67,12 @@ class Driver:
     """One run, or its continuation, which its caller owns. A new run is owned as soon as its directory is there."""
 
     def __init__(self, prepared: Prepared) -> None:
-        self._prepared, self._config = prepared, prepared.config
+        self._prepared, self._config, self._run = prepared, prepared.run.config, prepared.run.folder
         self._owned = ExitStack()
         self._stop_signal = StopSignal()
-        self._run = RunDirectory(run_path(prepared.config.run))
-        self._was_asked_to_resume = prepared.resume is not None
+        self._was_asked_to_resume = prepared.run.resume is not None
         """And has not recorded it yet: a restart after a trainer's death is no command."""
-        self._store = CheckpointStore(self._run.checkpoints, prepared.config.checkpoint.keep)
+        self._store = CheckpointStore(self._run.checkpoints, self._config.checkpoint.keep)
 
     async def run(self) -> None:
         """Start everything, run the experiment, and end what was started.
@@ -98,7 +97,7 @@ class Driver:
             ) from death
 
     async def _run_with_restarts(self, progress: Progress) -> None:
-        resume, futile = self._prepared.resume, 0
+        resume, futile = self._prepared.run.resume, 0
         while True:
             started_at = resume.state.step if resume else 0
             try:
@@ -106,7 +105,7 @@ class Driver:
             except RankDied as death:
                 if not self._run.config.exists():
                     raise
-                resume = await asyncio.to_thread(find_checkpoint, self._config, None)
+                resume = await asyncio.to_thread(find_checkpoint, self._run, None)
                 futile = 0 if resume.state.step > started_at else futile + 1
                 if futile > MAX_RESTARTS_WITHOUT_PROGRESS:
                     raise
@@ -123,7 +122,8 @@ class Driver:
             with progress.busy(name), clock.phase(name):
                 yield
 
-        async with _started(self._prepared, self._stop_signal, phase, state.step) as system:
+        starting = System.start(self._config, self._prepared.codec.stops, phase, state.step)
+        async with _started(starting, self._stop_signal) as system:
             started_in = start_metrics(clock.step_timing(), system.engines.start_seconds)
             if state.step:
                 await system.turns.trainers_turn(progress.busy)
@@ -177,11 +177,13 @@ class Driver:
     async def _open_logger(self, progress: Progress, resume: ResumeState | None) -> AsyncIterator[RunLogger]:
         """Create the run directory, or take an existing one back to the step that the run goes on from."""
         if resume is None:
-            logger = RunLogger.create(self._config, progress)
+            logger = RunLogger.create(self._run, self._config, progress)
             self._owned.callback(RunOwner(self._run.path).release)
         else:
             state = resume.state
-            logger = await asyncio.to_thread(RunLogger.reopen, self._config, progress, state.step, state.offsets)
+            logger = await asyncio.to_thread(
+                RunLogger.reopen, self._run, self._config, progress, state.step, state.offsets
+            )
         try:
             if self._was_asked_to_resume:
                 self._run.rewrite_config(self._config)
@@ -288,9 +290,8 @@ async def _session(stop: StopSignal) -> AsyncIterator[Progress]:
 
 
 @asynccontextmanager
-async def _started(prepared: Prepared, stop: StopSignal, phase: Phase, from_step: int) -> AsyncIterator[System]:
+async def _started(starting: Coroutine[Any, Any, System], stop: StopSignal) -> AsyncIterator[System]:
     """Start Ray and the system; both end with the block."""
-    starting = System.start(prepared.config, prepared.codec.stops, phase, from_step)
     system = await stop.cancel_on_stop(starting)
     try:
         yield system

@@ -55,6 +55,7 @@ from azr.config import (
     TokenMask,
     TrainConfig,
 )
+from azr.launch import resolve
 from azr.prepare import check, prepare
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Stops
@@ -166,7 +167,7 @@ def play(root: Path, mode: str, steps: int, median: float, sigma: float) -> None
     engine_group.RolloutEngine = ForcedEngine
     group: Any = engine_group.EngineGroup
     group.generate = forced_lengths(group.generate, median, sigma)
-    prepared = replace(prepare(config), codec=CutCodec.load(config))
+    prepared = replace(prepare(resolve(config)), codec=CutCodec.load(config))
     asyncio.run(Driver(prepared).run())
 
 

@@ -11,9 +11,10 @@ import pytest
 import yaml
 
 from azr.cli import run
-from azr.cli.options import knob_options, load_recipe
+from azr.cli.options import knob_options
 from azr.config import Config
 from azr.config_tree import leaves
+from azr.launch import load_recipe
 from azr.records import REASONS, Judgement
 from azr.runs.sample_file import FIELDS, SCHEMA
 from playground.azr_coder7b_ppo import config as coder7b

@@ -33,6 +33,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import Sample
 from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore
 from azr.runs.progress import open_progress
+from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import MalformedAlarm, StopSignal
 from azr.selfplay.buffer import TaskBuffer
@@ -109,7 +110,7 @@ def play(
         saved.append(step)
 
     async def run() -> None:
-        logger = RunLogger.create(config, open_progress())
+        logger = RunLogger.create(RunDirectory.of(config.run), config, open_progress())
         patterns = patterns_of(config.safety)
         async with (
             SandboxPool(config.executor) as pool,

@@ -16,11 +16,12 @@ import pytest
 from azr import runtime
 from azr.config import Config
 from azr.config_tree import override
+from azr.launch import Run
 from azr.monitoring.texts import DEFAULT, TextReader
 from azr.records import Completion, Sample, Stops
 from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, RunState, Staging, find_checkpoint
 from azr.runs.progress import open_progress
-from azr.runs.run_dir import RunDirectory, run_path
+from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import read_tasks
 from azr.selfplay.buffer import TaskBuffer
@@ -61,8 +62,8 @@ class Engine:
 
 def play(config: Config, engine: Engine) -> None:
     """The rest of a run, in a process of its own as far as memory goes; a checkpoint after every step."""
-    folder = run_path(config.run)
-    resume = find_checkpoint(config, None) if folder.exists() else None
+    folder = RunDirectory.of(config.run)
+    resume = find_checkpoint(folder, None) if folder.path.exists() else None
     done = resume.state.step if resume else 0
     engine.version = done
 
@@ -78,10 +79,10 @@ def play(config: Config, engine: Engine) -> None:
         assert main is not None
         engine.kill = main.cancel
         if resume is None:
-            logger = RunLogger.create(config, open_progress())
+            logger = RunLogger.create(folder, config, open_progress())
         else:
-            logger = RunLogger.reopen(config, open_progress(), done, resume.state.offsets)
-        store = CheckpointStore(RunDirectory(folder).checkpoints, 2)
+            logger = RunLogger.reopen(folder, config, open_progress(), done, resume.state.offsets)
+        store = CheckpointStore(folder.checkpoints, 2)
         journal = Journal(engine.generate, 1.0)
         journal.read(store.path(done), done)
         buffer = TaskBuffer(config.selfplay.kinds)
@@ -124,7 +125,7 @@ def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(colocate, 
         except asyncio.CancelledError:
             kills += 1
     assert kills >= 3
-    run = RunDirectory(run_path(config.run))
+    run = RunDirectory.of(config.run)
     metrics = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     assert [step["step"] for step in metrics] == list(range(1, STEPS + 1))
     proposed = [step["deduction/proposer/funnel/proposed"] for step in metrics]
@@ -151,10 +152,10 @@ def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(colocate, 
 
 async def test_a_restart_after_a_trainers_death_is_no_command_of_the_user(tmp_path) -> None:
     config = replace(CONFIG, run=replace(CONFIG.run, root=str(tmp_path), name="run"))
-    run = RunDirectory.create(config)
-    resume = find_checkpoint(config, None)
+    run = RunDirectory.of(config.run).create(config)
+    resume = find_checkpoint(run, None)
     codec = SimpleNamespace(template=None, stops=Stops())
-    driver = runtime.Driver(SimpleNamespace(config=config, resume=resume, codec=codec))
+    driver = runtime.Driver(SimpleNamespace(run=Run(config=config, folder=run, resume=resume), codec=codec))
     for _ in range(3):
         async with driver._open_logger(open_progress(), resume):
             commands = [line for line in run.config.read_text().splitlines() if line.startswith("# ")]

@@ -12,7 +12,9 @@ from azr.cli.options import Parser
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
-from azr.prepare import _prompt_notes, check, load_codec, prepare
+from azr.launch import resolve
+from azr.prepare import Prepared, _prompt_notes, check, load_codec
+from azr.prepare import prepare as prepare_run
 from azr.records import Stops
 from azr.runs.checkpoint_store import INITIAL, ResumeState
 from azr.runs.run_dir import PromptForm, RunDirectory
@@ -24,6 +26,10 @@ from tests.tiny_models import save_weights
 
 RESUMED = ResumeState(state=INITIAL, notes=())
 RULES = sentences("Options of azr_14m_three_kinds that break a rule between options.")
+
+
+def prepare(config: Config, resume: ResumeState | None = None, *, fetch: bool = True) -> Prepared:
+    return prepare_run(replace(resolve(config), resume=resume), fetch=fetch)
 
 
 @pytest.fixture
@@ -177,7 +183,7 @@ def test_heads_that_engines_cannot_share_out_are_named(sound, tmp_path, nested):
 
 
 def test_a_run_goes_on_with_the_ends_of_responses_that_it_began_with(sound):
-    codec, run = prepare(sound).codec, RunDirectory.create(sound)
+    codec, run = prepare(sound).codec, RunDirectory.of(sound.run).create(sound)
     now = PromptForm(codec.template, codec.stops)
     now.write(run.prompt_form)
     prepare(sound, RESUMED)

@@ -100,7 +100,7 @@ def save_run(root: Path, *steps: int, form: PromptForm | None = None, **model: s
     """A run directory ``run`` with the policies of these steps, random ones that are asked in words; ``model`` changes
     what its config says of the model."""
     settings = ModelConfig(**{"path": str(root / "base")} | model)  # type: ignore[arg-type]
-    run = RunDirectory.create(Config(run=RunConfig(name="run", root=str(root)), model=settings))
+    run = RunDirectory(root / "run").create(Config(run=RunConfig(name="run", root=str(root)), model=settings))
     for step in steps:
         save_tiny(run.checkpoints / f"step_{step:06d}" / "policy", "qwen2", chat_tokenizers.chatml())
     if form is not None:

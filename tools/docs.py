@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from azr.cli.main import dispatch
-from azr.cli.options import recipes
 from azr.config import Config
 from azr.config_tree import Knob, knobs, leaves
+from azr.launch import recipes
 
 ROOT = Path(__file__).parents[1]
 CONFIGURATION = ROOT / "docs" / "configuration.md"

@@ -1,23 +1,16 @@
-"""Options of a command, those for the knobs of a config too, and the config that it names."""
+"""Options of a command, those for the knobs of a config too."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import math
-import pkgutil
-import runpy
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NoReturn
 
-from azr.config import Config
-from azr.config_tree import Knob, at_home, from_tree, knobs, parse_yaml
+from azr.config_tree import Knob, at_home, knobs
 from azr.errors import UserError, did_you_mean
-from azr.registry import search_here
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -212,118 +205,5 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-PACKAGE = "playground"
 RECIPE_HELP = "a recipe by name, a .py or .yaml file, a run's folder, or a dotted module with a config"
 """Help of every command that takes a recipe."""
-RUN_CONFIG = "config.yaml"
-"""File in the folders of runs and checkpoints."""
-_YAML, _SCRIPT = (".yaml", ".yml"), ".py"
-_BASE = "base"
-"""Key of a YAML file that names what it builds on."""
-
-
-def load_recipe(name: str) -> Config:
-    """The config that a command line names.
-
-    ``name``: a recipe of ``playground/``; a file that ends in ``.py`` or ``.yaml``; a run's folder, or that of a
-    checkpoint; or a dotted module with a ``config``, found from the working directory too.
-
-    Raises UserError when there is none.
-    """
-    if is_run(name):
-        return read_config(str(Path(name) / RUN_CONFIG))
-    if is_file(name):
-        return _of_script(name) if name.endswith(_SCRIPT) else read_config(name)
-    word = name.removeprefix(f"{PACKAGE}.")
-    if "/" in name or Path(name).exists():
-        kind = "neither a run's folder nor a .py or .yaml file" if Path(name).exists() else "not there"
-        raise UserError(f"{name} is {kind}: name a recipe, such a file, or the folder of a run.")
-    if "." in word:
-        return _of_module(word)
-    if word not in _modules():
-        raise UserError(f"There is no recipe {name!r}{did_you_mean(word, recipes())} azr recipes lists all.")
-    config = _config_in(f"{PACKAGE}.{word}")
-    if config is None:
-        raise UserError(f"{PACKAGE}/{word}.py has no config, but what recipes share; azr recipes lists them.")
-    return config
-
-
-def is_file(recipe: str) -> bool:
-    return recipe.endswith((*_YAML, _SCRIPT))
-
-
-def is_run(recipe: str) -> bool:
-    """Whether what a command line names is the folder of a run or of a checkpoint."""
-    return (Path(recipe) / RUN_CONFIG).is_file()
-
-
-def recipes() -> Mapping[str, Config]:
-    configs = {name: _config_in(f"{PACKAGE}.{name}") for name in _modules()}
-    return {name: config for name, config in configs.items() if config is not None}
-
-
-def _modules() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(PACKAGE).__path__))
-
-
-def _of_module(name: str) -> Config:
-    here = search_here()
-    try:
-        found = not name.startswith(".") and importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        found = False
-    if not found:
-        raise UserError(f"There is no recipe module {name}, neither in {here} nor among the installed packages.")
-    config = _config_in(name)
-    if config is None:
-        raise UserError(f"The module {name} has no config of a run: give it one, config = Config(...).")
-    return config
-
-
-def _of_script(name: str) -> Config:
-    search_here()
-    try:
-        config = runpy.run_path(name).get("config")
-    except FileNotFoundError as error:
-        raise UserError(f"There is no file {name}.") from error
-    if not isinstance(config, Config):
-        raise UserError(f"{name} has no config of a run: give it one, config = Config(...).")
-    return config
-
-
-def _config_in(module: str) -> Config | None:
-    config = vars(importlib.import_module(module)).get("config")
-    return config if isinstance(config, Config) else None
-
-
-def read_config(file: str) -> Config:
-    """The config in a YAML file; with ``base:``, a recipe or a file beside it, its knobs change those of the base.
-    Raises UserError when the file holds no config of a run, or what it builds on is missing or leads back to it."""
-    return _read(Path(file), ())
-
-
-def _read(file: Path, above: tuple[Path, ...]) -> Config:
-    if (place := file.resolve()) in above:
-        way = " builds on ".join(path.name for path in (*above[above.index(place) :], place))
-        raise UserError(f"{way}: a config cannot build on itself; name another base in one of them.")
-    try:
-        tree = parse_yaml(file.read_text(encoding="utf-8"))
-        if _BASE not in tree:
-            if not isinstance(tree.get("model"), dict) or "path" not in tree["model"]:
-                raise UserError("it names no base and no model: add the recipe that it changes, as base: azr_14m_mini.")
-            return from_tree(tree, Config())
-        base = tree.pop(_BASE)
-        if not isinstance(base, str):
-            raise UserError(f"base is {base!r}; it must be the name of a recipe or of a YAML file.")
-        base = str(at_home(base))
-        if base.endswith(_YAML):
-            below = _read(file.parent / base, (*above, place))
-        else:
-            below = load_recipe(str(file.parent / base) if base.endswith(_SCRIPT) else base)
-        return from_tree(tree, below)
-    except FileNotFoundError as error:
-        raise UserError(f"There is no file {file}.") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is no config of a run: it is not text in UTF-8.") from error
-    except (OSError, UserError) as error:
-        raise UserError(f"{file} is no config of a run: {error}") from error

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from azr.cli.options import RECIPE_HELP, Parser, load_recipe
+from azr.cli.options import RECIPE_HELP, Parser
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
+from azr.launch import load_recipe
 from azr.prepare import check, load_codec
 from azr.records import ROLES, PromptIds, Role
 from azr.runs.model_folder import model_folder

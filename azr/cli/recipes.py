@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from azr.cli.options import PACKAGE, Parser, recipes
+from azr.cli.options import Parser
 from azr.config import Config
+from azr.launch import PACKAGE, recipes
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, shape_of
 from azr.plan.planner import make_plan
 

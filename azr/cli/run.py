@@ -11,38 +11,27 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import get_args
 
 import yaml
 
 from azr.cli.main import exit_code
-from azr.cli.options import RECIPE_HELP, RUN_CONFIG, Parser, is_run, load_recipe, read_config, value_text
-from azr.config import Config, RunConfig
+from azr.cli.options import RECIPE_HELP, Parser, value_text
+from azr.config import Config
 from azr.config_tree import knobs, leaves, override, to_tree
-from azr.doctor.machine import check_disk, check_fit, check_machine, memory_bytes, query_gpus
+from azr.doctor.machine import Gpus, check_disk, check_fit, check_machine, memory_bytes, query_gpus
 from azr.errors import UserError, printable
-from azr.own_data import find_own_data
+from azr.launch import Run, is_run, load_recipe, resolve
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.plan.planner import cpu_text, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
-from azr.runs.checkpoint_store import (
-    LATEST,
-    ResumeState,
-    RunState,
-    Verify,
-    config_changes,
-    find_checkpoint,
-    resolve_run,
-)
-from azr.runs.run_dir import RunOwner, keep_aside, run_path
+from azr.runs.checkpoint_store import LATEST, Verify, resolve_run
+from azr.runs.run_dir import RunDirectory
 from azr.runs.stop_signal import StopRequested
 from azr.runs.trackers import hand_over
 
 USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.knob value ...]"
 _INTERRUPTED, _FAILED = 130, 1
-_OWN_DATA = ("model.path", "eval.path", "selfplay.seeds")
-"""Knobs that may name data of this project."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,8 +46,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"azr run needs a recipe or the folder of a run, before --resume if that is given; {USAGE}")
     if options.recipe is None and not is_run(name):
         options.resume = LATEST
-    config = load_recipe(name)
-    options.config = override(_with_own_data(config) if is_run(name) else config, values)
+    options.config = override(load_recipe(name), values)
     if is_run(name) and options.resume in (None, LATEST) and not {"run.name", "run.root"} & values.keys():
         if options.restart:
             options.config = dataclasses.replace(options.config, run=resolve_run(options.config.run, name)[0])
@@ -77,63 +65,37 @@ def launch(default: Config, argv: Sequence[str] | None = None) -> None:
 def _start(options: argparse.Namespace) -> int:
     if options.restart and options.resume is not None:
         raise UserError("--resume goes on with a run and --restart begins it again: give one of them.")
-    config, resume = options.config, None
-    check(config)
+    check(options.config)
     with ExitStack() as owned:
-        if options.resume is not None:
-            run, step = resolve_run(config.run, options.resume)
-            config = dataclasses.replace(config, run=run)
-            if not options.dry_run:
-                owned.callback(RunOwner(run_path(run)).release)
-            saved = _with_own_data(read_config(str(run_path(run) / RUN_CONFIG)))
-            changes = config_changes(saved, config)
-            found = find_checkpoint(config, step, options.verify)
-            notes = (*(f"changed: {change}" for change in changes), *found.notes)
-            if (end := _reached_end(run, found.state)) is not None:
-                notes = (*notes, end)
-                if not options.dry_run:
-                    hand_over(run_path(run), config, found.state.step, print)
-                    print(end)
-                    return 0
-            resume = dataclasses.replace(found, notes=notes)
-        return _run(options, config, resume)
+        run = resolve(
+            options.config,
+            options.resume,
+            restart=options.restart,
+            verify=options.verify,
+            owned=None if options.dry_run else owned,
+        )
+        if options.dry_run:
+            return _dry_run(run)
+        if run.end is not None:
+            hand_over(run.folder, run.config, run.step, print)
+            print(run.end)
+            return 0
+        return _run(run)
 
 
-def _with_own_data(saved: Config) -> Config:
-    """Return a run's config with the paths of own data as they are from this working directory."""
-    known = leaves(saved)
-    paths = {name: path for name in _OWN_DATA if isinstance(path := known[name], str)}
-    return override(saved, {name: find_own_data(path) for name, path in paths.items()})
-
-
-def _reached_end(run: RunConfig, state: RunState) -> str | None:
-    """Return why nothing is left of a run; None if there are steps."""
-    if state.step >= run.steps:
-        return f"step {state.step} of --run.steps {run.steps} is done, so nothing is left to do: raise it to go on"
-    if run.max_minutes is not None and state.elapsed_s > 60 * run.max_minutes:
-        taken = f"the {state.step} steps have taken {state.elapsed_s / 60:.1f} minutes of --run.max-minutes"
-        return f"{taken} {run.max_minutes:g}, so nothing is left to do: raise it to go on"
-    return None
-
-
-def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None) -> int:
-    """Run, or print what would run. Raises UserError if the run would be refused or does not fit."""
-    here = query_gpus()
-    check_machine(config, here)
-    notes = [*check_fit(config, here, suppose=options.dry_run), *check_disk(config)]
-    if options.dry_run:
-        return _dry_run(config, resume, notes, restart=options.restart, has_gpu=bool(here.all))
-    for note in notes:
+def _run(run: Run) -> int:
+    """Run to the end. Raises UserError if the run is refused or does not fit."""
+    for note in _check_here(run.config, query_gpus()):
         print(f"warning: {note}", file=sys.stderr)
-    prepared = prepare(config, resume, restart=options.restart)
-    if options.restart and (kept := keep_aside(config.run)) is not None:
+    prepared = prepare(run)
+    if run.restart and (kept := run.folder.keep_aside()) is not None:
         print(f"the run that was there is kept in {kept}", file=sys.stderr)
     from azr.runtime import Driver  # Ray and vLLM take seconds to load.
 
     try:
         asyncio.run(Driver(prepared).run())
     except StopRequested as stopped:
-        begun = is_run(str(run_path(config.run)))
+        begun = run.folder.config.is_file()
         left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
         print(f"{stopped}: {left}", file=sys.stderr)
         return stopped.exit_code
@@ -141,22 +103,32 @@ def _run(options: argparse.Namespace, config: Config, resume: ResumeState | None
         print("interrupted: every process of the run was ended", file=sys.stderr)
         return _INTERRUPTED
     except (OSError, TimeoutError) as error:
-        if not (run_path(config.run) / "log.txt").exists():
+        if not run.folder.log.exists():
             raise
         print(f"error: {printable(str(error))}: --resume goes on from the last checkpoint", file=sys.stderr)
         return _FAILED
     return 0
 
 
-def _dry_run(config: Config, resume: ResumeState | None, notes: Sequence[str], *, restart: bool, has_gpu: bool) -> int:
-    said = [*(resume.notes if resume is not None else ()), *notes]
+def _check_here(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
+    """Compare the run with this machine. Return warnings; raises UserError if it cannot start or does not fit."""
+    check_machine(config, gpus)
+    return [*check_fit(config, gpus, suppose=suppose), *check_disk(config)]
+
+
+def _dry_run(run: Run) -> int:
+    """Print what would run. Raises UserError if the run would be refused or does not fit."""
+    config, gpus = run.config, query_gpus()
+    notes = _check_here(config, gpus, suppose=True)
+    if run.resume is not None:
+        notes = [*run.resume.notes, *([run.end] if run.end is not None else []), *notes]
     try:
-        said += prepare(config, resume, fetch=False, restart=restart).notes
+        notes += prepare(run, fetch=False).notes
     except ModelUnreachable as unchecked:
-        said.append(str(unchecked))
-    on_cpu = config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or has_gpu)
+        notes.append(str(unchecked))
+    on_cpu = config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or gpus.all)
     print(describe(config, on_cpu=on_cpu))
-    for note in said:
+    for note in notes:
         print(f"# {note}")
     return 0
 
@@ -211,7 +183,7 @@ def describe(config: Config, *, on_cpu: bool = False) -> str:
     ``on_cpu``: it is for this machine's memory.
     """
     bound = f", at most {config.run.max_minutes:g} minutes," if config.run.max_minutes is not None else ""
-    head = f"plan: {config.run.steps} steps{bound} into {Path(config.run.root) / config.run.name}"
+    head = f"plan: {config.run.steps} steps{bound} into {RunDirectory.of(config.run).path}"
     assumed = Assumptions()
     try:
         if on_cpu:

@@ -26,7 +26,7 @@ from azr.errors import UserError
 from azr.files import HashedFile, hash_file, sync
 from azr.own_data import code_version
 from azr.records import NO_ROWS_TAKEN, RowsLeft
-from azr.runs.run_dir import RunDirectory, run_path
+from azr.runs.run_dir import RunDirectory
 from azr.runs.sample_file import LogOffsets
 
 MANIFEST = "manifest.json"
@@ -62,7 +62,8 @@ class Staging:
 class CheckpointStore:
     """Folders ``step_000010`` below one folder, of which the newest ``keep`` stay, and any that is pinned."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int = 1) -> None:
+        """``keep``: for a store that is written to."""
         assert keep >= 1, "the newest checkpoint always stays"
         self._folder, self._keep = folder, keep
 
@@ -295,7 +296,7 @@ class ResumeState:
 def resolve_run(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:
     """Return the run that ``--resume where`` speaks of, and the step if it names one. ``where``: ``latest``, a run
     directory, or the folder of one of its checkpoints. Raises UserError when there is no such run."""
-    place, step = run_path(run) if where == LATEST else Path(where), None
+    place, step = RunDirectory.of(run).path if where == LATEST else Path(where), None
     if where != LATEST:
         # Only where the path as typed does not end in the run's own name: saved configs keep relative paths.
         place = place.resolve() if place.is_symlink() or place.name in ("", "..") or step_of(place) >= 0 else place
@@ -306,15 +307,14 @@ def resolve_run(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:
     return replace(run, root=str(place.parent), name=place.name), step
 
 
-def find_checkpoint(config: Config, step: int | None, level: Verify = "headers") -> ResumeState:
-    """Return the newest sound checkpoint of the run that ``config.run`` names, or the one of ``step``.
+def find_checkpoint(run: RunDirectory, step: int | None, level: Verify = "headers") -> ResumeState:
+    """Return the newest sound checkpoint of a run, or the one of ``step``.
 
     Without any checkpoint the run starts again. Reads files, all of them with ``level`` full: do not call it on an
     event loop. Nothing is changed. Raises UserError when the checkpoint asked for is damaged or missing, none is
     sound, or the logs were altered, and OSError when the disk failed.
     """
-    run = RunDirectory(run_path(config.run))
-    store = CheckpointStore(run.checkpoints, config.checkpoint.keep)
+    store = CheckpointStore(run.checkpoints)
     state, notes = _read_state(run, store, step, level)
     run.check_logs(state.offsets)
     if step is not None and (later := store.later(state.step)):

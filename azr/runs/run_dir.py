@@ -28,6 +28,8 @@ from azr.own_data import code_version
 from azr.records import Stops
 from azr.runs.sample_file import LogOffsets
 
+RUN_CONFIG = "config.yaml"
+"""File in the folders of runs and checkpoints."""
 OWNER_FILE = "owner.txt"
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 """Errors of file systems that have no locks, or none for folders."""
@@ -38,7 +40,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config = path / "config.yaml"
+        self.config = path / RUN_CONFIG
         self.prompt_form = path / "prompts.json"
         self.data = path / "data.json"
         """Which file of rows the run answers."""
@@ -51,23 +53,56 @@ class RunDirectory:
         self.log = path / "log.txt"
 
     @classmethod
-    def create(cls, config: Config) -> RunDirectory:
-        """Make ``<run.root>/<run.name>`` with its ``config.yaml``, by one rename of a finished folder. Raises UserError
-        when the folder holds a run already, cannot be made, or its name is not a folder name."""
-        path = run_path(config.run)
-        check_free(config.run)
+    def of(cls, run: RunConfig) -> RunDirectory:
+        """Return ``<run.root>/<run.name>``. Raises UserError when the name is empty or names more than one folder."""
+        name = run.name
+        if name in ("", ".", "..") or Path(name).name != name:
+            raise UserError(f"--run.name must be the name of one folder, not {name!r}; the place goes in --run.root.")
+        return cls(Path(run.root) / name)
+
+    def create(self, config: Config) -> RunDirectory:
+        """Make the folder with its ``config.yaml``, by one rename of a finished folder. Raises UserError when it holds
+        a run already or cannot be made."""
+        self.check_free()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_folder(path) as staging:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_folder(self.path) as staging:
                 for name in ("rollouts", "checkpoints"):
                     (staging / name).mkdir()
-                write_config(config, staging / "config.yaml", command_comment())
+                write_config(config, staging / RUN_CONFIG, command_comment())
         except OSError as error:
-            check_free(config.run)  # another run may have taken the name meanwhile
+            self.check_free()  # another run may have taken the name meanwhile
             raise UserError(
-                f"Nothing can be written into {path.parent} ({error}): choose another --run.root."
+                f"Nothing can be written into {self.path.parent} ({error}): choose another --run.root."
             ) from error
-        return cls(path)
+        return self
+
+    def check_free(self, *, restart: bool = False) -> None:
+        """Raise UserError when the folder holds something already. ``restart``: it may be a run, which makes way."""
+        path = self.path
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
+        if not path.is_dir() or not any(path.iterdir()):
+            return
+        if not self.config.is_file():
+            raise UserError(f"{path} holds other files and no run: choose another --run.name.")
+        if not restart:
+            there = "go on with it by --resume, begin again with --restart"
+            if not any(self.checkpoints.glob("step_*")):
+                there = "it has no checkpoint, so --resume begins it again; --restart does so beside it"
+            raise UserError(f"{path} already holds a run: {there}, or choose another --run.name.")
+
+    def keep_aside(self) -> Path | None:
+        """Rename the folder, so that another run can have its name. Returns the new path, None if there is no run.
+        Raises UserError if a process that is alive owns the run, or the folder is no run's."""
+        self.check_free(restart=True)
+        if not self.path.is_dir() or not any(self.path.iterdir()):
+            return None
+        owner = RunOwner(self.path)
+        try:
+            return self.path.rename(self.path.with_name(f"{self.path.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
+        finally:
+            owner.release()
 
     def exported(self, step: int) -> Path:
         """The policy of a step as others load it, once somebody has wanted it."""
@@ -158,44 +193,6 @@ class PromptForm:
                 f"The {what} of this run has changed, though model.template is the same: restore the old one from "
                 f"{path.name} in the run directory, or start another run."
             )
-
-
-def run_path(run: RunConfig) -> Path:
-    """Return where a run goes. Raises UserError when its name is empty or names more than one folder."""
-    if run.name in ("", ".", "..") or Path(run.name).name != run.name:
-        raise UserError(f"--run.name must be the name of one folder, not {run.name!r}; the place goes in --run.root.")
-    return Path(run.root) / run.name
-
-
-def keep_aside(run: RunConfig) -> Path | None:
-    """Rename a run's folder, so that another run can have its name. Returns the new path, None if there is no run.
-    Raises UserError if a process that is alive owns the run, or the folder is no run's."""
-    check_free(run, restart=True)
-    path = run_path(run)
-    if not path.is_dir() or not any(path.iterdir()):
-        return None
-    owner = RunOwner(path)
-    try:
-        return path.rename(path.with_name(f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
-    finally:
-        owner.release()
-
-
-def check_free(run: RunConfig, *, restart: bool = False) -> None:
-    """Raise UserError when the run's folder holds something already, before anything is started. ``restart``: it may be
-    a run, which makes way."""
-    path = run_path(run)
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
-    if not path.is_dir() or not any(path.iterdir()):
-        return
-    if not RunDirectory(path).config.is_file():
-        raise UserError(f"{path} holds other files and no run: choose another --run.name.")
-    if not restart:
-        there = "go on with it by --resume, begin again with --restart"
-        if not any((path / "checkpoints").glob("step_*")):
-            there = "it has no checkpoint, so --resume begins it again; --restart does so beside it"
-        raise UserError(f"{path} already holds a run: {there}, or choose another --run.name.")
 
 
 def write_config(config: Config, path: Path, comments: str = "") -> None:

@@ -30,7 +30,7 @@ from azr.runs.metrics import (
     valid_rate,
 )
 from azr.runs.progress import Progress
-from azr.runs.run_dir import RunDirectory, logging_to, run_path
+from azr.runs.run_dir import RunDirectory, logging_to
 from azr.runs.sample_file import Decode, JsonLines, LogOffsets, read_metrics, write_samples
 from azr.runs.trackers import Trackers, is_due, sample_tables
 
@@ -70,19 +70,18 @@ class RunLogger:
         self._complete = False
 
     @classmethod
-    def create(cls, config: Config, progress: Progress) -> Self:
+    def create(cls, run: RunDirectory, config: Config, progress: Progress) -> Self:
         """Raises UserError when the run directory is taken or cannot be made."""
-        return cls(RunDirectory.create(config), config, progress, LogOffsets())
+        return cls(run.create(config), config, progress, LogOffsets())
 
     @classmethod
-    def reopen(cls, config: Config, progress: Progress, step: int, offsets: LogOffsets) -> Self:
+    def reopen(cls, run: RunDirectory, config: Config, progress: Progress, step: int, offsets: LogOffsets) -> Self:
         """Continue in the directory of a run as it was after ``step``; what came later is set aside. Reads the logs: do
         not call it on an event loop. Raises UserError if they were altered since."""
-        run = RunDirectory(run_path(config.run))
         run.check_logs(offsets)
         for folder in (run.checkpoints, run.rollouts(step).parent):
             folder.mkdir(exist_ok=True)  # a copy may lack those that were empty
-        later = CheckpointStore(run.checkpoints, config.checkpoint.keep).later(step)
+        later = CheckpointStore(run.checkpoints).later(step)
         if (aside := run.set_aside_after(step, offsets, later)) is not None:
             progress.log(f"what the run wrote after step {step} is kept in {aside}")
         return cls(run, config, progress, offsets, read_metrics(run.metrics) if run.metrics.exists() else ())

@@ -16,7 +16,7 @@ from azr.cli import run
 from azr.config import Config
 from azr.config_tree import from_yaml, override
 from azr.errors import UserError
-from azr.runs.run_dir import RunDirectory, RunOwner, keep_aside, run_path
+from azr.runs.run_dir import RunDirectory, RunOwner
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
 from tests.runs.test_resume import save
@@ -62,28 +62,28 @@ def test_a_temporary_folder_that_is_too_deep_for_ray_is_refused(here, monkeypatc
 
 
 def test_a_run_that_is_there_is_not_overwritten_but_may_go_on(here, capsys):
-    RunDirectory.create(here)
+    there = RunDirectory.of(here.run).create(here)
     assert dry_run(here) == 2
     assert "already holds a run: it has no checkpoint, so --resume begins it again" in capsys.readouterr().err
-    (run_path(here.run) / "checkpoints" / "step_000003").mkdir()
+    (there.checkpoints / "step_000003").mkdir()
     assert dry_run(here) == 2
     assert "already holds a run: go on with it by --resume" in capsys.readouterr().err
-    assert dry_run(here, "--resume", str(run_path(here.run) / "checkpoints" / "step_000099")) == 2
+    assert dry_run(here, "--resume", str(there.checkpoints / "step_000099")) == 2
     assert "has no checkpoint of step 99: there are those of steps 3." in capsys.readouterr().err
     assert dry_run(here, "--resume", "--selfplay.kinds", "abduction") == 2
     assert "selfplay.kinds was" in capsys.readouterr().err
 
 
 def test_a_run_may_begin_again_beside_the_one_that_is_there(here, capsys):
-    RunDirectory.create(here)
+    there = RunDirectory.of(here.run).create(here)
     assert dry_run(here, "--restart") == 0
-    kept = keep_aside(here.run)
+    kept = there.keep_aside()
     assert kept is not None and (kept / "config.yaml").is_file() and kept.name.startswith(f"{here.run.name}.")
-    assert keep_aside(here.run) is None and not run_path(here.run).exists()
+    assert there.keep_aside() is None and not there.path.exists()
 
 
 def test_a_restart_that_is_refused_leaves_the_run_where_it_was(here, capsys):
-    there = RunDirectory.create(here)
+    there = RunDirectory.of(here.run).create(here)
     for options in (["--model.path", "/nowhere/model"], ["--selfplay.seeds", "/nowhere/seeds.jsonl"]):
         for more in ([], ["--dry-run"]):
             with pytest.raises(SystemExit) as ended:
@@ -93,7 +93,7 @@ def test_a_restart_that_is_refused_leaves_the_run_where_it_was(here, capsys):
 
 
 def test_a_copied_run_begins_again_where_the_copy_is(here, tmp_path, capsys):
-    original = RunDirectory.create(here).path
+    original = RunDirectory.of(here.run).create(here).path
     copy = tmp_path / "copies" / "copy"
     shutil.copytree(original, copy)
     assert run.main([str(copy), "--restart", "--dry-run"]) == 0
@@ -105,7 +105,7 @@ def test_a_copied_run_begins_again_where_the_copy_is(here, tmp_path, capsys):
 def test_a_run_begun_in_the_clone_goes_on_from_another_folder(tmp_path, monkeypatch, capsys):
     begun = override(mini, {"run.root": str(tmp_path)})
     assert begun.model.path == "data/azr_14m_worked" and begun.eval.path == "data/exam_worked"
-    path = RunDirectory.create(begun).path
+    path = RunDirectory.of(begun.run).create(begun).path
     monkeypatch.chdir(tmp_path)
     assert run.main([str(path), "--dry-run"]) == 0
     printed = capsys.readouterr().out
@@ -120,7 +120,7 @@ def test_a_run_begun_in_the_clone_goes_on_from_another_folder(tmp_path, monkeypa
     (["--run.max-minutes", "0.4"], "the 3 steps have taken 0.5 minutes of --run.max-minutes 0.4, so nothing"),
 ])  # fmt: skip
 async def test_a_run_at_its_end_starts_nothing(here, options, said, monkeypatch, capsys):
-    there = RunDirectory.create(here)
+    there = RunDirectory.of(here.run).create(here)
     there.metrics.touch()
     there.tasks.touch()
     await save(there, 3)
@@ -134,9 +134,10 @@ async def test_a_run_at_its_end_starts_nothing(here, options, said, monkeypatch,
 
 
 def test_a_run_that_is_alive_is_neither_resumed_nor_renamed(here, capsys):
-    owner = RunOwner(RunDirectory.create(here).path)
+    there = RunDirectory.of(here.run).create(here)
+    owner = RunOwner(there.path)
     with pytest.raises(UserError, match=f"is in use by process {os.getpid()}"):
-        keep_aside(here.run)
+        there.keep_aside()
     with pytest.raises(SystemExit) as ended:
         run.launch(here, ["--resume"])
     assert ended.value.code == 2

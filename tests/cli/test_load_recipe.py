@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from azr.cli.main import dispatch
-from azr.cli.options import Parser, load_recipe, read_config
-from azr.cli.options import recipes as shipped
+from azr.cli.options import Parser
 from azr.config import DrGRPO
 from azr.config_tree import from_yaml, override
 from azr.errors import UserError
+from azr.launch import load_recipe, read_config
+from azr.launch import recipes as shipped
 from azr.runs.run_dir import RunDirectory
 from playground.azr_14m_mini import config as mini
 from playground.azr_coder7b_ppo import config as coder
@@ -135,7 +136,7 @@ def test_azr_run_takes_a_name_and_a_file_and_the_folder_of_a_run_to_go_on_with(t
         assert dispatch(["run", *argv, "--dry-run", "--run.root", str(tmp_path / "runs")]) == 0
         assert from_yaml(capsys.readouterr().out).run.steps == steps
     named = override(mini, {"run.root": str(tmp_path), "run.name": "first", "run.steps": 7})
-    folder = RunDirectory.create(named).path
+    folder = RunDirectory.of(named.run).create(named).path
     assert dispatch(["run", str(folder), "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert from_yaml(printed) == named and "has no checkpoint yet: it starts again from its beginning" in printed

@@ -11,6 +11,7 @@ import pytest
 
 from azr.config import Config, SafetyConfig
 from azr.errors import RunEnded, UserError
+from azr.launch import resolve
 from azr.monitoring.monitor import Monitor, SafetyStop, flag_metrics, repeated_share
 from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Flag, Rule, Screen, Text, TextReader
 from azr.prepare import prepare
@@ -72,7 +73,7 @@ RULE = "[[rule]]\nname = 'x'\npatterns = ['a']\n"
 def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(tmp_path, text, said):
     patterns = tmp_path / "gone.toml" if text is None else write(tmp_path, text)
     with pytest.raises(UserError, match=rf"^safety\.patterns: .*{said}") as caught:
-        prepare(Config(safety=SafetyConfig(patterns=str(patterns))), fetch=False)
+        prepare(resolve(Config(safety=SafetyConfig(patterns=str(patterns)))), fetch=False)
     assert "\n" not in str(caught.value)
 
 

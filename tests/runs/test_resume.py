@@ -34,7 +34,7 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def run(config: Config) -> RunDirectory:
-    run = RunDirectory.create(config)
+    run = RunDirectory.of(config.run).create(config)
     run.metrics.write_text("")
     run.tasks.write_text("")
     return run
@@ -65,7 +65,7 @@ async def test_a_run_goes_on_from_its_newest_checkpoint(config, run):
     state = await save(run, 2)
     with run.metrics.open("a") as file:
         file.write('{"step": 3}\n')
-    found = find_checkpoint(config, None)
+    found = find_checkpoint(run, None)
     assert found.state == state and found.notes[-1] == "going on after step 2"
 
 
@@ -75,7 +75,7 @@ async def test_an_older_one_may_be_named_by_its_folder(config, run, tmp_path):
     for place in (run.path / "checkpoints" / "step_000001", tmp_path / "run" / "checkpoints" / "step_000001"):
         found, step = resolve_run(RunConfig(name="else", root="elsewhere"), str(place))
         assert (found.name, Path(found.root), step) == ("run", tmp_path, 1)
-    found = find_checkpoint(config, 1)
+    found = find_checkpoint(run, 1)
     assert found.state == state and "checkpoints of steps 2 included" in found.notes[-1]
 
 
@@ -85,7 +85,7 @@ async def test_an_older_one_may_be_named_by_its_folder(config, run, tmp_path):
 ])  # fmt: skip
 async def test_the_run_that_a_path_leads_to_goes_on_and_no_other(config, run, typed, step, tmp_path, monkeypatch):
     await save(run, 1)
-    RunDirectory.create(replace(config, run=RunConfig(name="run", root=str(tmp_path / "elsewhere"))))
+    RunDirectory(tmp_path / "elsewhere" / "run").create(config)
     (tmp_path / "here").symlink_to(tmp_path)
     (tmp_path / "elsewhere" / "latest").symlink_to("../run")
     (tmp_path / "elsewhere" / "best").symlink_to("../run/checkpoints/step_000001")
@@ -99,23 +99,23 @@ async def test_a_damaged_one_is_passed_over_unless_it_was_asked_for(config, run)
     await save(run, 2)
     damaged = run.checkpoints / "step_000002" / "driver.json"
     damaged.write_text("{}")
-    found = find_checkpoint(config, None)
+    found = find_checkpoint(run, None)
     assert found.state.step == 1 and str(damaged) in found.notes[0]
     with pytest.raises(UserError, match=r"The checkpoint of step 2 cannot be used: .*driver.json"):
-        find_checkpoint(config, 2)
+        find_checkpoint(run, 2)
     with pytest.raises(UserError, match="has no checkpoint of step 3: there are those of steps 1, 2"):
-        find_checkpoint(config, 3)
+        find_checkpoint(run, 3)
 
 
 async def test_full_verification_finds_before_a_start_what_headers_do_not_show(config, run):
     await save_shards(run, 1, 2)
     damaged = run.checkpoints / "step_000002" / "rank_000.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
-    assert find_checkpoint(config, None).state.step == 2
-    found = find_checkpoint(config, None, "full")
+    assert find_checkpoint(run, None).state.step == 2
+    found = find_checkpoint(run, None, "full")
     assert found.state.step == 1 and str(damaged) in found.notes[0]
     with pytest.raises(UserError, match=f"The checkpoint of step 2 cannot be used: {damaged} has another content"):
-        find_checkpoint(config, 2, "full")
+        find_checkpoint(run, 2, "full")
 
 
 async def test_checkpoints_of_which_none_is_sound_are_refused_and_left_as_they_are(config, run):
@@ -124,7 +124,7 @@ async def test_checkpoints_of_which_none_is_sound_are_refused_and_left_as_they_a
         (run.checkpoints / f"step_{step:06d}" / "driver.json").write_text("{")
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match=r"has no sound checkpoint \(.*step 2 .*restore one .*--restart"):
-        find_checkpoint(config, None)
+        find_checkpoint(run, None)
     assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
 
 
@@ -154,22 +154,22 @@ async def test_whatever_is_damaged_the_newest_sound_checkpoint_is_found(config, 
         left = sorted({1, 2, 3} - hurt)
         before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
         if left:
-            assert find_checkpoint(config, None, "full").state.step >= left[-1], seed
+            assert find_checkpoint(run, None, "full").state.step >= left[-1], seed
         else:
             with contextlib.suppress(UserError):  # a flipped bit may leave JSON that says the same
-                find_checkpoint(config, None, "full")
+                find_checkpoint(run, None, "full")
         assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}, seed
 
 
 async def test_files_and_lost_folders_are_no_checkpoints(config, run):
     state = await save(run, 1)
     (run.checkpoints / "step_000002").touch()
-    assert find_checkpoint(config, None).state == state
+    assert find_checkpoint(run, None).state == state
     shutil.rmtree(run.checkpoints)
     shutil.rmtree(run.rollouts(0).parent)
-    found = find_checkpoint(config, None)
+    found = find_checkpoint(run, None)
     assert found.state == INITIAL and "starts again from its beginning" in found.notes[-1]
-    RunLogger.reopen(config, open_progress(), 0, LogOffsets()).close()
+    RunLogger.reopen(run, config, open_progress(), 0, LogOffsets()).close()
     assert run.checkpoints.is_dir() and run.rollouts(0).parent.is_dir()
 
 
@@ -177,10 +177,10 @@ async def test_logs_that_were_altered_are_refused(config, run):
     await save(run, 1)
     run.metrics.write_text('{"step": 7}\n')
     with pytest.raises(UserError, match=r"metrics.jsonl was altered since the checkpoint was saved"):
-        find_checkpoint(config, None)
+        find_checkpoint(run, None)
     run.metrics.unlink()
     with pytest.raises(UserError, match=r"metrics.jsonl cannot be read"):
-        find_checkpoint(config, None)
+        find_checkpoint(run, None)
 
 
 def test_changes_are_told_and_those_that_cannot_be_followed_refused(tmp_path, monkeypatch):

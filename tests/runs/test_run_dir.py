@@ -14,7 +14,7 @@ from azr.config_tree import from_yaml
 from azr.errors import UserError
 from azr.records import Stops
 from azr.runs import run_dir
-from azr.runs.run_dir import OWNER_FILE, PromptForm, RunDirectory, RunOwner, check_free, keep_aside, logging_to
+from azr.runs.run_dir import OWNER_FILE, PromptForm, RunDirectory, RunOwner, logging_to
 
 
 def config(root: Path, name: str = "first") -> Config:
@@ -24,7 +24,7 @@ def config(root: Path, name: str = "first") -> Config:
 def test_the_saved_config_reads_back_as_the_same_config(tmp_path: Path, monkeypatch) -> None:
     wanted = config(tmp_path / "runs")
     monkeypatch.setattr("sys.argv", ["/bin/azr", "run", "mini", "--run.name", "a\nb: [\u2028"])
-    run = RunDirectory.create(wanted)
+    run = RunDirectory.of(wanted.run).create(wanted)
     assert run.path == tmp_path / "runs" / "first"
     assert from_yaml(run.config.read_text()) == wanted
     run.rewrite_config(wanted)
@@ -39,8 +39,9 @@ def test_the_saved_config_reads_back_as_the_same_config(tmp_path: Path, monkeypa
 
 def test_an_empty_folder_is_free(tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
-    check_free(config(tmp_path).run)
-    assert RunDirectory.create(config(tmp_path)).config.exists()
+    run = RunDirectory.of(config(tmp_path).run)
+    run.check_free()
+    assert run.create(config(tmp_path)).config.exists()
     assert [entry.name for entry in tmp_path.iterdir()] == ["first"]
 
 
@@ -48,7 +49,7 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "first").touch()
     for root, said in ((tmp_path, "first is a file"), (tmp_path / "first" / "runs", r"choose another --run\.root")):
         with pytest.raises(UserError, match=said):
-            RunDirectory.create(config(root))
+            RunDirectory.of(config(root).run).create(config(root))
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -56,26 +57,27 @@ def test_a_folder_of_other_files_is_refused_and_stays(tmp_path: Path, restart: b
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "rows.csv").touch()
     with pytest.raises(UserError, match=r"first holds other files and no run: choose another --run\.name"):
-        check_free(config(tmp_path).run, restart=restart)
+        RunDirectory(tmp_path / "first").check_free(restart=restart)
     with pytest.raises(UserError, match="holds other files"):
-        keep_aside(config(tmp_path).run)
+        RunDirectory(tmp_path / "first").keep_aside()
     assert [path.name for path in tmp_path.rglob("*")] == ["first", "rows.csv"]
 
 
 def test_two_runs_racing_for_a_folder_leave_one_winner_and_no_draft(tmp_path, monkeypatch):
     # The loser looked before the winner was there: only the rename can tell.
-    winner = RunDirectory.create(config(tmp_path))
-    looks: list[RunConfig] = []
-    monkeypatch.setattr("azr.runs.run_dir.check_free", lambda run: looks.append(run) if not looks else check_free(run))
+    winner = RunDirectory(tmp_path / "first").create(config(tmp_path))
+    looks: list[RunDirectory] = []
+    look = RunDirectory.check_free
+    monkeypatch.setattr(RunDirectory, "check_free", lambda run: looks.append(run) if not looks else look(run))
     with pytest.raises(UserError, match="already holds a run"):
-        RunDirectory.create(config(tmp_path))
+        RunDirectory(tmp_path / "first").create(config(tmp_path))
     assert list(tmp_path.iterdir()) == [winner.path]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp/x", "a/"])
 def test_a_name_is_one_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match="must be the name of one folder"):
-        RunDirectory.create(config(tmp_path, name))
+        RunDirectory.of(config(tmp_path, name).run)
     assert not list(tmp_path.iterdir())
 
 

@@ -94,13 +94,13 @@ class Trackers:
             feed.wait(deadline)
 
 
-def hand_over(run: Path, config: Config, step: int, say: Say) -> None:
+def hand_over(run: RunDirectory, config: Config, step: int, say: Say) -> None:
     """Give the trackers that keep runs of their own what they lack of a run that is at its end after ``step``; blocks
     as `Trackers.close`."""
     own = [name for name in config.tracking.names if name != "tensorboard"]
     if own:
-        history = [each for each in read_metrics(RunDirectory(run).metrics) if each[0] <= step]
-        Trackers(run, config, history, say, own).close(complete=True)
+        history = [each for each in read_metrics(run.metrics) if each[0] <= step]
+        Trackers(run.path, config, history, say, own).close(complete=True)
 
 
 class Feed:

@@ -15,6 +15,7 @@ import pytest
 from azr.config import Config, RunConfig, TrackingConfig
 from azr.records import Task
 from azr.runs.progress import open_progress
+from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import LogOffsets
 from azr.runs.trackers.base import Table
@@ -39,8 +40,11 @@ class Play:
     def __init__(self, of: Config, go_on_after: tuple[int, LogOffsets] | None = None) -> None:
         self.out = io.StringIO()
         progress = open_progress(self.out)
+        run = RunDirectory.of(of.run)
         self.logger = (
-            RunLogger.create(of, progress) if go_on_after is None else RunLogger.reopen(of, progress, *go_on_after)
+            RunLogger.create(run, of, progress)
+            if go_on_after is None
+            else RunLogger.reopen(run, of, progress, *go_on_after)
         )
 
     async def step(self, number: int, loss: float) -> tuple[int, LogOffsets]:
