@@ -41,10 +41,11 @@ _KERNEL_FOLDERS = {
     "TORCH_EXTENSIONS_DIR": "torch_extensions",
     "CUDA_CACHE_PATH": "cuda",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": "flash_attention",
 }
-"""Folders for compiled code of vLLM, torch.compile, Triton, C++ extensions, the driver and FlashInfer, by variable. By
-default some of it goes to /tmp, and Triton's to another folder if vLLM finds the model compiled: the second start would
-compile kernels anew."""
+"""Folders for compiled code of vLLM, torch.compile, Triton, C++ extensions, the driver, FlashInfer and FlashAttention,
+by variable. By default some of it goes to /tmp, and Triton's to another folder if vLLM finds the model compiled: the
+second start would compile kernels anew."""
 
 
 def cache_folder() -> Path:
@@ -61,6 +62,7 @@ def keep_kernels(environment: MutableMapping[str, str] = os.environ) -> None:
     """
     for variable, folder in _KERNEL_FOLDERS.items():
         environment.setdefault(variable, str(cache_folder() / folder))
+    environment.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")  # else every process compiles for itself
 
 
 TRAINER_MEMORY = {"PYTORCH_ALLOC_CONF": "expandable_segments:True,pinned_max_round_threshold_mb:64"}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from azr.algorithms import attention
-from azr.algorithms.kernels import has_flash_attn
+from azr.algorithms.kernels import flash_attn_problem
 from azr.algorithms.packing import pack
 from azr.records import Completion
 
@@ -51,7 +51,7 @@ def compare_on_gpu() -> None:
         ]
         found = {}
         attends = {"torch": attention._attend_torch}
-        if has_flash_attn():
+        if (problem := flash_attn_problem()) is None:
             attends["FlashAttention 4"] = attention._attend_flash
         for name, attend in attends.items():
             leaves = [x.clone().requires_grad_() for x in inputs]
@@ -71,7 +71,7 @@ def compare_on_gpu() -> None:
             for _, tensors in others
             for one, other in zip(first, tensors, strict=True)
         ]
-        apart = f"{max(distances):.2g} apart" if distances else "FlashAttention 4 is not installed"
+        apart = f"{max(distances):.2g} apart" if distances else f"FlashAttention 4 cannot be imported: {problem}"
         times_ms = ", ".join(f"{name} {ms:.2f}" for name, (ms, _) in found.items())
         print(f"prompts of {prompt} with 4 responses of {response}: {times_ms}; {apart}", flush=True)
 

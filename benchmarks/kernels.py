@@ -109,7 +109,7 @@ def _layers(family: str, device: str, dtype: torch.dtype) -> Iterator[Gap]:
     batch = pack([_completion(tuple(prompt), length) for prompt, length in zip(prompts, lengths, strict=True)])
 
     def run(dtype: torch.dtype, kernels: Kernels) -> dict[str, Tensor]:
-        attention = choose_attention(device, dtype)
+        attention, _ = choose_attention(device, dtype)
         hf = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
         hf.load_state_dict({name: x.to(torch.bfloat16) for name, x in weights.items()})
         model = PolicyModel(hf.to(device), logprob_chunk=64, kernels=kernels, gradient_checkpointing="full").train()

@@ -21,7 +21,8 @@ def test_kernels_are_kept_in_one_folder_unless_the_user_says_otherwise(monkeypat
     environment = {"TRITON_CACHE_DIR": "/elsewhere"}
     keep_kernels(environment)
     assert environment.pop("TRITON_CACHE_DIR") == "/elsewhere"
-    assert len(environment) == 5
+    assert environment.pop("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED") == "1"
+    assert len(environment) == 6
     assert {Path(folder).parent for folder in environment.values()} == {tmp_path}
     monkeypatch.delenv("AZR_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
-from azr.algorithms.kernels import check_flash_attn, has_flash_attn
+from azr.algorithms.kernels import check_flash_attn, flash_attn_problem
 from azr.algorithms.packing import to_device
 from azr.errors import UserError
 
@@ -159,16 +159,24 @@ def _bucket(samples: list[Lengths], unshared_index_E: Tensor) -> Bucket:
 
 def choose_attention(
     device: torch.device | str, dtype: torch.dtype, wanted: Literal["auto", "flash_attn", "torch"] = "auto"
-) -> str:
-    """Name to give transformers as ``attn_implementation``. Raises UserError when what is wanted cannot be had."""
+) -> tuple[str, str]:
+    """Return the name to give transformers as ``attn_implementation``, and why that.
+
+    Raises UserError when what is wanted cannot be had.
+    """
     flash_runs = torch.device(device).type == "cuda" and dtype in (torch.bfloat16, torch.float16)
     if wanted == "flash_attn":
         check_flash_attn("cuda" if flash_runs else "cpu")
-        return FLASH
+        return FLASH, "as train.attention says"
     if not flash_runs:
-        return PADDED
-    is_served = wanted == "auto" and has_flash_attn() and torch.cuda.get_device_capability(device)[0] in FLASH_GPUS
-    return FLASH if is_served else VARLEN
+        return PADDED, "flash kernels need a GPU and 16 bits"
+    if wanted == "torch":
+        return VARLEN, "as train.attention says"
+    if torch.cuda.get_device_capability(device)[0] not in FLASH_GPUS:
+        return VARLEN, "FlashAttention 4 is made for Hopper and Blackwell GPUs"
+    if problem := flash_attn_problem():
+        return VARLEN, f"FlashAttention 4 cannot be imported: {problem}"
+    return FLASH, "a GPU that FlashAttention 4 is made for"
 
 
 def _packed(heads: Tensor) -> Tensor:

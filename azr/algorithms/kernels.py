@@ -8,6 +8,10 @@ nothing else reads, which holds for the architectures named here.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from functools import cache
 from importlib.util import find_spec
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +26,8 @@ Kernels = Literal["liger", "plain"]
 
 COVERED = frozenset({"qwen2", "qwen3", "llama", "mistral", "gemma3_text"})
 """Architectures, by `model_type`, whose layers Liger's kernels compute."""
+IMPORT_S = 300.0
+"""Limit for an import of FlashAttention 4, which takes 10 to 20 s."""
 _INSTALL = "install it with pip install liger-kernel, or take train.kernels=auto or plain"
 
 
@@ -50,20 +56,28 @@ def check_flash_attn(device: str, dtype: str = "bfloat16") -> None:
     """Raises UserError when train.attention=flash_attn cannot be had on `device` ("cpu" or "cuda")."""
     if device != "cuda" or dtype == "float32":
         raise UserError("train.attention is flash_attn, which needs a GPU and train.dtype=bfloat16: take auto.")
-    if not has_flash_attn():
+    if problem := flash_attn_problem():
         raise UserError(
-            "train.attention is flash_attn, but the package flash-attn-4 is not installed: make clean, then make "
-            "install FLAVOUR=gpu, or take train.attention=auto, which then is torch's own flash kernel."
+            f"train.attention is flash_attn, but FlashAttention 4 cannot be imported ({problem}): make clean, then "
+            "make install FLAVOUR=gpu, or take train.attention=auto, which then is torch's own flash kernel."
         )
 
 
-def has_flash_attn() -> bool:
-    """Whether FlashAttention 4 is installed, with what it is written in; flash-attn 2 has a package of the same name
-    without it."""
+@cache
+def flash_attn_problem() -> str | None:
+    """Return why FlashAttention 4 cannot be imported with this interpreter; None if it can.
+
+    It is imported in a child process: packages that do not fit together may end the process, not only raise.
+    """
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", "import flash_attn.cute"]
     try:
-        return all(find_spec(name) is not None for name in ("flash_attn.cute", "cutlass", "quack"))
-    except ImportError:  # there is no flash_attn, or one that was built for another torch
-        return False
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=IMPORT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"it takes more than {IMPORT_S:g} s"
+    if done.returncode == 0:
+        return None
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
 
 
 def apply_liger(model: PreTrainedModel) -> None:

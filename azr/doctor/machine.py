@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from azr.algorithms.kernels import flash_attn_problem
 from azr.config import Config, ExecutorConfig
 from azr.doctor import Finding, FindingGroup, Mark, info, missing, ok, warning
 from azr.errors import UserError
@@ -115,8 +116,9 @@ def _attention(has_gpus: bool, pinned: Mapping[str, str], version: str | None) -
     """Which attention `train.attention=auto` takes."""
     if not has_gpus:
         return info("attention", "PyTorch's over padded samples: there is no GPU")
-    if version is None:
-        return warning("attention", f"PyTorch's flash kernel: flash-attn-4 is not installed: {_REINSTALL} FLAVOUR=gpu")
+    if problem := flash_attn_problem():
+        why = f"FlashAttention 4 cannot be imported ({problem}): {_REINSTALL} FLAVOUR=gpu"
+        return warning("attention", f"PyTorch's flash kernel: {why}")
     found = _package("attention", pinned["flash-attn-4"], version)
     if found.mark is not Mark.OK:
         return found

@@ -183,7 +183,7 @@ def _load(path: str, dtype: ComputeType, device: Device) -> tuple[PreTrainedMode
     torch_dtype: torch.dtype = getattr(torch, dtype)
     try:
         eager = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype, attn_implementation="eager")
-        attention = choose_attention(device, torch_dtype)
+        attention, _ = choose_attention(device, torch_dtype)
         policy = PolicyModel.from_pretrained(path, dtype=torch_dtype, attention=attention, logprob_chunk=LOGPROB_CHUNK)
     except UserError:
         raise

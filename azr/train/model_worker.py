@@ -253,12 +253,12 @@ class ModelWorker:
         None. `mini_batches`: optimizer steps per training step."""
         train = self.config.train
         zero3 = engine_config(train, self.device, self.hpz)
-        attention = choose_attention(self.device, self.dtype, train.attention)
+        attention, because = choose_attention(self.device, self.dtype, train.attention)
         torch.manual_seed(self.config.run.seed)  # for what the folder does not hold, such as a new critic's head
         try:
             family = AutoConfig.from_pretrained(path).model_type
             kernels, why = choose_kernels(train.kernels, self.device.type, family)
-            self._computes_with = f"{kernels} kernels ({why}), attention {attention}"
+            self._computes_with = f"{kernels} kernels ({why}), attention {attention} ({because})"
             options = {"dtype": self.dtype, "attention": attention, "kernels": kernels}
             model = (
                 load_partitioned(lambda: load(path, **options), zero3) if train.is_sharded else load(path, **options)

@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from azr.algorithms import kernels
+from azr.algorithms import attention, kernels
 from azr.algorithms.architectures import CHECKED
 from azr.algorithms.attention import FLASH, PADDED, VARLEN, choose_attention
-from azr.algorithms.kernels import COVERED, apply_liger, choose_kernels
+from azr.algorithms.kernels import COVERED, apply_liger, choose_kernels, flash_attn_problem
 from azr.errors import UserError
 from benchmarks.kernels import compare
 from tests.tiny_models import FAMILIES
@@ -42,29 +42,49 @@ def test_liger_is_taken_where_it_can_be_had_and_refused_elsewhere(monkeypatch: p
 
 
 def test_flash_attn_is_taken_where_it_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    packages(monkeypatch, installed=True)
-    assert choose_attention("cuda", torch.bfloat16, "flash_attn") == FLASH
+    problems = [None]
+    for module in (kernels, attention):
+        monkeypatch.setattr(module, "flash_attn_problem", lambda: problems[-1])
+    assert choose_attention("cuda", torch.bfloat16, "flash_attn")[0] == FLASH
     for major, wanted, chosen in ((9, "auto", FLASH), (8, "auto", VARLEN), (9, "torch", VARLEN)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, major=major: (major, 0))
-        assert choose_attention("cuda", torch.bfloat16, wanted) == chosen
-    assert choose_attention("cuda", torch.float32) == choose_attention("cpu", torch.bfloat16, "torch") == PADDED
+        assert choose_attention("cuda", torch.bfloat16, wanted)[0] == chosen
+    assert choose_attention("cuda", torch.float32)[0] == choose_attention("cpu", torch.bfloat16, "torch")[0] == PADDED
     with pytest.raises(UserError, match="needs a GPU and"):
         choose_attention("cpu", torch.bfloat16, "flash_attn")
-    packages(monkeypatch, installed=False)
-    with pytest.raises(UserError, match="flash-attn-4 is not installed"):
+    problems.append("ImportError: undefined symbol")
+    with pytest.raises(UserError, match=r"cannot be imported \(ImportError: undefined symbol\): make clean, then make"):
         choose_attention("cuda", torch.bfloat16, "flash_attn")
-    assert choose_attention("cuda", torch.bfloat16) == VARLEN
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    name, why = choose_attention("cuda", torch.bfloat16)
+    assert (name, why) == (VARLEN, "FlashAttention 4 cannot be imported: ImportError: undefined symbol")
 
 
-def test_a_flash_attn_that_cannot_be_imported_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "files, said",
+    [
+        ({}, "ModuleNotFoundError: No module named 'flash_attn'"),
+        ({"flash_attn/__init__.py": ""}, "ModuleNotFoundError: No module named 'flash_attn.cute'"),
+        ({"cutlass.py": "raise AttributeError('no cudaLibrary_t')"}, "AttributeError: no cudaLibrary_t"),
+        ({"cutlass.py": "import os; os.abort()"}, "exit code -6"),
+        ({"cutlass.py": "print('a warning')"}, None),
+    ],
+)
+def test_a_flash_attn_that_cannot_be_imported_is_none(
+    files: dict[str, str], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at once, by an interpreter of its own."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, "cutlass", None)
-    for broken, text in (("flash_attn/cute", ""), ("flash_attn", "raise ImportError('undefined symbol')")):
-        (tmp_path / broken).mkdir(parents=True, exist_ok=True)
-        (tmp_path / broken / "__init__.py").write_text(text)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
-            monkeypatch.delitem(sys.modules, name)
-        assert not kernels.has_flash_attn(), "the first lacks CuTe, the second was built for another torch"
+    if "cutlass.py" in files:
+        files = files | {"flash_attn/cute/__init__.py": "import cutlass"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    flash_attn_problem.cache_clear()
+    assert flash_attn_problem() == said and "flash_attn" not in sys.modules
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    assert flash_attn_problem() == said
+    flash_attn_problem.cache_clear()
 
 
 @pytest.mark.parametrize("family", sorted(COVERED))
