@@ -127,9 +127,7 @@ class Driver:
             started_in = start_metrics(clock.step_timing(), system.engines.start_seconds)
             if state.step:
                 await system.turns.trainers_turn(progress.busy)
-                folder, limit = str((self._store.path(state.step) / TRAINERS).absolute()), self._config.timeout.train_s
-                for group in system.trained:
-                    await group.call("load_checkpoint", folder, timeout_s=limit, to="load their state")
+                await system.load(self._store.path(state.step) / TRAINERS, self._config.timeout.train_s)
             async with self._open_logger(progress, resume) as logger:
                 logger.log_start(started_in)
                 await self._check_shared(system)

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 import ray
 
 from azr.answering import Generate
 from azr.cluster.executor_actor import RemoteExecutor
-from azr.cluster.gpu_turns import GpuTurns, take_turns
+from azr.cluster.gpu_turns import GpuTurns, leave_gpu, take_turns
 from azr.cluster.placement import Placement, place, start_ray
 from azr.cluster.push_choice import decide_push
 from azr.cluster.weight_sync import WeightSync
@@ -70,10 +71,12 @@ class System:
                 config.executor, config.timeout.generate_s, seed=config.run.seed if config.run.deterministic else None
             )
 
+            gpus = asyncio.Lock() if shared else None
+
             async def start_model(name: str, worker: type[ModelWorker]) -> WorkerGroup:
                 options = [placement.options(bundle) for bundle in placement.trainers]
                 with phase(f"start {name}"):
-                    return await WorkerGroup.start(name, worker, options, config, placement.device, shared)
+                    return await WorkerGroup.start(name, worker, options, config, placement.device, gpus)
 
             async def start_executor() -> None:
                 with phase("start executor"):
@@ -99,6 +102,17 @@ class System:
             reference=started.get("reference"),
             turns=_connect(policy, list(started.values()), engines.result(), config, shared),
         )
+
+    async def load(self, folder: Path, timeout_s: float) -> None:
+        """Load the trained models' state from a checkpoint, while the engines sleep.
+
+        Of models that visit the GPU, one is there at a time. The policy comes last and stays: its weights are pushed
+        next.
+        """
+        for group in reversed(self.trained):
+            await group.call("load_checkpoint", str(folder.absolute()), timeout_s=timeout_s, to="load their state")
+            if group.visits_gpu and group is not self.policy:
+                await leave_gpu(group, timeout_s)
 
     async def stop(self) -> None:
         """End every actor, give the resources back and leave Ray."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -15,6 +16,9 @@ from azr import system
 from azr.config import GAE, AlgorithmConfig, ClusterConfig, Config, KLConfig
 from azr.records import Stops
 from azr.system import System
+from azr.train import worker_group
+from azr.train.model_worker import ModelWorker
+from azr.train.worker_group import WorkerGroup
 
 CONFIG = Config(algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.1)))
 ROLES = {"start policy", "start critic", "start reference"}
@@ -69,3 +73,47 @@ async def test_elsewhere_everything_starts_at_once(monkeypatch, device, colocate
     events = await order(monkeypatch, replace(CONFIG, cluster=ClusterConfig(colocate=colocate)), device)
     first_end = min(index for index, event in enumerate(events) if event.startswith("-"))
     assert {*events[:first_end]} == {*ROLES, "engines' actors", "start engines", "start executor"}
+
+
+class Role:
+    """A model that visits the GPU, and writes down how many models are there after each call."""
+
+    visits_gpu = True
+
+    def __init__(self, name: str, there: list[set[str]]) -> None:
+        self.name, self.there = name, there
+
+    async def call(self, method: str, *args: object, timeout_s: float, to: str) -> list[None]:
+        now = self.there[-1] if self.there else set()
+        self.there.append(now - {self.name} if method == "offload" else now | {self.name})
+        await asyncio.sleep(0)
+        return [None]
+
+
+async def test_of_models_that_share_gpus_one_is_loaded_at_a_time_and_the_policy_stays(tmp_path) -> None:
+    there: list[set[str]] = []
+    policy, critic = Role("policy", there), Role("critic", there)
+    rest = dict.fromkeys(("placement", "engines", "executor", "reference", "turns"))
+    started: Any = System(policy=policy, critic=critic, **rest)  # type: ignore[arg-type]
+    await started.load(tmp_path, 1.0)
+    assert there == [{"critic"}, set(), {"policy"}]
+
+
+async def test_of_models_that_share_gpus_one_is_built_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: list[set[str]] = []
+
+    async def call(self: WorkerGroup, method: str, *args: object, **how: Any) -> list[None]:
+        if method == "init_process_group":
+            return [None]
+        return await Role(self.model_role, there).call(method, *args, **how)
+
+    async def wait(self: WorkerGroup, *args: object) -> list[object]:
+        return ["address"]
+
+    monkeypatch.setattr(WorkerGroup, "call", call)
+    monkeypatch.setattr(WorkerGroup, "_wait", wait)
+    monkeypatch.setattr(worker_group.ray, "remote", lambda worker: MagicMock())
+    gpus = asyncio.Lock()
+    names = ("policy", "critic", "reference")
+    await asyncio.gather(*(WorkerGroup.start(name, ModelWorker, [{}], CONFIG, "cuda", gpus) for name in names))
+    assert len(there) == 6 and max(map(len, there)) == 1 and not there[-1]

@@ -6,7 +6,8 @@ What happens, and where, when engines share the trainers' GPUs: they take turns 
 play, parameters, gradients and optimizer state are in host memory, and of each trainer process its CUDA context and its
 NCCL buffers stay. While trainers learn, engines keep their contexts and graphs, and policy, critic and reference visit
 the GPU one after the other: only its parameters to score, all of its state to train. In between, parameters of the
-policy and weights of the engine are both there, and the KV cache is not.
+policy and weights of the engine are both there, and the KV cache is not. Models are built, and loaded from a
+checkpoint, one after the other too.
 
 A model that has no others beside it stays for the whole turn, and torch's allocator keeps the most that it used. Where
 engines have GPUs of their own nothing is moved. Fused kernels keep less than is counted here.
@@ -304,10 +305,13 @@ def phases(
     if not colocate:
         there = _merged([resident(role, whole=True) for role in roles])
         idle = {**processes, **there, ALLOCATOR_CACHE: sum(most.values())}
-        return {"play": idle, **by_phase, "push": idle | bucket, ENGINE_GPU: in_engine | bucket}
+        resume = processes | there
+        return {"play": idle, **by_phase, "push": idle | bucket, "resume": resume, ENGINE_GPU: in_engine | bucket}
     parameters = {"policy parameters": lost * states(roles[0], train)["parameters"]}
     push = {**processes, **parameters, "engine weights": engine.weights, **asleep, **bucket}
-    return {"play": processes | in_engine, **by_phase, "push": push}
+    loaded = [resident(role, whole=True) for role in roles if role.trains]
+    resume = {**processes, **asleep, **max(loaded, key=lambda sizes: sum(sizes.values()))}
+    return {"play": processes | in_engine, **by_phase, "push": push, "resume": resume}
 
 
 def _merged(parts: Sequence[Bytes]) -> dict[str, float]:

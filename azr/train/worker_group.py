@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -50,11 +51,11 @@ class WorkerGroup:
         options: Sequence[Mapping[str, object]],
         config: Config,
         device: Device,
-        visits_gpu: bool = False,
+        gpus: asyncio.Lock | None = None,
     ) -> Self:
         """Start one actor per element of `options` (its Ray options) and build the model in them.
 
-        With `visits_gpu` it has left the GPU on return.
+        `gpus`: of GPUs that engines and other models share; held while the model is built. It has left them on return.
 
         Raises TimeoutError when that takes longer than `timeout.start_s`, UserError for a user's mistake such as a
         wrong model path. Nothing is left running after an error.
@@ -69,14 +70,15 @@ class WorkerGroup:
             remote.options(**share, runtime_env=env).remote(model_role, rank, len(options), device, config)
             for rank, share in enumerate(options)
         ]
-        group = cls(model_role, tuple(actors), visits_gpu)
+        group = cls(model_role, tuple(actors), gpus is not None)
         limit = config.timeout.start_s
         try:
             (address,) = await group._wait({0: actors[0].create_store.remote()}, limit, "start")
             await group.call("init_process_group", address, timeout_s=limit, to="find each other")
-            await group.call("build", timeout_s=limit, to="initialise")
-            if visits_gpu:
-                await leave_gpu(group, limit)
+            async with gpus or nullcontext():
+                await group.call("build", timeout_s=limit, to="initialise")
+                if gpus is not None:
+                    await leave_gpu(group, limit)
         except BaseException:
             await group.shutdown()
             raise

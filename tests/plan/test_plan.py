@@ -99,7 +99,7 @@ def policy() -> PolicyModel:
 
 
 def loaded(network, dtype, **options):
-    attention = choose_attention("cpu", dtype)
+    attention, _ = choose_attention("cpu", dtype)
     return network.from_pretrained(BASE_14M, dtype=dtype, attention=attention, **options)
 
 
@@ -273,7 +273,7 @@ LEARNING = ("score critic", "score reference", "train policy", "train critic")
 
 def test_roles_visit_the_gpu_one_after_the_other_and_only_processes_stay_while_engines_play():
     plan = planned(seven())
-    assert list(plan.memory) == ["play", *LEARNING, "push"]
+    assert list(plan.memory) == ["play", *LEARNING, "push", "resume"]
     assert plan.memory["play"].keys() == {"CUDA and NCCL", "engine weights", "KV cache", "engine work"}
     assert plan.memory["play"]["CUDA and NCCL"] == pytest.approx(3 * (0.6 + 0.6) * GIB)
     assert plan.total("play") == pytest.approx(0.85 * 80 * GIB + 3 * 1.2 * GIB)
@@ -291,13 +291,17 @@ def test_roles_visit_the_gpu_one_after_the_other_and_only_processes_stay_while_e
     assert training_of["policy parameters"] == pytest.approx(2 * share)
     assert training_of["policy gradients"] + training_of["policy optimiser"] == pytest.approx(16 * share)
     assert not {"critic gradients", "critic optimiser"} & plan.memory["score critic"].keys()
+    resume = plan.memory["resume"]
+    assert {what.split()[0] for what in resume} & {*roles} == {"policy"} and resume["engine asleep"] == 2 * GIB
+    assert resume["policy optimiser"] == training_of["policy optimiser"]
     alone = AlgorithmConfig(estimator=TRRPP(), policy_mini_batches=2)
     stays = planned(replace(seven(shard="zero3"), algorithm=alone))
     # What one process once used it keeps until the turn ends.
     assert stays.total("score policy") == pytest.approx(stays.total("train policy"))
     assert "critic parameters" not in plan.memory["train policy"]
     apart = planned(replace(seven(data_parallel=4), cluster=ClusterConfig(colocate=False)))
-    assert {f"{role} parameters" for role in roles} <= apart.memory["train policy"].keys()
+    for phase in ("train policy", "resume"):
+        assert {f"{role} parameters" for role in roles} <= apart.memory[phase].keys()
 
 
 def test_host_memory_holds_what_leaves_the_gpu_and_is_compared_when_given():
