@@ -46,6 +46,12 @@ def test_a_lock_holds_what_the_project_pins(flavour):
             assert found[canonicalize_name(wanted.name)] in wanted.specifier
 
 
+def test_cuda_python_and_the_bindings_it_is_for_are_one_version():
+    """Before 12.8 it holds files of the bindings, and puts its own over those of a newer version."""
+    found = lock("gpu")
+    assert found["cuda-python"].split(".")[:2] == found["cuda-bindings"].split(".")[:2]
+
+
 @pytest.mark.parametrize("flavour", ["cpu", pytest.param("gpu", marks=pytest.mark.long)])
 def test_every_line_of_a_lock_has_a_reader(flavour, tmp_path):
     """What it is there for: the project, a package of the lock, or the installation."""
