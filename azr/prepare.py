@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architecture, check_targets
+from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, REFUSED, check_architecture, check_targets
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.push_choice import decide_push
 from azr.config import TEMPLATES, Config, NoImportance
@@ -253,11 +253,16 @@ def _check_sizes(config: Config, folder: Path) -> None:
 
 def _check_layers(config: Config, folder: Path) -> None:
     tree = read_object(folder / "config.json")
+    family = tree.get("model_type")
+    if family not in CHECKED and family not in REFUSED:
+        from azr.algorithms.models import check_unknown  # only now: it takes seconds to load
+
+        check_unknown(str(folder))
     check_architecture(config.model.path, tree, unchecked=config.model.unchecked)
-    if config.train.lora.rank and tree.get("model_type") in CHECKED:
+    if config.train.lora.rank and family in CHECKED:
         check_targets(config.train.lora.targets, LINEAR_LAYERS)
     if config.train.device != "cpu":
-        choose_kernels(config.train.kernels, "cuda", tree.get("model_type"))
+        choose_kernels(config.train.kernels, "cuda", family)
 
 
 def load_codec(config: Config, folder: Path) -> PromptCodec:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig
 
 from azr.cli.options import Parser
 from azr.config import Config
@@ -22,7 +23,7 @@ from azr.train import adapter_files
 from tests.conftest import byte_tokenizer
 from tests.e2e.three_kinds import config as mini
 from tests.mistakes import mistake, sentences
-from tests.tiny_models import save_weights
+from tests.tiny_models import FAMILIES, save_weights, tiny_config
 
 RESUMED = ResumeState(state=INITIAL, notes=())
 RULES = sentences("Options of azr_14m_three_kinds that break a rule between options.")
@@ -139,10 +140,25 @@ def test_the_choice_of_auto_is_explained_and_thinking_opened_by_an_unknown_tag_i
 
 
 def test_an_architecture_that_was_never_checked_is_refused_unless_told_otherwise(sound, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "nonesuch"}))
-    with mistake("model.path", "--model.unchecked", says="is a 'nonesuch' model"):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "starcoder2"}))
+    with mistake("model.path", "--model.unchecked", says="is a 'starcoder2' model"):
         prepare(sound)
     prepare(override(sound, {"model.unchecked": True}))
+
+
+@pytest.mark.parametrize("family, part", [
+    ("qwen3_5_text", "Qwen3_5GatedDeltaNet"), ("lfm2", "Lfm2ShortConv"), ("falcon", "FalconAttention"),
+    ("minimax", "MiniMaxLightningAttention"),
+])  # fmt: skip
+def test_layers_in_which_packed_samples_would_meet_are_refused_in_any_case(sound, tmp_path, family, part):
+    config = tiny_config(family) if family in FAMILIES else AutoConfig.for_model(family)
+    config.max_position_embeddings = 4096
+    config.save_pretrained(tmp_path)
+    for unchecked in (False, True):
+        with mistake(
+            "model.path", says=f"its layers have a {part}, which is neither attention, MLP, norm nor embedding,"
+        ):
+            prepare(override(sound, {"model.unchecked": unchecked}))
 
 
 def test_targets_of_adapters_that_the_model_lacks_are_named(sound):

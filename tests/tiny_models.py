@@ -11,12 +11,14 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma3TextConfig,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
 )
@@ -54,6 +56,11 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "qwen3_moe": (Qwen3MoeConfig, {
         "rope_parameters": _ROPE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
     }),
+    "qwen3_5_text": (Qwen3_5TextConfig, {
+        "rope_parameters": _ROPE, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+    }),
+    "lfm2": (Lfm2Config, {"rope_parameters": _ROPE, "full_attn_idxs": [1], "block_multiple_of": 32}),
 }  # fmt: skip
 """By ``model_type``: class of its config, and what a tiny one has beside the sizes that all share."""
 

@@ -5,12 +5,16 @@ Legend: T stream tokens, R response tokens, H hidden size.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from inspect import unwrap
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
+from torch.nn.modules.conv import _ConvNd
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from azr.algorithms.attention import PADDED, Segments
 from azr.algorithms.kernels import COVERED, Kernels, apply_liger
@@ -19,6 +23,7 @@ from azr.algorithms.lora import add_adapters, four_bit_config, iter_base_weights
 from azr.algorithms.packing import PackedBatch, padded_to, to_device
 from azr.config import LoraConfig
 from azr.errors import UserError
+from azr.text import first_line
 
 TOKEN_MULTIPLE = 128
 """Tokens of a stream on a GPU are a multiple of this."""
@@ -48,11 +53,59 @@ is needed, so that recomputing the MLPs alone saves hardly any arithmetic."""
 
 
 def _prepare(model: PreTrainedModel, kernels: Kernels, checkpointing: Checkpointing) -> None:
-    """Bind the layers' forwards to the kernels, and to what of them the backward recomputes in training mode."""
+    """Bind the layers' forwards to the kernels, and to what of them the backward recomputes in training mode.
+
+    Raises UserError as `check_layers`."""
+    check_layers(model)
     if kernels == "liger" and model.config.model_type in COVERED:
         apply_liger(model)
     if checkpointing != "none":
         model.gradient_checkpointing_enable({"use_reentrant": False}, every_n_layers=RECOMPUTED_EVERY[checkpointing])
+
+
+_EACH_TOKEN = re.compile(
+    "(MLP|Mlp|MoE|Moe|MoELayer|MoeBlock|MoEBlock|Norm|Linear|Dropout|Identity|Activation|.*LU|Tanh)$"
+)
+"""Classes of parts of a layer that compute each token for itself, by the end of their names."""
+
+
+def check_layers(model: PreTrainedModel) -> None:
+    """Raises UserError unless tokens meet in attention alone, where `Segments` keeps packed samples apart.
+
+    A convolution or a recurrent state runs over the whole stream, from each sample into the next.
+    """
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    parts = [part for layer in layers for part in _parts(layer)]
+    mixing = [part for part in parts if not _is_attention(part) and not _EACH_TOKEN.search(type(part).__name__)]
+    mixing += [module for layer in layers for module in layer.modules() if isinstance(module, _ConvNd)]
+    if mixing or not layers:
+        what = f"its layers have a {type(mixing[0]).__name__}" if mixing else "it has no layers"
+        raise UserError(
+            f"{type(model).__name__} cannot be trained: {what}, which is neither attention, MLP, norm nor embedding, "
+            "and in which samples packed into one stream would see each other: choose another model.path."
+        )
+
+
+def _parts(layer: nn.Module) -> Iterator[nn.Module]:
+    for part in layer.children():
+        yield from part if isinstance(part, nn.ModuleList) else (part,)
+
+
+def _is_attention(module: nn.Module) -> bool:
+    """Whether its forward calls transformers' attention interface."""
+    return "ALL_ATTENTION_FUNCTIONS" in unwrap(type(module).forward).__code__.co_names
+
+
+def check_unknown(path: str) -> None:
+    """Raises UserError as `check_head` and `check_layers` for the model of a folder, of which only config.json is read;
+    and where transformers knows no such language model."""
+    try:
+        with torch.device("meta"):
+            hf = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"transformers makes no language model of {path} ({first_line(error)}).") from error
+    check_head(hf)
+    check_layers(hf)
 
 
 _PLAIN_LOGITS: dict[str, float | None] = {
@@ -109,7 +162,8 @@ class PolicyModel(nn.Module):
     ) -> None:
         """Take over ``hf``, built with an ``attn_implementation`` from ``choose_attention``.
 
-        ``fused_head``: as ``fused`` of ``token_logprobs``. Raises UserError as `check_head` and `add_adapters`.
+        ``fused_head``: as ``fused`` of ``token_logprobs``. Raises UserError as `check_head`, `check_layers` and
+        `add_adapters`.
         """
         super().__init__()
         check_head(hf)
