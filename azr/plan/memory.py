@@ -309,8 +309,8 @@ def phases(
         return {"play": idle, **by_phase, "push": idle | bucket, "resume": resume, ENGINE_GPU: in_engine | bucket}
     parameters = {"policy parameters": lost * states(roles[0], train)["parameters"]}
     push = {**processes, **parameters, "engine weights": engine.weights, **asleep, **bucket}
-    loaded: list[dict[str, float]] = [dict(resident(role, whole=True)) for role in roles if role.trains]
-    resume = {**processes, **asleep, **max(loaded, key=lambda sizes: sum(sizes.values()))}
+    loaded = max((resident(role, whole=True) for role in roles if role.trains), key=lambda sizes: sum(sizes.values()))
+    resume = {**processes, **asleep, **loaded}
     return {"play": processes | in_engine, **by_phase, "push": push, "resume": resume}
 
 
