@@ -126,7 +126,7 @@ class Driver:
         async with _started(starting, self._stop_signal) as system:
             started_in = start_metrics(clock.step_timing(), system.engines.start_seconds)
             if state.step:
-                await system.turns.trainers_turn(progress.busy)
+                await system.turns.offload_engines_onload_trainers(progress.busy)
                 await system.load(self._store.path(state.step) / TRAINERS, self._config.timeout.train_s)
             async with self._open_logger(progress, resume) as logger:
                 logger.log_start(started_in)
@@ -262,7 +262,7 @@ async def play(experiment: SelfPlayExperiment) -> None:
     checkpointer = experiment.checkpointer
     try:
         if checkpointer.done:
-            await experiment.system.turns.engines_turn(checkpointer.done, experiment.logger.phase)
+            await experiment.system.turns.sync_and_onload_engines(checkpointer.done, experiment.logger.phase)
         await experiment.run()
         await checkpointer.finish_last()
         experiment.logger.finish(await asyncio.to_thread(gains, experiment.logger.run.answers(0).parent))

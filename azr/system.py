@@ -14,7 +14,7 @@ import ray
 
 from azr.answering import Generate
 from azr.cluster.executor_actor import RemoteExecutor
-from azr.cluster.gpu_turns import GpuTurns, leave_gpu, take_turns
+from azr.cluster.gpu_turns import GpuTurns, leave_gpu, shares_gpus
 from azr.cluster.placement import Placement, place, start_ray
 from azr.cluster.push_choice import decide_push
 from azr.cluster.weight_sync import WeightSync
@@ -60,7 +60,7 @@ class System:
             with phase("reserve resources"):
                 placement = await place(config)
             config = replace(config, train=replace(config.train, dtype=placement.dtype))
-            shared = take_turns(config, placement.device)
+            shared = shares_gpus(config, placement.device)
             config = decide_push(config, placement.device)
             workers: dict[str, type[ModelWorker]] = {"policy": PolicyWorker}
             if config.algorithm.needs_critic:
@@ -135,7 +135,7 @@ def _connect(
         weights=engines.weights,
         policy=policy,
         others=others,
-        take_turns=shared,
+        shares_gpus=shared,
         timeout_s=config.timeout.train_s,
     )
 

@@ -40,8 +40,8 @@ async def compare(system: System, config: Config, clock: PhaseClock, *, first: i
         await asyncio.gather(*(actor.__ray_call__.remote(_take, name) for actor in ranks))
         reports = []
         for _ in range(pushes):
-            await system.turns.trainers_turn(clock.phase)
-            reports.append(await system.turns.engines_turn(version, clock.phase))
+            await system.turns.offload_engines_onload_trainers(clock.phase)
+            reports.append(await system.turns.sync_and_onload_engines(version, clock.phase))
             assert reports[-1].transfer == name
             version += 1
         rate = statistics.median(report.nbytes / report.seconds / 1e9 for report in reports)

@@ -63,11 +63,11 @@ async def take_turns(system: System, turns: int, clock: PhaseClock) -> dict[str,
     learning, playing, to_trainers, to_engines, pushes = [], [], [], [], []
     for version in range(1, turns + 1):
         started = time.perf_counter()
-        await system.turns.trainers_turn(clock.phase)
+        await system.turns.offload_engines_onload_trainers(clock.phase)
         to_trainers.append(time.perf_counter() - started)
         learning.append(gpu_memory_gib())
         started = time.perf_counter()
-        pushed = await system.turns.engines_turn(version, clock.phase)
+        pushed = await system.turns.sync_and_onload_engines(version, clock.phase)
         to_engines.append(time.perf_counter() - started)
         await system.engines.generate([20] * PROMPT_TOKENS, n=1, max_tokens=4)  # it serves again
         playing.append(gpu_memory_gib())
@@ -114,7 +114,7 @@ async def learn(
         )
         for index, completion in enumerate(completions)
     ]
-    await system.turns.trainers_turn(clock.phase)
+    await system.turns.offload_engines_onload_trainers(clock.phase)
     clock.step_timing()
     trainers = system.trainers
     assert trainers is not None

@@ -78,16 +78,20 @@ def experiment_of(
 ) -> SelfPlayExperiment:  # fmt: skip
     """An experiment whose trainers are stand-ins; ``pushed`` is told the version of every push."""
 
-    async def trainers_turn(phase: Phase) -> None: ...
+    async def offload_engines_onload_trainers(phase: Phase) -> None: ...
 
-    async def engines_turn(version: int, phase: Phase) -> PushReport:
+    async def sync_and_onload_engines(version: int, phase: Phase) -> PushReport:
         pushed(version)
         return PushReport(version=version, seconds=1.0, nbytes=1)
 
     async def stats_delta() -> dict[str, float]:
         return {}
 
-    turns = SimpleNamespace(memory={}, trainers_turn=trainers_turn, engines_turn=engines_turn)
+    turns = SimpleNamespace(
+        memory={},
+        offload_engines_onload_trainers=offload_engines_onload_trainers,
+        sync_and_onload_engines=sync_and_onload_engines,
+    )
     executor = SimpleNamespace(execute=execute, stats_delta=stats_delta)
     return SelfPlayExperiment(
         config=config, codec=codec, seeds=None, evaluation=SimpleNamespace(should_run=lambda *at: False), data=data,

@@ -15,7 +15,7 @@ from azr.config import Config
 from azr.hardware import Device
 
 
-def take_turns(config: Config, device: Device) -> bool:
+def shares_gpus(config: Config, device: Device) -> bool:
     """Whether engines and trainers share GPUs, so that only one of them at a time may hold their memory."""
     return device == "cuda" and config.cluster.colocate
 
@@ -45,20 +45,20 @@ class GpuTurns:
     policy: Role
     others: Sequence[Role]
     """Critic and reference model, if the run has them."""
-    take_turns: bool
+    shares_gpus: bool
     """See the function of this name."""
     timeout_s: float
     memory: dict[str, float] = field(default_factory=dict)
     """GB on the fullest GPU at the last turns: in use between two turns, and kept by offloaded trainers."""
 
-    async def trainers_turn(self, phase: Phase) -> None:
+    async def offload_engines_onload_trainers(self, phase: Phase) -> None:
         """Put the engines to sleep, after running requests, so that trainers may use the GPUs and change the policy.
 
         Trained models take turns as well: the learner onloads each for its work. A policy without critic and reference
         model is onloaded here.
         """
         self.weights.policy_moves()
-        if not self.take_turns:
+        if not self.shares_gpus:
             return
         with phase("sleep"):
             await self.engines.sleep()
@@ -67,13 +67,13 @@ class GpuTurns:
         if not self.others:
             await return_to_gpu(self.policy, phase, self.timeout_s)
 
-    async def engines_turn(self, version: int, phase: Phase) -> PushReport:
+    async def sync_and_onload_engines(self, version: int, phase: Phase) -> PushReport:
         """Offload the trainers, sync the weights and wake the engines.
 
         The policy's weights are offloaded after the sync, and the KV cache is allocated last. During the sync a GPU
         therefore has room for both copies of the weights.
         """
-        if not self.take_turns:
+        if not self.shares_gpus:
             with phase("push"):
                 return await self.weights.push(version)
         with phase("offload"):

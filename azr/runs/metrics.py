@@ -13,13 +13,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from azr.records import CHAIN, COPIED, REPEATS, VALID, Role, Sample
+from azr.records import CHAIN, COPIED, REPEATS, ROLES, VALID, Role, Sample
 from azr.selfplay.rewards import OVERLONG
 from azr.tasks.base import RejectReason, Verdict
 
+if TYPE_CHECKING:
+    from azr.cluster.weight_sync import PushReport
+
 Value = float | int | list[int]
 Metrics = dict[str, Value]
+StepParts = Mapping[str, Mapping[str, float | None]]
+"""Numbers of a step by part and name; None was not measured."""
 EVAL = "eval/"
 """Begins the names of evaluation results; see `azr.evaluation.scores.metrics`."""
 FEW_GROUPS = 4
@@ -103,9 +109,7 @@ class PhaseClock:
             self._learned_beside_s += passed
 
 
-def step_metrics(
-    samples: Sequence[Sample], kinds: Sequence[str], group_size: int, parts: Mapping[str, Mapping[str, float | None]]
-) -> Metrics:
+def step_metrics(samples: Sequence[Sample], kinds: Sequence[str], group_size: int, parts: StepParts) -> Metrics:
     """Return everything known about a step.
 
     ``kinds``: kinds of self-play, whose funnel is reported even if nothing was proposed. ``parts`` holds other
@@ -119,6 +123,39 @@ def step_metrics(
     for part, values in parts.items():
         metrics |= {f"{part}/{name}": value for name, value in values.items() if value is not None}
     return metrics
+
+
+def step_parts(
+    samples: Sequence[Sample], step: int, timing: StepTiming, pushed: PushReport, staleness: int
+) -> dict[str, dict[str, float | None]]:
+    """Return what `step_metrics` takes as ``parts`` of a step's time, weight sync and batch.
+
+    ``staleness``: `rollout.staleness`, above which the age of tokens counts.
+    """
+    batch = [sample.completion for sample in samples if sample.used in ("trained", "cut off")]
+    trained = sum(completion.num_tokens for completion in batch)
+    num_sampled = sum(len(sampled(samples, role)) for role in ROLES)
+    tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | sampled_tokens(samples)
+    seconds = {**timing.seconds, "step": timing.wall_s, "executor alone": timing.exposed_s}
+    return {
+        "seconds": seconds | ({"learned beside play": timing.learned_beside_s} if staleness else {}),
+        "tokens_per_s": {**throughput(tokens, timing.seconds)},
+        "driver": {
+            "cpu_share": timing.cpu_share,
+            "cpu_ms_per_trajectory": 1e3 * timing.cpu_s / num_sampled if num_sampled else None,
+        },
+        "weights": {
+            "version": pushed.version,
+            "push_s": pushed.seconds,
+            "push_bytes": pushed.nbytes,
+            "push_gb_s": pushed.nbytes / pushed.seconds / 1e9,
+            f"push_by_{pushed.transfer}": 1,
+            **{f"push_s_{part}": seconds for part, seconds in pushed.parts.items()},
+        },
+        "batch": {"ungraded": num_ungraded(samples), "trajectories": len(batch), "tokens": trained},
+        **{role: {"malformed": malformed_share(samples, role)} for role in ROLES},
+        "staleness": {**staleness_metrics(samples, step - 1)} if staleness else {},
+    }
 
 
 def start_metrics(timing: StepTiming, engine_seconds: Mapping[str, float]) -> dict[str, float]:

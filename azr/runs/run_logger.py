@@ -20,6 +20,7 @@ from azr.runs.metrics import (
     EVAL,
     Metrics,
     PhaseClock,
+    StepParts,
     StepTiming,
     check_finite,
     eval_shares,
@@ -151,7 +152,7 @@ class RunLogger:
         self,
         step: int,
         samples: Sequence[Sample],
-        parts: Mapping[str, Mapping[str, float | None]],
+        parts: StepParts,
         watched_metrics: Mapping[str, float],
     ) -> Metrics:
         """Write the step's metrics (`azr.runs.metrics.step_metrics`) and its summary line.

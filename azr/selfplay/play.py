@@ -434,6 +434,17 @@ class SelfPlayStep:
         return items
 
 
+def merge_results(results: Sequence[StepResult]) -> StepResult:
+    """Combine self-play and rows of one step; their kinds are disjoint."""
+    return StepResult(
+        samples=sort_samples([sample for result in results for sample in result.samples]),
+        stored=[task for result in results for task in result.stored],
+        items=[item for result in results for item in result.items],
+        data={name: count for result in results for name, count in result.data.items()},
+        chains={name: value for result in results for name, value in result.chains.items()},
+    )
+
+
 def _solve_rate(answers: Sequence[Sample]) -> float | None:
     """Return the share of right answers; None if none was graded."""
     graded = [each.accuracy for each in answers if each.accuracy is not None]

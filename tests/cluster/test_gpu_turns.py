@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from azr.cluster.gpu_turns import GpuTurns, take_turns
+from azr.cluster.gpu_turns import GpuTurns, shares_gpus
 from azr.cluster.weight_sync import PushReport
 from azr.config import ClusterConfig, Config
 from azr.train.offload import GpuMemory
@@ -47,7 +47,7 @@ class Recorded:
         others = [] if alone else [RecordedRole(self, "critic"), RecordedRole(self, "reference")]
         policy: Any = RecordedRole(self, "policy")
         parts: Any = self
-        return GpuTurns(engines=parts, weights=parts, policy=policy, others=others, take_turns=shared, timeout_s=1.0)
+        return GpuTurns(engines=parts, weights=parts, policy=policy, others=others, shares_gpus=shared, timeout_s=1.0)
 
 
 class RecordedRole:
@@ -63,27 +63,27 @@ class RecordedRole:
 async def test_memory_is_free_before_the_other_side_takes_it_and_a_policy_without_others_returns_at_once() -> None:
     recorded = Recorded()
     turns = recorded.turns(shared=True)
-    await turns.trainers_turn(recorded.phase)
+    await turns.offload_engines_onload_trainers(recorded.phase)
     assert recorded.calls == [": policy moves", "sleep: engines sleep", ": policy gpu_memory"]
     recorded.calls.clear()
-    assert await turns.engines_turn(3, recorded.phase) == REPORT
+    assert await turns.sync_and_onload_engines(3, recorded.phase) == REPORT
     assert recorded.calls == [
         "offload: critic offload True", "offload: reference offload True", "offload: policy offload False",
         "wake: engines wake weights", "push: push 3", "offload: policy offload True", "wake: engines wake kv_cache",
     ]  # fmt: skip
     assert turns.memory == {"all_asleep_gb": 30, "trainers_allocated_gb": 3, "trainers_reserved_gb": 9}
     recorded = Recorded()
-    await recorded.turns(shared=True, alone=True).trainers_turn(recorded.phase)
+    await recorded.turns(shared=True, alone=True).offload_engines_onload_trainers(recorded.phase)
     assert recorded.calls[1:] == ["sleep: engines sleep", ": policy gpu_memory", "reload: policy reload True"]
 
 
 async def test_with_gpus_of_their_own_engines_play_on_and_nothing_moves() -> None:
     recorded = Recorded()
     turns = recorded.turns(shared=False)
-    await turns.trainers_turn(recorded.phase)
-    assert await turns.engines_turn(3, recorded.phase) == REPORT
+    await turns.offload_engines_onload_trainers(recorded.phase)
+    assert await turns.sync_and_onload_engines(3, recorded.phase) == REPORT
     assert recorded.calls == [": policy moves", "push: push 3"]
     assert turns.memory == {}
     together, apart = Config(), Config(cluster=ClusterConfig(colocate=False))
-    assert take_turns(together, "cuda")
-    assert not take_turns(together, "cpu") and not take_turns(apart, "cuda")
+    assert shares_gpus(together, "cuda")
+    assert not shares_gpus(together, "cpu") and not shares_gpus(apart, "cuda")

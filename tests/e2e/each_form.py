@@ -53,9 +53,9 @@ async def play_and_learn(step: int, config: Config, codec: PromptCodec, system: 
     playing = SelfPlayStep(config=config, step=step, name=f"{step:06d}", buffer=buffer, codec=codec,
         execute=system.executor.execute, journal=Journal(system.engines.generate, 1.0), phase=phase)  # fmt: skip
     samples = (await playing.play()).samples
-    await system.turns.trainers_turn(phase)
+    await system.turns.offload_engines_onload_trainers(phase)
     learned = await Learner(config, system.policy, None, None, phase).learn(samples, step)
-    pushed = await system.turns.engines_turn(step, phase)
+    pushed = await system.turns.sync_and_onload_engines(step, phase)
     return {
         "version": pushed.version, "grad_norm": learned["policy"]["grad_norm"],
         "mismatch": learned["policy"]["mismatch_mean"],

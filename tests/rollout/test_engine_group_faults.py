@@ -23,7 +23,7 @@ import torch
 from ray.actor import ActorHandle
 
 from azr.cluster import supervisor
-from azr.cluster.gpu_turns import GpuTurns, take_turns
+from azr.cluster.gpu_turns import GpuTurns, shares_gpus
 from azr.cluster.supervisor import TakesSharedCalls
 from azr.cluster.weight_sync import PushReport, WeightSync
 from azr.config import ClusterConfig, Config, ModelConfig, RolloutConfig, TrainConfig
@@ -153,13 +153,13 @@ async def test_an_actor_killed_during_generation(parts: Parts, caplog: pytest.Lo
 async def test_engines_apart_play_through_the_trainers_turn(parts: Parts) -> None:
     config = replace(CONFIG, cluster=ClusterConfig(colocate=False))
     shared = {"engines": parts.engines, "weights": parts.weights, "policy": parts.policy, "others": ()}
-    turns = GpuTurns(**shared, take_turns=take_turns(config, "cpu"), timeout_s=config.timeout.train_s)
+    turns = GpuTurns(**shared, shares_gpus=shares_gpus(config, "cpu"), timeout_s=config.timeout.train_s)
     early = parts.ask(8)
-    await turns.trainers_turn(lambda name: nullcontext())
+    await turns.offload_engines_onload_trainers(lambda name: nullcontext())
     await answered([*early, *parts.ask(2)], parts.version)
     await parts.learn()
     parts.version += 1
-    pushed = await turns.engines_turn(parts.version, lambda name: nullcontext())
+    pushed = await turns.sync_and_onload_engines(parts.version, lambda name: nullcontext())
     assert pushed.version == parts.version
     await parts.check()
 
