@@ -69,15 +69,6 @@ def is_chained(task: Task) -> bool:
     return f"-{task.kind}-{CHAIN}" in task.id
 
 
-@dataclass(frozen=True, slots=True)
-class Chained:
-    """Tasks that a step chained, and numbers on how."""
-
-    tasks: list[Task]
-    numbers: dict[str, float]
-    """By name: ``tried`` programs, ``made`` tasks, mean ``predicted`` solve rate, and the bounds."""
-
-
 async def chain_tasks(
     kind: str,
     buffer: TaskBuffer,
@@ -88,8 +79,11 @@ async def chain_tasks(
     execute: Run,
     name: str,
     step: int,
-) -> Chained:
+) -> tuple[list[Task], dict[str, float]]:
     """Chain up to `selfplay.chained_tasks` pairs of stored tasks of a kind that have been answered.
+
+    Returns the tasks, and numbers by name: ``tried`` programs, ``made`` tasks, mean ``predicted`` solve rate, and the
+    bounds.
 
     A chain is rejected as a proposal would be, and if its fingerprint is ``taken`` by another task of the step. It is
     also rejected if its output is the second task's own: then it may not depend on the first half.
@@ -121,7 +115,7 @@ async def chain_tasks(
     numbers = {"tried": tried, "made": len(found), "low": bounds.low, "high": bounds.high, "lines": bounds.lines}
     if found:
         numbers["predicted"] = sum(predicted for _, predicted in found.values()) / len(found)
-    return Chained([task for task, _ in found.values()], numbers)
+    return [task for task, _ in found.values()], numbers
 
 
 def _pairs(

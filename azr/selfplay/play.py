@@ -11,16 +11,14 @@ import asyncio
 import itertools
 import math
 import random
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from azr.answering import GIVEN_UP, answer, given_up, task_problem
-from azr.concurrency import Phase, stable_seed, task_group
+from azr.concurrency import Phase, Work, stable_seed, task_group
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, Sample, Task
@@ -48,16 +46,49 @@ class StepResult:
     """Finished work, which the journal forgets once the samples are recorded."""
     data: Mapping[str, int] = field(default_factory=dict)
     """Counts of rows of a file."""
-    chains: Mapping[str, float] = field(default_factory=dict)
-    """Numbers on chained tasks, see `azr.selfplay.chaining.Chained`, as ``deduction/made``."""
+    chains: dict[str, float] = field(default_factory=dict)
+    """Numbers on chained tasks, see `azr.selfplay.chaining.chain_tasks`, as ``deduction/made``."""
+
+
+@dataclass(slots=True)
+class _Proposals:
+    """Proposals of one kind in a step."""
+
+    waiting: list[WorkItem] = field(default_factory=list)
+    """In reserve: the first of them begins when one of this step has not become a learnable task."""
+    accepted: dict[WorkItem, Task] = field(default_factory=dict)
+    """Tasks that finished proposals became, not yet in the buffer."""
+    ids: dict[str, str] = field(default_factory=dict)
+    """Id of the task that has reserved a fingerprint: one that was proposed or chained in this step."""
+    num_reserved: int = 0
+    """Proposals past the reservation, in a deterministic run in the order of indices from 0 on."""
+
+    def accepted_in(self, name: str) -> dict[int, Task]:
+        """Return the tasks that the proposals of the step ``name`` became, by index in rising order."""
+        proposed = [each for each in self.accepted.items() if each[0].begins == "propose" and each[0].name == name]
+        return dict(sorted((item.index, task) for item, task in proposed))
+
+
+@dataclass(slots=True)
+class _StoredTasks:
+    """Stored tasks of one kind that solvers get in place of rejected proposals."""
+
+    rng: random.Random
+    tasks: list[Task] = field(default_factory=list)
+    """In the order in which solvers get them."""
+    answers: list[asyncio.Task[list[Sample]]] = field(default_factory=list)
+    """Answers that have begun, in that order; those that turn out to be too many are dropped."""
+    needed: int = 0
+    """Stored tasks that solvers need at least, as far as proposals have been rejected; may be negative."""
+
+    def next_task(self) -> Task:
+        index = len(self.answers)
+        return self.tasks[index] if index < len(self.tasks) else self.rng.choice(self.tasks)
 
 
 @dataclass(slots=True)
 class SelfPlayStep:
-    """One step. Every proposal is a coroutine, so nothing waits for the slowest of a phase.
-
-    What is per kind is a dictionary by its name.
-    """
+    """One step. Every proposal is a coroutine, so nothing waits for the slowest of a phase."""
 
     config: Config
     step: int
@@ -68,36 +99,17 @@ class SelfPlayStep:
     execute: Run
     journal: Journal
     phase: Phase
-    _group: asyncio.TaskGroup = field(init=False)
-    _tasks: dict[asyncio.Task[list[Sample]], WorkItem] = field(default_factory=dict)
-    """In the order in which they began."""
-    _accepted: dict[WorkItem, Task] = field(default_factory=dict)
-    """Tasks that the finished proposals became, not yet in the buffer."""
-    _stored: list[Task] = field(default_factory=list)
-    """Tasks that entered the buffer in this step."""
-    _rngs: dict[str, random.Random] = field(init=False)
-    """Draw stored tasks."""
-    _drawn: dict[str, list[Task]] = field(default_factory=dict)
-    """Stored tasks in the order in which solvers get them in place of rejected proposals."""
-    _solving_stored: defaultdict[str, list[asyncio.Task[list[Sample]]]] = field(
-        default_factory=partial(defaultdict, list)
-    )
-    """Answers to them that have begun, in that order; those that turn out to be too many are dropped."""
-    _num_missing: Counter[str] = field(default_factory=Counter)
-    """Stored tasks that solvers will need at least, as far as proposals have been rejected; may be negative."""
-    _further: dict[str, list[WorkItem]] = field(default_factory=dict)
-    """Proposals in reserve: the first of them begins when one of this step has not become a learnable task."""
-    _reserved: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Ids of the tasks that this step's proposals became or that it chained, by kind and fingerprint."""
-    _chains: dict[str, float] = field(default_factory=dict)
-    _num_reserved: Counter[str] = field(default_factory=Counter)
-    """Proposals that have passed the reservation, in a deterministic run in the order of indices from 0 on."""
-    _turn: asyncio.Condition = field(default_factory=asyncio.Condition)
-    """Notified when one of ``_num_reserved`` rises."""
+    _work: Work[WorkItem, list[Sample]] = field(init=False)
+    _proposals: dict[str, _Proposals] = field(init=False)
+    _pools: dict[str, _StoredTasks] = field(init=False)
+    _result: StepResult = field(default_factory=lambda: StepResult(samples=[]))
+    _reserved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    """Notified when a proposal has passed its reservation."""
 
     def __post_init__(self) -> None:
-        seed, kinds = self.config.run.seed, self.config.selfplay.kinds
-        self._rngs = {kind: random.Random(f"{seed}/{self.name}/{kind}") for kind in kinds}
+        kinds = self.config.selfplay.kinds
+        self._proposals = {kind: _Proposals() for kind in kinds}
+        self._pools = {kind: _StoredTasks(self._rng(kind)) for kind in kinds}
 
     async def play(self, *, is_last: bool = True) -> StepResult:
         """Return proposals and solutions of every kind, judged and rewarded. Solvers get this step's tasks first.
@@ -108,12 +120,13 @@ class SelfPlayStep:
         kinds, share = self.config.selfplay.kinds, 1.0
         if self.config.rollout.partial and not is_last:
             share = PARTIAL_SHARE
-        proposals = self._proposals(kinds, self.config.rollout.refill) if self.config.ablation.new_tasks else {}
-        async with task_group() as self._group:
+        proposals = self._draw_proposals(kinds, self.config.rollout.refill) if self.config.ablation.new_tasks else {}
+        async with task_group() as group:
+            self._work = Work(group, self._run)
             for item in self.journal.left_over.get(self.step - 1, ()):
                 if item.begins == "chain" and item.task is not None:
-                    self._reserved[item.kind, item.task.fingerprint] = item.task.id
-                self._start(item)
+                    self._proposals[item.kind].ids[item.task.fingerprint] = item.task.id
+                self._work.start(item)
             # Before any proposal is validated, so that the same tasks are chained whatever finishes first.
             for kind in kinds if self.config.selfplay.chained_tasks else ():
                 await self._chain(kind)
@@ -121,90 +134,86 @@ class SelfPlayStep:
                 for kind in kinds:
                     play = self._play_kind(kind, proposals[kind], share) if proposals else self._play_stored(kind)
                     playing.create_task(play)
-            await self._wait_for_share(share, lambda item: True)
+            await self._work.wait_for_share(share, lambda item: True)
             # Nothing is carried over twice, or grows too old to be trained on.
-            await self._wait_for_share(1.0, lambda item: item.step < self.step)
-            self.journal.left_over[self.step] = await self._stop_unfinished()
-        return self._result()
+            await self._work.wait_for_share(1.0, lambda item: item.step < self.step)
+            self.journal.left_over[self.step] = await self._work.stop_unfinished()
+        return self._finished()
 
     async def seed(self, kinds: Sequence[str]) -> StepResult:
         """Propose for these kinds, without estimates and solutions: how the buffer first fills."""
-        async with task_group() as self._group:
-            for item in itertools.chain(*self._proposals(kinds).values()):
-                self._start(item)
-        return self._result()
+        async with task_group() as group:
+            self._work = Work(group, self._run)
+            for item in itertools.chain(*self._draw_proposals(kinds).values()):
+                self._work.start(item)
+        return self._finished()
 
     async def _chain(self, kind: str) -> None:
         """Chain stored tasks, and begin to estimate their solve rates."""
         if not KINDS[kind].can_be_chained:
             return
         with self.phase("validate"):
-            chained = await chain_tasks(
+            tasks, numbers = await chain_tasks(
                 kind,
                 self.buffer,
-                {fingerprint for of_kind, fingerprint in self._reserved if of_kind == kind},
+                set(self._proposals[kind].ids),
                 config=self.config,
                 codec=self.codec,
                 execute=self.execute,
                 name=self.name,
                 step=self.step,
             )
-        self._chains |= {f"{kind}/{name}": value for name, value in chained.numbers.items()}
-        for index, task in enumerate(chained.tasks):
-            self._reserved[kind, task.fingerprint] = task.id
-            self._start(self._item(kind, "chain", task=task, index=index))
+        self._result.chains.update((f"{kind}/{name}", value) for name, value in numbers.items())
+        for index, task in enumerate(tasks):
+            self._proposals[kind].ids[task.fingerprint] = task.id
+            self._start(kind, "chain", task=task, index=index)
 
     async def _play_kind(self, kind: str, proposals: Sequence[WorkItem], share: float) -> None:
-        selfplay, seed_of_draws = self.config.selfplay, f"{self.config.run.seed}/{self.name}/{kind}"
-        self._num_missing[kind] = selfplay.solver_prompts - len(proposals)
-        self._further[kind] = list(proposals[selfplay.proposer_prompts :])
+        selfplay, pool = self.config.selfplay, self._pools[kind]
+        pool.needed = selfplay.solver_prompts - len(proposals)
+        self._proposals[kind].waiting = list(proposals[selfplay.proposer_prompts :])
         for item in proposals[: selfplay.proposer_prompts]:
-            self._start(item)
-        again = random.Random(f"{seed_of_draws}/again")
+            self._work.start(item)
+        again = self._rng(f"{kind}/again")
         repeated = self.buffer.repeated(kind, selfplay.repeated_tasks, selfplay.replay, self.step, again)
         for index, task in enumerate(repeated):
-            self._start(self._item(kind, "estimate", task=task, index=index))
+            self._start(kind, "estimate", task=task, index=index)
         if not self.config.run.deterministic:
             count = min(selfplay.solver_prompts, self.buffer.sizes()[kind])
-            self._drawn[kind] = self.buffer.sample_tasks(kind, count, (), self._rngs[kind])
+            pool.tasks = self.buffer.sample_tasks(kind, count, (), pool.rng)
             # At once with the proposals: what the last step needed, less three standard deviations at most.
             expected = self.journal.stored_solves.get(kind, 0)
-            self._solve_stored(kind, max(self._num_missing[kind], int(expected - 3 * math.sqrt(expected))))
-        await self._wait_for_share(share, set(proposals).__contains__)
+            self._solve_stored(kind, max(pool.needed, int(expected - 3 * math.sqrt(expected))))
+        await self._work.wait_for_share(share, set(proposals).__contains__)
 
-        ended = (
-            (item, task) for item, task in self._accepted.items() if item.kind == kind and item.begins == "propose"
-        )
-        own = {item.index: task for item, task in ended if item.name == self.name}
-        accepted = [own[index] for index in sorted(own)]
+        accepted = self._proposals[kind].accepted_in(self.name)
         self._store(kind, "propose")
-        num_followed = sum(index < selfplay.solver_prompts for index in own)
-        for task in accepted[num_followed : selfplay.solver_prompts]:
-            self._start(self._item(kind, "solve", task=task, salt="new"))
+        num_followed = sum(index < selfplay.solver_prompts for index in accepted)
+        for task in [*accepted.values()][num_followed : selfplay.solver_prompts]:
+            self._start(kind, "solve", task=task, salt="new")
         missing = max(0, selfplay.solver_prompts - len(accepted))
         self.journal.stored_solves[kind] = missing
-        if self._drawn.get(kind):
+        if pool.tasks:
             self._solve_stored(kind, missing)
-            for surplus in self._solving_stored[kind][missing:]:
-                surplus.cancel()
-                self.journal.drop(self._tasks.pop(surplus))
+            for surplus in pool.answers[missing:]:
+                self.journal.drop(self._work.cancel(surplus))
         else:
-            new_ids = {task.id for task in self._stored}
-            for index, task in enumerate(self.buffer.sample_tasks(kind, missing, new_ids, self._rngs[kind])):
-                self._start(self._item(kind, "solve", task=task, salt=index))
+            new_ids = {task.id for task in self._result.stored}
+            for index, task in enumerate(self.buffer.sample_tasks(kind, missing, new_ids, pool.rng)):
+                self._start(kind, "solve", task=task, salt=index)
 
     async def _play_stored(self, kind: str) -> None:
         """Play the ablation without new tasks: estimate as many stored tasks as would be proposed."""
-        rng, selfplay = self._rngs[kind], self.config.selfplay
+        rng, selfplay = self._pools[kind].rng, self.config.selfplay
         sampled = self.buffer.sample_tasks(kind, selfplay.proposer_prompts, (), rng)
         solved = self.buffer.sample_tasks(kind, selfplay.solver_prompts, (), rng)
         for index, task in enumerate(sampled):
-            self._start(self._item(kind, "estimate", task=task, index=index))
+            self._start(kind, "estimate", task=task, index=index)
         for index, task in enumerate(sampled):
             for derived in self._derive(task, self.name, index):
-                self._start(self._item(kind, "estimate", task=derived, index=index))
+                self._start(kind, "estimate", task=derived, index=index)
         for index, task in enumerate(solved):
-            self._start(self._item(kind, "solve", task=task, salt=index))
+            self._start(kind, "solve", task=task, salt=index)
 
     async def _run(self, item: WorkItem) -> list[Sample]:
         if item.begins == "propose":
@@ -215,85 +224,78 @@ class SelfPlayStep:
         if item.begins == "chain":
             answers = await self._answer(item, item.task, "estimate", item.index)
             if (rate := _solve_rate(answers)) is not None:
-                self._accepted[item] = replace(item.task, solve_rate=rate)
+                self._proposals[item.kind].accepted[item] = replace(item.task, solve_rate=rate)
             return answers
         return await self._answer(item, item.task, item.begins, item.index if item.begins == "estimate" else item.salt)
 
     async def propose(self, item: WorkItem) -> list[Sample]:
         """Sample a proposal, validate it, reserve its fingerprint, estimate its solve rate and reward it."""
-        kind, id, is_seeding = item.kind, f"{item.name}-{item.kind}-{item.index:04d}", self.step == 0
-        prompt, references = self.codec.proposer_prompt(
-            KINDS[kind], list(item.references), self.config.rollout.max_prompt_tokens
-        )
-        with self.phase("propose"):
-            completions = await self.journal.open(item).generate(
-                prompt, n=1, max_tokens=self._max_tokens, seed=self._seed(item.name, "propose", kind, item.index)
-            )
-        completion = completions[0] if completions else given_up(prompt)
-        outcome: Task | RejectReason = RejectReason.LOST
-        judgement = Judgement(verdict=RejectReason.LOST, detail=GIVEN_UP, reason="given_up")
-        if completion.finish_reason != "given_up":
-            with self.phase("validate"):
-                outcome, judgement = await validate(
-                    kind,
-                    completion,
-                    references,
-                    config=self.config,
-                    codec=self.codec,
-                    execute=self.execute,
-                    id=id,
-                    step=item.step,
-                )
-        is_ordered = self.config.run.deterministic
-        async with self._turn:
-            await self._turn.wait_for(lambda: not is_ordered or self._num_reserved[kind] == item.index)
-            outcome, judgement = self._reserve(item, outcome, judgement)
-            self._num_reserved[kind] += 1
-            self._turn.notify_all()
+        completion, references = await self._sample_proposal(item)
+        outcome, judgement = await self._validate(item, completion, references)
+        outcome, judgement = await self._reserve(item, outcome, judgement)
         estimates = list[Sample]()
-        if isinstance(outcome, Task) and not is_seeding:
+        if isinstance(outcome, Task) and self.step:
             estimates = await self._answer(item, outcome, "estimate", item.index)
-            if (rate := _solve_rate(estimates)) is not None:
-                outcome = replace(outcome, solve_rate=rate)
-            else:
-                outcome = RejectReason.LOST
-                detail = "no attempt at it could be graded"
-                judgement = replace(judgement, verdict=outcome, detail=detail, reason="attempts_ungraded")
-        first = item.index  # of those with the same baseline; groups of one form one group of their kind
-        if self.config.selfplay.proposer_baseline == "prompt":
-            first -= item.index % self.config.selfplay.proposals_per_prompt
+            outcome, judgement = _with_solve_rate(outcome, judgement, estimates)
         sample = Sample(
             completion=completion,
             role="proposer",
-            kind=kind,
-            problem_id=id,
-            group=f"propose:{item.name}-{kind}-{first:04d}",
+            kind=item.kind,
+            problem_id=_proposal_id(item),
+            group=self._group_of(item),
             judgement=judgement,
             solve_rate=outcome.solve_rate if isinstance(outcome, Task) else None,
             used="ungraded" if outcome is RejectReason.LOST else "recorded",
         )
-        if outcome is not RejectReason.LOST and not is_seeding and self.config.ablation.train_proposer:
-            known = lambda: self.buffer.tasks(kind)  # noqa: E731
+        if outcome is not RejectReason.LOST and self.step and self.config.ablation.train_proposer:
+            known = lambda: self.buffer.tasks(item.kind)  # noqa: E731
             seen = self.buffer.times_seen(outcome) if isinstance(outcome, Task) else 0
             reward_proposal(sample, outcome, references, known, seen, self.config.reward, self._max_tokens)
         self._proposal_ended(item, outcome)
         return [sample, *estimates]
 
+    async def _sample_proposal(self, item: WorkItem) -> tuple[Completion, Sequence[Task]]:
+        """Return the response to a proposer's prompt, and the references that fit into it."""
+        prompt, references = self.codec.proposer_prompt(
+            KINDS[item.kind], list(item.references), self.config.rollout.max_prompt_tokens
+        )
+        seed = self._seed(item.name, "propose", item.kind, item.index)
+        with self.phase("propose"):
+            completions = await self.journal.open(item).generate(prompt, n=1, max_tokens=self._max_tokens, seed=seed)
+        return completions[0] if completions else given_up(prompt), references
+
+    async def _validate(
+        self, item: WorkItem, completion: Completion, references: Sequence[Task]
+    ) -> tuple[Task | RejectReason, Judgement]:
+        if completion.finish_reason == "given_up":
+            return RejectReason.LOST, Judgement(verdict=RejectReason.LOST, detail=GIVEN_UP, reason="given_up")
+        with self.phase("validate"):
+            return await validate(
+                item.kind,
+                completion,
+                references,
+                config=self.config,
+                codec=self.codec,
+                execute=self.execute,
+                id=_proposal_id(item),
+                step=item.step,
+            )
+
     def _proposal_ended(self, item: WorkItem, outcome: Task | RejectReason) -> None:
         """Begin what an accepted task leads to, another proposal for one that does not teach, or the answer to a stored
         task that a rejection makes necessary."""
-        kind, is_own = item.kind, item.name == self.name
+        proposals, pool, is_of_step = self._proposals[item.kind], self._pools[item.kind], item.name == self.name
         is_learnable = isinstance(outcome, Task) and outcome.solve_rate not in (0.0, 1.0)
-        if is_own and not is_learnable and self._further.get(kind):
-            self._start(self._further[kind].pop(0))
+        if is_of_step and not is_learnable and proposals.waiting:
+            self._work.start(proposals.waiting.pop(0))
         if isinstance(outcome, Task):
-            self._accepted[item] = outcome
+            proposals.accepted[item] = outcome
             if self.step:
-                self._start(replace(item, begins="follow", references=(), task=outcome))
-        elif is_own:
+                self._work.start(replace(item, begins="follow", references=(), task=outcome))
+        elif is_of_step:
             # Every rejection is one task fewer for solvers. As many are solved in the end as without this head start.
-            self._num_missing[kind] += 1
-            self._solve_stored(kind, self._num_missing[kind])
+            pool.needed += 1
+            self._solve_stored(item.kind, pool.needed)
 
     async def _follow(self, item: WorkItem, task: Task) -> list[Sample]:
         """Estimate the task's derived tasks, and solve it if its index is among the first."""
@@ -323,22 +325,32 @@ class SelfPlayStep:
             can_teach(answers)
         return answers
 
-    def _reserve(
+    async def _reserve(
         self, item: WorkItem, outcome: Task | RejectReason, judgement: Judgement
     ) -> tuple[Task | RejectReason, Judgement]:
         """Claim the fingerprint of a task, so that of two equal proposals in flight one is a duplicate."""
-        if isinstance(outcome, RejectReason):
-            return outcome, judgement
-        key, reason = (outcome.kind, outcome.fingerprint), self.buffer.reject_reason(outcome)
-        if reason is None and key not in self._reserved:
-            self._reserved[key] = outcome.id
-            return outcome, judgement
-        twin = self._reserved[key] if reason is None else self.buffer.twin(outcome)
+        proposals, is_ordered = self._proposals[item.kind], self.config.run.deterministic
+        async with self._reserved:
+            await self._reserved.wait_for(lambda: not is_ordered or proposals.num_reserved == item.index)
+            if isinstance(outcome, Task):
+                outcome, judgement = self._reserved_or_rejected(item, outcome, judgement)
+            proposals.num_reserved += 1
+            self._reserved.notify_all()
+        return outcome, judgement
+
+    def _reserved_or_rejected(
+        self, item: WorkItem, task: Task, judgement: Judgement
+    ) -> tuple[Task | RejectReason, Judgement]:
+        ids, reason = self._proposals[task.kind].ids, self.buffer.reject_reason(task)
+        if reason is None and task.fingerprint not in ids:
+            ids[task.fingerprint] = task.id
+            return task, judgement
+        twin = ids[task.fingerprint] if reason is None else self.buffer.twin(task)
         if reason is RejectReason.IN_BENCHMARK:
             detail = f"the program is that of {twin}, which is held out, or the same up to constants"
             return reason, replace(judgement, verdict=reason, detail=detail)
-        repeats = "step" if reason is None else "seed" if self.buffer.repeats_seed(outcome) else "buffer"
-        if any(twin == task.id for task in item.references):
+        repeats = "step" if reason is None else "seed" if self.buffer.repeats_seed(task) else "buffer"
+        if any(twin == shown.id for shown in item.references):
             repeats = "reference"
         return RejectReason.DUPLICATE, replace(
             judgement,
@@ -356,60 +368,46 @@ class SelfPlayStep:
 
     def _solve_stored(self, kind: str, count: int) -> None:
         """Begin with answers to stored tasks until there are ``count``."""
-        drawn, solving = self._drawn.get(kind), self._solving_stored[kind]
-        while drawn and len(solving) < count:
-            index = len(solving)
-            task = drawn[index] if index < len(drawn) else self._rngs[kind].choice(drawn)
-            solving.append(self._start(self._item(kind, "solve", task=task, salt=index)))
+        pool = self._pools[kind]
+        while pool.tasks and len(pool.answers) < count:
+            pool.answers.append(self._start(kind, "solve", task=pool.next_task(), salt=len(pool.answers)))
 
     def _store(self, kind: str, *begins: str) -> None:
         """Put newly accepted tasks into the buffer, in the order in which their work began. ``begins``: see `WorkItem`;
         chained tasks come last, whenever they were answered."""
-        for item in self._tasks.values():
-            if item.kind == kind and item.begins in begins and item in self._accepted:
-                self.buffer.add(self._accepted[item])
-                self._stored.append(self._accepted.pop(item))
+        accepted = self._proposals[kind].accepted
+        for item in self._work.items():
+            if item.begins in begins and item in accepted:
+                self.buffer.add(accepted[item])
+                self._result.stored.append(accepted.pop(item))
 
-    def _start(self, item: WorkItem) -> asyncio.Task[list[Sample]]:
-        task = self._group.create_task(self._run(item))
-        self._tasks[task] = item
-        return task
-
-    async def _wait_for_share(self, share: float, of: Callable[[WorkItem], bool]) -> None:
-        """Wait until this share of the items' tasks is done, those included that begin meanwhile."""
-        while True:
-            tasks = [task for task, item in self._tasks.items() if of(item)]
-            pending = [task for task in tasks if not task.done()]
-            missing = math.ceil(share * len(tasks)) - (len(tasks) - len(pending))
-            if missing <= 0:
-                return
-            for ended in itertools.islice(asyncio.as_completed(pending), missing):
-                await ended
-
-    async def _stop_unfinished(self) -> list[WorkItem]:
-        """Cancel what is under way; its requests go on. Return its items."""
-        while pending := [task for task in self._tasks if not task.done()]:
-            for task in pending:
-                task.cancel()
-            await asyncio.wait(pending)
-        return [item for task, item in self._tasks.items() if task.cancelled()]
-
-    def _result(self) -> StepResult:
-        """Merge the results of all kinds, sorted where the order in which things finished would show."""
+    def _finished(self) -> StepResult:
+        """Return the results of all kinds, sorted where the order in which things finished would show."""
         for kind in sorted(self.config.selfplay.kinds):
             self._store(kind, "propose", "chain")
-        done = {task: item for task, item in self._tasks.items() if not task.cancelled()}
-        samples = sort_samples([sample for task in done for sample in task.result()])
+        done = self._work.results()
+        samples = sort_samples([sample for of_item in done.values() for sample in of_item])
         self.buffer.note(self.step, samples)
-        return StepResult(
-            samples=samples,
-            stored=sorted(self._stored, key=lambda task: task.kind),
-            items=list(done.values()),
-            chains=self._chains,
-        )
+        stored = sorted(self._result.stored, key=lambda task: task.kind)
+        return replace(self._result, samples=samples, stored=stored, items=list(done))
+
+    def _start(
+        self, kind: str, begins: Literal["propose", "chain", "estimate", "solve"], **how: Any
+    ) -> asyncio.Task[list[Sample]]:
+        return self._work.start(self._item(kind, begins, **how))
 
     def _item(self, kind: str, begins: Literal["propose", "chain", "estimate", "solve"], **how: Any) -> WorkItem:
         return WorkItem(step=self.step, name=self.name, kind=kind, begins=begins, **how)
+
+    def _group_of(self, item: WorkItem) -> str:
+        """Return the group of the proposals that have one baseline; groups of one form one group of their kind."""
+        first = item.index
+        if self.config.selfplay.proposer_baseline == "prompt":
+            first -= item.index % self.config.selfplay.proposals_per_prompt
+        return f"propose:{item.name}-{item.kind}-{first:04d}"
+
+    def _rng(self, *names: str) -> random.Random:
+        return random.Random("/".join([str(self.config.run.seed), self.name, *names]))
 
     @property
     def _max_tokens(self) -> int:
@@ -418,10 +416,10 @@ class SelfPlayStep:
     def _seed(self, *names: object) -> int:
         return stable_seed(self.config.run.seed, *names)
 
-    def _proposals(self, kinds: Sequence[str], asks: int = 1) -> dict[str, list[WorkItem]]:
+    def _draw_proposals(self, kinds: Sequence[str], asks: int = 1) -> dict[str, list[WorkItem]]:
         """Return the proposals of each kind, ``asks`` for a wanted one. What their prompts show is drawn before any of
         them can change the buffer."""
-        rng, selfplay = random.Random(f"{self.config.run.seed}/{self.name}"), self.config.selfplay
+        rng, selfplay = self._rng(), self.config.selfplay
         indices, items = range(asks * selfplay.proposer_prompts), {kind: list[WorkItem]() for kind in kinds}
         for kind in kinds:
             pool = self.buffer.references(kind, selfplay.replay, self.step)
@@ -443,6 +441,20 @@ def merge_results(results: Sequence[StepResult]) -> StepResult:
         data={name: count for result in results for name, count in result.data.items()},
         chains={name: value for result in results for name, value in result.chains.items()},
     )
+
+
+def _proposal_id(item: WorkItem) -> str:
+    return f"{item.name}-{item.kind}-{item.index:04d}"
+
+
+def _with_solve_rate(
+    task: Task, judgement: Judgement, estimates: Sequence[Sample]
+) -> tuple[Task | RejectReason, Judgement]:
+    """Return the task with its solve rate; or as lost, if no answer was graded."""
+    if (rate := _solve_rate(estimates)) is not None:
+        return replace(task, solve_rate=rate), judgement
+    detail = "no attempt at it could be graded"
+    return RejectReason.LOST, replace(judgement, verdict=RejectReason.LOST, detail=detail, reason="attempts_ungraded")
 
 
 def _solve_rate(answers: Sequence[Sample]) -> float | None:

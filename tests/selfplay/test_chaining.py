@@ -1,6 +1,7 @@
 """Which stored tasks are chained, and which chains become tasks."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,7 +9,7 @@ from azr.config import Config, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Sample, Task
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.chaining import BAND, ENOUGH, FIRST_LINES, MOST_MOVED, Bounds, Chained, chain_tasks
+from azr.selfplay.chaining import BAND, ENOUGH, FIRST_LINES, MOST_MOVED, Bounds, chain_tasks
 from azr.tasks.normalize import held_out_keys
 from azr.tasks.registry import KINDS
 from tests.selfplay.test_play import CODEC
@@ -43,9 +44,10 @@ def buffer_of(*tasks: Task, rates: dict[str, float], **options: object) -> TaskB
     return buffer
 
 
-async def chained(buffer: TaskBuffer, taken: tuple[str, ...] = (), kind: str = "deduction") -> Chained:
+async def chained(buffer: TaskBuffer, taken: tuple[str, ...] = (), kind: str = "deduction") -> SimpleNamespace:
     parts = {"config": CONFIG, "codec": CODEC, "execute": execute, "name": "000002", "step": 2}
-    return await chain_tasks(kind, buffer, taken, **parts)  # type: ignore[arg-type]
+    tasks, numbers = await chain_tasks(kind, buffer, taken, **parts)  # type: ignore[arg-type]
+    return SimpleNamespace(tasks=tasks, numbers=numbers)
 
 
 ADD, DOUBLE = stored(1, "a + 1", "1", "2"), stored(2, "a * 2", "4", "8")
