@@ -49,9 +49,10 @@ class RunConfig:
 class ModelConfig:
     path: str = "Qwen/Qwen2.5-Coder-7B"
     """Hugging Face folder or hub name that policy, reference policy and critic start from."""
-    prompt_format: Literal["chat", "completion", "compact"] = "chat"
+    prompt_format: Literal["auto", "chat", "completion", "compact"] = "auto"
     """`chat` asks in words, by a template. `completion` lets the model continue numbered examples, without thinking:
-    for base models and small ones. `compact` is for models trained on this project's own tags."""
+    for base models and small ones. `compact` is for models trained on this project's own tags. `auto`: `completion` for
+    self-play alone with a model that has no chat template, if all kinds have examples; else `chat`."""
     template: str = "auto"
     """Chat template: `conversation` is the plain User/Assistant format for base models, `tokenizer` the tokenizer's own
     template, anything else the name of a Jinja file. `auto` takes the tokenizer's own if the model was trained on it,

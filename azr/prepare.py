@@ -37,7 +37,7 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.rewards import check_names
 from azr.selfplay.seeds import SINGLE_CALL_KINDS, SeedLine, read_seeds
 from azr.tasks.prompts import THINK
-from azr.tasks.registry import KINDS, SingleCallKind
+from azr.tasks.registry import KINDS, SingleCallKind, missing_examples
 from azr.train.adapter_files import check_adapters, check_four_bit
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def check(config: Config) -> None:
     if template not in TEMPLATES and not Path(template).is_file():
         hint = did_you_mean(template, TEMPLATES)
         raise UserError(f"model.template is {template!r}, which is neither {', '.join(TEMPLATES)} nor a file{hint}")
-    _check_format(config)
+    lacking = missing_examples(config.kinds, config.selfplay.induction_inputs)
+    if config.model.prompt_format == "completion" and lacking is not None:
+        raise UserError(lacking)
     check_names(config.reward)
     engine_options(config.rollout.engine_options)
     decide_push(config, train.device)
@@ -121,7 +123,8 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
     from azr.evaluation.periodic import PeriodicEval
     from azr.selfplay.seeding import first_tasks
 
-    codec = load_codec(config, folder)
+    codec, asked = load_codec(config, folder), config.model.prompt_format
+    config = replace(config, model=replace(config.model, prompt_format=codec.prompt_format))
     if config.kinds:
         codec.check_prompts([KINDS[kind] for kind in config.kinds], config.rollout.max_prompt_tokens)
     _check_layers(config, folder)
@@ -140,7 +143,7 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
         evaluation=evaluation,
         rows=rows,
         screen=screen,
-        notes=[*evaluation.notes, *notes, *_prompt_notes(config, codec)],
+        notes=[*evaluation.notes, *notes, *_prompt_notes(config, codec, asked)],
     )
 
 
@@ -164,29 +167,15 @@ def _check_kinds(config: Config) -> None:
         raise UserError("selfplay.chained_tasks needs deduction, abduction or induction: add one, or set it to 0.")
 
 
-def _check_format(config: Config) -> None:
-    num_inputs = config.selfplay.induction_inputs
-    for kind in config.kinds if config.model.prompt_format == "completion" else ():
-        examples = KINDS[kind].examples(num_inputs)
-        if not examples:
-            raise UserError(
-                f"The kind {kind} has no worked examples for the completion format: set model.prompt_format to chat, "
-                "or remove the kind from selfplay.kinds."
-            )
-        longest = max(len(each.inputs) for each in examples)
-        if not KINDS[kind].proposes_programs and num_inputs > longest:
-            raise UserError(
-                f"selfplay.induction_inputs is {num_inputs}, and the worked examples of the completion format have "
-                f"{longest} inputs: lower it."
-            )
-
-
-def _prompt_notes(config: Config, codec: PromptCodec) -> list[str]:
-    """Return what `model.template auto` chose, and a warning if thinking is opened by a tag that the vocabulary lacks.
+def _prompt_notes(config: Config, codec: PromptCodec, asked: str) -> list[str]:
+    """Return what `model.template auto` and `model.prompt_format` auto chose, and a warning if thinking is opened by a
+    tag that the vocabulary lacks. `asked`: the format before that choice.
 
     That is no error: base models learn to close the tag in the paper, whose prompts open it in pieces too.
     """
     notes = []
+    if asked == "auto" and config.model.prompt_format == "completion":
+        notes.append("model.prompt_format auto takes completion, because the tokenizer has no chat template")
     if config.model.prompt_format == "chat" and config.model.template == "auto":
         notes.append(f"model.template auto takes {codec.auto_template()}; azr check-model shows what the model follows")
     num_pieces = len(codec.encode_text(THINK))
@@ -289,7 +278,7 @@ def _prompt_rules(config: Config) -> Iterator[str]:
             f"model.template is {model.template}, but the compact format has no chat template: leave it at auto, or "
             "set model.prompt_format to chat."
         )
-    if model.prompt_format != "chat" and model.thinking != "auto":
+    if model.prompt_format not in ("auto", "chat") and model.thinking != "auto":
         yield (
             f"model.thinking is {model.thinking}, but only chat prompts can open the thinking: leave it at auto, or "
             "set model.prompt_format to chat."

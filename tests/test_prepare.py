@@ -134,9 +134,16 @@ def test_seeds_must_be_of_kinds_that_are_played_and_enough_for_the_completion_fo
 @pytest.mark.parametrize("thinking, count", [("open", 1), ("auto", 0), ("none", 0)])
 def test_the_choice_of_auto_is_explained_and_thinking_opened_by_an_unknown_tag_is_warned_of(sound, thinking, count):
     config = override(sound, {"model.prompt_format": "chat", "model.thinking": thinking})
-    chosen, *warned = _prompt_notes(config, load_codec(config, Path(config.model.path)))
+    chosen, *warned = _prompt_notes(config, load_codec(config, Path(config.model.path)), "chat")
     assert "auto takes conversation, because the tokenizer has no chat template;" in chosen
     assert len(warned) == count and all("take model.thinking none" in note for note in warned)
+
+
+def test_a_model_without_a_template_is_asked_by_examples_and_the_run_says_so(sound):
+    inputs = {"selfplay.induction_inputs": 4}
+    ready = prepare(override(sound, {"model.prompt_format": "auto", **inputs}))
+    assert ready.config == override(sound, {"model.prompt_format": "completion", **inputs})
+    assert "auto takes completion, because the tokenizer has no chat template" in ready.notes[-1]
 
 
 def test_an_architecture_that_was_never_checked_is_refused_unless_told_otherwise(sound, tmp_path):

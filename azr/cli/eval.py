@@ -104,16 +104,20 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
     # Only now, because these take seconds to load.
     from azr.evaluation import report
     from azr.evaluation.standalone import Evaluation, Serve, check_out, run_evaluation, serve_here
-    from azr.evaluation.suites import load_suites
+    from azr.evaluation.suites import load_suites, to_be_continued
     from azr.hardware import compute_type
     from azr.runs.asked_model import open_model
     from azr.runs.model_export import policies
 
-    suites = load_suites(options.suite, options.data, options.limit, altered=options.altered)
-    if options.chart:
-        report.check_chart()
     steps = sorted(policies(Path(options.model))) if options.all_steps else [options.step]
     models = [open_model(options.model, step, options.template) for step in steps]
+    names = options.suite
+    if models[0].codec.continues_examples:
+        names = to_be_continued(names)
+        print(f"{models[0].label} continues examples ({', '.join(names)}); --template conversation asks it in words")
+    suites = load_suites(names, options.data, options.limit, altered=options.altered)
+    if options.chart:
+        report.check_chart()
     dtype = compute_type(options.dtype)
     evaluations = [
         Evaluation(

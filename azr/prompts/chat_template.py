@@ -52,7 +52,7 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase, thinking: T
     Raises:
         UserError: there is no such template, or it is not one that can ask a question.
     """
-    own = _own_template(tokenizer)
+    own = own_template(tokenizer)
     if choice == "auto":
         choice, _ = auto_template(tokenizer)
     if choice == "conversation":
@@ -74,7 +74,7 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase, thinking: T
 
 def auto_template(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
     """Return what `model.template auto` chooses, and the reason, which completes a sentence."""
-    own = _own_template(tokenizer)
+    own = own_template(tokenizer)
     if not own:
         return "conversation", "the tokenizer has no chat template"
     if _is_trained_on(own, tokenizer):
@@ -82,7 +82,7 @@ def auto_template(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
     return "conversation", f"the turns of its own template do not end with the end token {tokenizer.eos_token}"
 
 
-def _own_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
+def own_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """The tokenizer's chat template; of several that which is the default, if any is."""
     own = tokenizer.chat_template
     if isinstance(own, dict):

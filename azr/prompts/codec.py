@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
@@ -31,6 +32,7 @@ from azr.tasks.prompts import (
     answer_part,
     opened_block,
 )
+from azr.tasks.registry import missing_examples
 
 MAX_ENCODED = 1024
 """Number of solver prompts whose ids are cached."""
@@ -80,7 +82,10 @@ class PromptCodec:
         """
         model = config.model
         tokenizer = load_tokenizer(model.path)
-        if model.prompt_format == "compact":
+        prompt_format = model.prompt_format
+        if prompt_format == "auto":
+            prompt_format = "completion" if _continues_by_default(config, tokenizer) else "chat"
+        if prompt_format == "compact":
             if CompactFormat.answer not in tokenizer.get_vocab():
                 raise UserError(
                     f"model.prompt_format is compact, but the tokenizer of {model.path} has no tags: take completion "
@@ -88,7 +93,7 @@ class PromptCodec:
                 )
             tags = CompactFormat(config.reward.format)
             return cls(tokenizer, tags, end_ids=_end_ids_of_generation(model.path))
-        template, completes = choose_template(model.template, tokenizer, model.thinking), model.prompt_format != "chat"
+        template, completes = choose_template(model.template, tokenizer, model.thinking), prompt_format != "chat"
         return cls.with_template(
             model.path, template, tokenizer, completes=completes, facts=_facts(config), form=config.reward.format
         )
@@ -137,6 +142,11 @@ class PromptCodec:
                 f"The tokenizer in {path} has {len(beyond)} tokens, such as {beyond[0]!r}, beyond the {rows} rows of "
                 "the model's embedding: take the model's own tokenizer, or resize the embedding and save both."
             )
+
+    @property
+    def prompt_format(self) -> Literal["chat", "completion", "compact"]:
+        """As `model.prompt_format`, which may leave the choice to the codec."""
+        return "completion" if self.continues_examples else "compact" if self.template is None else "chat"
 
     def auto_template(self) -> str:
         """Return what `model.template auto` chooses for this model, and why."""
@@ -321,6 +331,16 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     if tokenizer.eos_token_id is None:
         raise UserError(f"The tokenizer in {path} has no end token; set eos_token in its tokenizer_config.json.")
     return tokenizer
+
+
+def _continues_by_default(config: Config, tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether `model.prompt_format` auto is completion: nothing of the config needs questions in words, and the model
+    has no template for them."""
+    model, data = config.model, config.data
+    in_words = model.template != "auto" or model.thinking != "auto" or data.path is not None
+    if in_words or chat_template.own_template(tokenizer) is not None:
+        return False
+    return missing_examples(config.kinds, config.selfplay.induction_inputs) is None
 
 
 def _facts(config: Config) -> PromptFacts:

@@ -9,7 +9,7 @@ from pathlib import Path
 from azr.config import TEMPLATES, Config, ModelConfig
 from azr.config_tree import from_yaml
 from azr.errors import UserError, did_you_mean
-from azr.prompts.chat_template import choose_template
+from azr.prompts.chat_template import choose_template, own_template
 from azr.prompts.codec import PromptCodec, load_tokenizer
 from azr.runs.model_export import check_model, find_source, kept_export
 from azr.runs.model_folder import check_weights, context_length, model_folder, tokenizer_errors, vocabulary_size
@@ -92,7 +92,9 @@ def _codec(folder: Path, template: str, config: Config | None, form: PromptForm 
     asking = partial(PromptCodec.with_template, str(folder), tokenizer=tokenizer)
     model = config.model if config is not None else ModelConfig()
     if template == TRAIN:
-        completes = model.prompt_format == "completion"
+        # A base model is asked by examples: it was never trained on a template.
+        is_base = config is None and own_template(tokenizer) is None
+        completes = is_base or model.prompt_format == "completion"
         if form is not None and form.template is not None:
             return asking(form.template, stops=form.stops, completes=completes)
         return asking(choose_template(model.template, tokenizer, model.thinking), completes=completes)

@@ -365,6 +365,25 @@ _ALL: tuple[TaskKind, ...] = (Deduction(), Abduction(), Induction(), Error())
 KINDS = Registry("task kind", {kind.name: kind for kind in _ALL}, "selfplay.kinds may hold")
 
 
+def missing_examples(kinds: Sequence[str], num_inputs: int) -> str | None:
+    """Return why prompts of these kinds cannot be worked examples to continue; None if they can. ``num_inputs``: of an
+    induction."""
+    for kind in kinds:
+        examples = KINDS[kind].examples(num_inputs)
+        if not examples:
+            return (
+                f"The kind {kind} has no worked examples for the completion format: set model.prompt_format to chat, "
+                "or remove the kind from selfplay.kinds."
+            )
+        longest = max(len(each.inputs) for each in examples)
+        if not KINDS[kind].proposes_programs and num_inputs > longest:
+            return (
+                f"selfplay.induction_inputs is {num_inputs}, and the worked examples of the completion format have "
+                f"{longest} inputs: lower it."
+            )
+    return None
+
+
 def derived_tasks(task: Task, kinds: Sequence[str], most: int, rng: random.Random) -> list[Task]:
     """Return at most ``most`` random tasks of each kind, made from the known pairs of a task."""
     pairs = KINDS[task.kind].io_pairs(task)

@@ -24,7 +24,7 @@ from tests.runs import factory
 
 GOLDEN = Path(__file__).with_name("golden_prompts")
 """Made anew by running this file with ``AZR_WRITE_GOLDEN=1``; read the difference before you commit it."""
-CHAT = [name for name, config in recipes().items() if config.model.prompt_format == "chat" and config.kinds]
+CHAT = [name for name, config in recipes().items() if config.model.prompt_format in ("auto", "chat") and config.kinds]
 COMPACT = [name for name, config in recipes().items() if config.model.prompt_format == "compact"]
 IN_FULL = ("azr_coder7b_ppo", "azr_14m_mini")
 TOKENIZERS = {
@@ -43,7 +43,9 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 
 def load(folder: Path, config: Config | None = None, **values) -> PromptCodec:
-    return PromptCodec.load(override(config or Config(), {"model.path": str(folder), **values}))
+    config = config or Config()
+    asked = config.model.prompt_format.replace("auto", "chat")
+    return PromptCodec.load(override(config, {"model.path": str(folder), "model.prompt_format": asked, **values}))
 
 
 def completion(codec: PromptCodec, text: str, reason: FinishReason = "stop") -> Completion:
@@ -214,6 +216,18 @@ def test_compact_tags_and_added_tokens_that_are_written_like_control_tokens_are_
         (added, "<tool_call>", True), (added, "blank", False), (added, "<b>", False),
     ):  # fmt: skip
         assert codec.has_control_tokens(kind, replace(seed, outputs=(repr(text),))) is refused, text
+
+
+@pytest.mark.parametrize("made, values, chosen", [
+    ("plain", {}, "completion"), ("llama", {}, "completion"), ("chatml", {}, "chat"),
+    *(("plain", values, "chat") for values in (
+        {"model.template": "conversation"}, {"model.thinking": "none"}, {"data.path": "rows.jsonl"},
+        {"selfplay.induction_inputs": 11},
+    )),
+])  # fmt: skip
+def test_auto_continues_examples_where_the_model_has_no_template_and_nothing_needs_words(made, values, chosen, folders):
+    config = override(Config(), {"model.path": str(folders[made]), **values})
+    assert PromptCodec.load(config).prompt_format == chosen
 
 
 NOT_ONCE = "does not write the user's message once"

@@ -7,6 +7,7 @@ import pytest
 
 from azr.errors import UserError
 from azr.evaluation.asking import prompt_ids
+from azr.evaluation.suites import to_be_continued
 from azr.graders.question import Question
 from azr.own_data import own_data
 from azr.records import Stops
@@ -37,6 +38,13 @@ def test_a_run_in_the_completion_format_asks_tasks_by_examples_and_all_else_by_i
     assert codec.decode(prompt_ids(codec, exam)).endswith("'Hello world'\n```\n```output\n")
     assert codec.decode(prompt_ids(codec, replace(exam, gold="4"))) == "[in words]"
     assert asked(run.path, "conversation").endswith("Assistant: <think>")
+
+
+def test_a_model_without_a_template_is_asked_by_examples_unless_told_otherwise(tmp_path: Path):
+    place = str(save_tiny(tmp_path, "qwen2", chat_tokenizers.plain()))
+    assert open_model(place).codec.continues_examples
+    assert not open_model(place, template="conversation").codec.continues_examples
+    assert to_be_continued(("cruxeval-o", "exam", "gsm8k")) == ("cruxeval-o:completion", "exam", "gsm8k")
 
 
 def test_a_run_is_asked_as_it_was_trained_and_each_template_in_its_own_way(tmp_path: Path):
