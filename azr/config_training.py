@@ -281,8 +281,8 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """What trainers and engines run on; `auto` is cuda where the cluster has a GPU."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """Compute type of trainers and engines; optimiser state is always float32. `auto`: bfloat16, or float32 on a CPU
-    that has no instructions for bfloat16."""
+    """Compute type of trainers and engines; optimiser state is always float32. `auto`: bfloat16, or float32 on a
+    machine whose GPU, or CPU without a GPU, does not multiply bfloat16."""
     data_parallel: NumProcesses = 1
     """Ranks of each of policy, critic and reference."""
     policy_lr: NotNegative = 1e-6

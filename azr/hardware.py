@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import subprocess
 from collections.abc import MutableMapping, Sequence
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
@@ -96,8 +99,24 @@ def hpz_partition_size(nodes: Sequence[object]) -> int:
     return runs[0] if is_even and len(runs) > 1 else 1
 
 
+BFLOAT16_SINCE = 8.0
+"""Compute capability (Ampere) from which on GPUs multiply bfloat16: not T4 (7.5)."""
+
+
+@cache
+def gpu_capabilities() -> tuple[float, ...]:
+    """Return the compute capability of each GPU of this machine, as nvidia-smi says it; none where it says nothing."""
+    command = ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(float(word) for word in re.findall(r"^\d+\.\d+$", run.stdout, re.MULTILINE))
+
+
 def compute_type(wanted: Literal["auto", "bfloat16", "float32"], device: Device | None = None) -> ComputeType:
-    """`auto` is bfloat16 wherever the hardware multiplies it: on GPUs, and on CPUs that have instructions for it.
+    """`auto` is bfloat16 wherever the hardware multiplies it: on GPUs since Ampere, and on CPUs that have instructions
+    for it. Else it is float32: float16 would need its losses scaled, which nothing here does.
 
     Where it must be emulated, as on most laptops, a product takes thirty times as long as in float32; see notes/log.md.
     `device`: by default this machine's GPU if it has one.
@@ -105,11 +124,11 @@ def compute_type(wanted: Literal["auto", "bfloat16", "float32"], device: Device 
     if wanted != "auto":
         return wanted
     if device == "cuda":
-        return "bfloat16"
+        return "float32" if min(gpu_capabilities(), default=BFLOAT16_SINCE) < BFLOAT16_SINCE else "bfloat16"
     import torch  # only now: it takes seconds to load, and light commands come here
 
     if device is None and torch.cuda.is_available():
-        return "bfloat16"
+        return compute_type(wanted, "cuda")
     has = torch.cpu.get_capabilities()
     multiplies = any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
     return "bfloat16" if multiplies else "float32"

@@ -3,7 +3,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from azr.hardware import cache_folder, compute_type, cpu_engine_problem, keep_kernels
+from azr import hardware
+from azr.config import Config, LoraConfig, ModelConfig, TrainConfig
+from azr.doctor import Mark, machine
+from azr.doctor.machine import Gpu, Gpus, check_fit, gpus_section
+from azr.errors import UserError
+from azr.hardware import cache_folder, compute_type, cpu_engine_problem, gpu_capabilities, keep_kernels
 
 
 @pytest.mark.parametrize("architecture, instructions, chosen", [
@@ -33,6 +38,31 @@ def test_what_is_asked_for_is_done_and_gpus_compute_in_bfloat16():
     for device in ("cpu", "cuda"):
         assert [compute_type(asked, device) for asked in ("bfloat16", "float32")] == ["bfloat16", "float32"]
     assert compute_type("auto", "cuda") == "bfloat16"
+
+
+@pytest.mark.parametrize("capabilities, chosen, mark", [
+    ("9.0\n9.0", "bfloat16", None), ("8.0\n7.5", "float32", Mark.WARNING), ("7.0", "float32", Mark.MISSING),
+    ("[N/A]", "bfloat16", None),
+])  # fmt: skip
+def test_gpus_without_bfloat16_compute_in_float32_and_are_told_of(capabilities, chosen, mark, tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\necho '{capabilities}'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(hardware, "gpu_capabilities", gpu_capabilities.__wrapped__)
+    monkeypatch.setattr(machine, "gpu_capabilities", gpu_capabilities.__wrapped__)
+    assert compute_type("auto", "cuda") == chosen
+    cards = Gpus(all=(Gpu(index=0, name="card", total_mib=16384, used_mib=0, driver="580"),))
+    assert {each.name: each.mark for each in gpus_section(cards).findings}.get("compute type") is mark
+    small = Config(model=ModelConfig(path="Qwen/Qwen2.5-0.5B"), train=TrainConfig(lora=LoraConfig(rank=8)))
+    if mark is Mark.MISSING:
+        with pytest.raises(UserError, match="7\\.0, and CUDA 13 supports"):
+            check_fit(small, cards)
+    else:
+        assert any("auto is float32" in note for note in check_fit(small, cards)) is (mark is Mark.WARNING)
+
+
+def test_an_engine_on_a_cpu_names_the_library_that_it_lacks():
     assert cpu_engine_problem() is None, "the tests run engines on CPUs"
     problem = cpu_engine_problem("libnot_there.so.1")
     assert problem is not None and "needs libnot_there.so.1: install it" in problem

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from azr.algorithms.kernels import flash_attn_problem
 from azr.config import Config, ExecutorConfig
+from azr.config_tree import override
 from azr.doctor import Finding, FindingGroup, Mark, info, missing, ok, warning
 from azr.errors import UserError
 from azr.executor import backends
-from azr.hardware import cpu_engine_problem
+from azr.hardware import BFLOAT16_SINCE, compute_type, cpu_engine_problem, gpu_capabilities
 from azr.plan.inputs import GIB, ClusterSpec, shape_of
 from azr.plan.memory import checkpoint_bytes, model_roles
 from azr.plan.planner import check_memory
@@ -244,6 +245,8 @@ def executor_section(report: Sequence[tuple[str, bool, str]] | None = None) -> F
 
 _FIELDS = "index,name,memory.total,memory.used,driver_version"
 _COMMAND = ("nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits")
+MIN_CAPABILITY = 7.5
+"""Compute capability of the oldest GPUs (Turing) that CUDA 13 supports."""
 MIN_DRIVER = 580
 """Major version of the oldest driver for CUDA 13, which the pinned torch and vLLM are built with."""
 _TAKEN_MIB = 1024
@@ -322,7 +325,20 @@ def gpus_section(gpus: Gpus) -> FindingGroup:
         findings = [warning("driver", "nvidia-smi lists no GPU: in a container, start that with --gpus all")]
     else:
         findings = [_driver(gpus.all[0].driver), *map(_memory, gpus.all)]
+        findings += filter(None, [_oldest()])
     return FindingGroup(title="GPUs", findings=findings)
+
+
+def _oldest() -> Finding | None:
+    """Return what this machine's oldest GPU lacks; None if that is nothing."""
+    capability = min(gpu_capabilities(), default=BFLOAT16_SINCE)
+    lack = f"a GPU of this machine has compute capability {capability}"
+    if capability < MIN_CAPABILITY:
+        return missing("compute type", f"{lack}, and CUDA 13 supports {MIN_CAPABILITY} and more: take a newer GPU")
+    if capability < BFLOAT16_SINCE:
+        auto = "train.dtype auto is float32, which takes twice the memory"
+        return warning("compute type", f"{lack}, and multiplies bfloat16 from {BFLOAT16_SINCE} on: {auto}")
+    return None
 
 
 def _driver(version: str) -> Finding:
@@ -373,6 +389,7 @@ def check_machine(config: Config, gpus: Gpus) -> None:
 
 def check_fit(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
     """Compare the run with the largest GPU of this machine, see `azr.plan.planner.check_memory`. Return warnings.
+    Raises UserError too for a GPU that is too old for CUDA 13.
 
     Returns none for a run on a CPU. Without GPUs of known memory here, or for a cluster, the GPUs are not known yet:
     returns none either, but with `suppose` compares the run with 80 GB GPUs.
@@ -383,6 +400,11 @@ def check_fit(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]
         wanted, present = config.num_gpus, len(gpus.all)
         remedy = "lower train.data_parallel and rollout.engines, or name a larger cluster by cluster.address"
         few = [f"the run takes {wanted} GPUs, and this machine has {present}: {remedy}"] if wanted > present else []
+        if (old := _oldest()) is not None:
+            if old.mark is Mark.MISSING:
+                raise UserError(f"{old.message}.")
+            few.append(old.message)
+        config = override(config, {"train.dtype": compute_type(config.train.dtype, "cuda")})
         return few + (check_memory(config, max(gpus.sizes_mib) / 1024) if gpus.sizes_mib else [])
     return check_memory(config, ClusterSpec.with_gpus(config.num_gpus).gpu_memory_gib) if suppose else []
 
