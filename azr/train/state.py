@@ -6,19 +6,17 @@ writes everything twice more; and a rank that fails to write leaves the others w
 Each rank writes its part: of every trained parameter the float32 master weights and Adam's two moments, by name. The
 weights in the compute type are the rounded master weights. What is not trained, such as buffers, the model's folder
 has; where only adapters are trained, the digests of that folder's weights are written too. Beside them: step counters,
-the learning rate's schedule, and the states of all random generators of the process.
+the learning rate's schedule, and the states of torch's random generators.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -150,15 +148,8 @@ def _set_schedule(engine: Any, schedule: Mapping[str, int]) -> None:
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """States of Python's, NumPy's and torch's generators, and of the GPU's when `device` is one."""
-    numpy = np.random.get_state(legacy=False)
-    assert isinstance(numpy, dict)
-    key = numpy["state"]["key"].tolist()
-    state = {
-        "python": random.getstate(),
-        "numpy": numpy | {"state": numpy["state"] | {"key": key}},
-        "torch": _hex(torch.get_rng_state()),
-    }
+    """State of torch's generator, which alone is used and seeded, and of the GPU's when `device` is one."""
+    state = {"torch": _hex(torch.get_rng_state())}
     if device.type == "cuda":
         state["cuda"] = _hex(torch.cuda.get_rng_state(device))
     return state
@@ -166,11 +157,6 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 def restore_random_state(state: Mapping[str, Any], device: torch.device) -> None:
     """Undo `random_state`. A run that moves from CPU to GPU starts the GPU's generator from its seed."""
-    version, inner, gauss = state["python"]
-    random.setstate((version, tuple(inner), gauss))
-    numpy = state["numpy"]
-    key = np.array(numpy["state"]["key"], dtype=np.uint32)
-    np.random.set_state(numpy | {"state": numpy["state"] | {"key": key}})
     torch.set_rng_state(_from_hex(state["torch"]))
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(_from_hex(state["cuda"]), device)
