@@ -61,7 +61,7 @@ class Result:
     """Of a step: the fastest."""
     tokens_per_s: float = 0.0
     share_6n: float = 0.0
-    """Of the peak; 0 on a CPU."""
+    """Of the peak: 6 operations per token and parameter that it is multiplied with; 0 on a CPU."""
     share_with_attention: float = 0.0
     busy_s: float = 0.0
     """Of a step: all kernels together. What is missing to `seconds` the GPU waited; 0 on a CPU."""
@@ -152,6 +152,8 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
     # A causal score and its use are 4 operations per pair of tokens and width of the heads, and twice that backwards.
     pairs = sum(int(length) ** 2 / 2 for micro in micros for length in micro.cu_seqlens.diff())
     attending = 3 * 4 * pairs * layers * shape.query
+    # The output head is computed for response tokens alone.
+    multiplied = 6 * (parameters * tokens - shape.embedding * (tokens - responses))
     peak = options.peak_tflops * 1e12 * seconds if device == "cuda" else float("inf")
     return Result(
         size=options.size,
@@ -164,8 +166,8 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
         tokens=tokens,
         seconds=seconds,
         tokens_per_s=tokens / seconds,
-        share_6n=6 * parameters * tokens / peak,
-        share_with_attention=(6 * parameters * tokens + attending) / peak,
+        share_6n=multiplied / peak,
+        share_with_attention=(multiplied + attending) / peak,
         busy_s=sum(ms for _, ms, _ in operations(events, True)) / 1e3,
         peak_gib=torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0,
         table=_slowest(events, device),
