@@ -11,7 +11,7 @@ from playground.base import base
 config = replace(
     base,
     run=replace(base.run, name="azr_llama8b_ppo"),
-    model=replace(base.model, path="meta-llama/Llama-3.1-8B", prompt_format="chat"),
+    model=replace(base.model, path="meta-llama/Llama-3.1-8B"),
     # The authors' script has a quarter of the others' seeds for this model.
     selfplay=replace(base.selfplay, seed_tasks=base.selfplay.seed_tasks // 4),
     rollout=replace(base.rollout, engines=8),

@@ -15,6 +15,7 @@ from azr.config import (
     EvalConfig,
     ExecutorConfig,
     KLConfig,
+    ModelConfig,
     RolloutConfig,
     RunConfig,
     SelfPlayConfig,
@@ -23,6 +24,7 @@ from azr.config import (
 
 full = Config(
     run=RunConfig(steps=500),
+    model=ModelConfig(prompt_format="chat"),
     selfplay=SelfPlayConfig(proposer_prompts=64, solver_prompts=64, references=6, group_size=8),
     rollout=RolloutConfig(
         temperature=1.0, max_prompt_tokens=6144, max_response_tokens=8096, gpu_memory_utilization=0.85
