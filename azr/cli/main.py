@@ -24,6 +24,7 @@ COMMANDS = {
     "plan": "estimate a recipe's GPU memory and seconds per step",
     "eval": "evaluate a model on benchmarks",
     "view": "show runs in a browser: curves, tasks, responses and verdicts",
+    "runs": "list the runs of a folder by what differs, with the gain of each",
     "show": "print tasks and responses of a run",
     "data": "leave out the rows that evaluation suites hold",
     "new": "write a package for your own kind of self-play, with tests",

@@ -164,18 +164,24 @@ def compare(before: Path, after: Path) -> tuple[list[Difference], list[str]]:
 
 def gains(folder: Path) -> list[str]:
     """Return a sentence per suite on a run's last evaluation against its first; none for fewer than two."""
+    try:
+        return [_gain(each) for each in differences_of_run(folder)]
+    except UserError as error:  # of a run that went on with other questions
+        return [str(error)]
+
+
+def differences_of_run(folder: Path) -> list[Difference]:
+    """Return how a run's last evaluation differs from its first, by suite; none for fewer than two. Raises UserError as
+    `compare`."""
     paths = sorted(folder.glob("step_*.jsonl.gz"))
     if len(paths) < 2:
         return []
-    try:
-        differences, _ = compare(paths[0], paths[-1])
-    except UserError as error:  # of a run that went on with other questions
-        return [str(error)]
-    by_suite = {each.suite: each for each in differences}  # of two measures the samples, which come last
-    return [_gain(each) for each in by_suite.values()]
+    differences, _ = compare(paths[0], paths[-1])
+    return list({each.suite: each for each in differences}.values())  # of two measures the samples, which come last
 
 
-def _signed(gain: Estimate, unit: str = "") -> str:
+def signed(gain: Estimate, unit: str = "") -> str:
+    """Return a difference in points as text, such as ``+6.0 [+3.7, +8.4]``."""
     low, high = (100 * bound for bound in (gain.low, gain.high))
     return f"{100 * gain.value:+.1f}{unit} [{low:+.1f}, {high:+.1f}]"
 
@@ -184,7 +190,7 @@ def _gain(difference: Difference) -> str:
     gain = difference.gain
     how = "greedily" if difference.measure == GREEDY else "at temperature 1"
     told = f"{difference.suite}: {100 * difference.before:.1f}% to {100 * difference.after:.1f}% of "
-    told += f"{difference.questions} questions {how}, {_signed(gain, ' points')}"
+    told += f"{difference.questions} questions {how}, {signed(gain, ' points')}"
     if gain.low > 0:
         return f"{told}: a gain beyond chance"
     return f"{told}: a loss beyond chance" if gain.high < 0 else f"{told}: within chance"
@@ -233,6 +239,6 @@ def differences_table(differences: Sequence[Difference]) -> str:
     """Return a Markdown table in percent."""
     lines = [("suite", "measure", "questions", "A", "B", "B - A", "better", "worse")]
     for each in differences:
-        shares = (f"{100 * each.before:.1f}", f"{100 * each.after:.1f}", _signed(each.gain))
+        shares = (f"{100 * each.before:.1f}", f"{100 * each.after:.1f}", signed(each.gain))
         lines.append((each.suite, each.measure, str(each.questions), *shares, str(len(each.won)), str(len(each.lost))))
     return aligned(lines, left=2)

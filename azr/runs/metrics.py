@@ -136,9 +136,9 @@ def step_parts(
     trained = sum(completion.num_tokens for completion in batch)
     num_sampled = sum(len(sampled(samples, role)) for role in ROLES)
     tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | sampled_tokens(samples)
-    seconds = {**timing.seconds, "step": timing.wall_s, "executor alone": timing.exposed_s}
+    beside = {"learned beside play": timing.learned_beside_s} if staleness else {}
     return {
-        "seconds": seconds | ({"learned beside play": timing.learned_beside_s} if staleness else {}),
+        "seconds": {**timing.seconds, "step": timing.wall_s, "executor alone": timing.exposed_s, **beside},
         "tokens_per_s": {**throughput(tokens, timing.seconds)},
         "driver": {
             "cpu_share": timing.cpu_share,

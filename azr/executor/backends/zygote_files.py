@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import azr
-
-ROOT = Path(azr.__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 """The folder that holds the package."""
 ZYGOTE = "azr/executor/zygote.py"
 """The zygote's script, below the folder that holds the package."""
@@ -43,7 +41,7 @@ def _imports(source: bytes) -> Iterator[str]:
 def _files(module: str) -> Iterator[str]:
     """Files of ours that importing this name loads: packages on the way and the module itself."""
     parts = module.split(".")
-    if parts[0] != azr.__name__:
+    if parts[0] != "azr":
         return
     for end in range(1, len(parts) + 1):
         base = "/".join(parts[:end])
