@@ -200,7 +200,8 @@ class SelfPlayExperiment:
         self.journal.recorded(step, played.items)
         self.buffer.rates.recorded(step)
         self.alarm.observe(f"step {step}", samples, self.logger.run.rollouts(step))
-        parts = step_parts(samples, step, self.logger.step_timing(), pushed, self.config.rollout.staleness)
+        computed, staleness = learned["computed_tokens"], self.config.rollout.staleness
+        parts = step_parts(samples, step, self.logger.step_timing(), computed, pushed, staleness)
         parts["seconds"]["checkpoint"] = self.checkpointer.seconds
         more: StepParts = {
             "memory": system.turns.memory,

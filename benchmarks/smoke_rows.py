@@ -103,7 +103,7 @@ def of_step(step: Results) -> dict[str, float]:
         "update s": update,
         "handover s": handover,
         "push GB/s": step["weights/push_gb_s"],
-        "update tokens/s": step["batch/tokens"] / step["policy/packing"] / update,
+        "update tokens/s": step["computed_tokens/train policy"] / update,
         "mismatch mean": step["policy/mismatch_mean"],
         "mismatch p99": step["policy/mismatch_p99"],
     }

@@ -129,6 +129,14 @@ class Batch:
         return torch.tensor(self.is_trace)[self.seq_index_R] if self.is_trace else None
 
     @property
+    def sampled_entropy(self) -> float | None:
+        """Entropy of the policy that sampled, in nats a token: the mean of -log p over all sampled tokens, which needs
+        no forward pass. None if there are none."""
+        assert self.rollout_logprobs_R is not None
+        sampled_R = self.rollout_logprobs_R if self.is_trace_R is None else self.rollout_logprobs_R[~self.is_trace_R]
+        return -sampled_R.double().mean().item() if len(sampled_R) else None
+
+    @property
     def only_traces(self) -> bool:
         return self.is_trace_R is not None and bool(self.is_trace_R.all())
 

@@ -85,7 +85,11 @@ def policy_loss(
         "importance_cut": is_cut_R,
     }
     sums = _sums(
-        tokens=torch.ones_like(objective_R), loss=loss_R, objective=objective_R, kl_reference=kl_R, entropy=entropy_R
+        tokens=torch.ones_like(objective_R),
+        loss=loss_R,
+        objective=objective_R,
+        kl_reference=kl_R,
+        entropy_kept=entropy_R,
     )
     if is_trace_R is not None:
         of_sampled = {name: term_R.masked_fill(is_trace_R, 0) for name, term_R in of_sampled.items()}
@@ -138,7 +142,7 @@ def policy_metrics(sums: Sums) -> dict[str, float]:
         return _with_clip_fraction({name: value / max(tokens, 1.0) for name, value in values.items()})
     traced = values["trace_tokens"]
     sampled = tokens - traced
-    metrics = {name: values[name] / max(tokens, 1.0) for name in ("loss", "objective", "kl_reference", "entropy")}
+    metrics = {name: values[name] / max(tokens, 1.0) for name in ("loss", "objective", "kl_reference", "entropy_kept")}
     metrics |= {"trace_tokens": traced, "sampled_tokens": sampled, "trace_share": traced / max(tokens, 1.0)}
     if traced:
         metrics |= {name: values[name] / traced for name in ("trace_loss", "trace_prob")}

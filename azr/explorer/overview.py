@@ -40,10 +40,10 @@ _MEANS = {
 _SINGLE = {
     "policy/loss": ("policy loss", ""),
     "policy/grad_norm": ("gradient norm of the policy", ""),
-    "policy/entropy": ("entropy of the policy", "nats"),
+    "policy/entropy": ("entropy of the policy over all sampled tokens", "nats"),
     "policy/mismatch_mean": ("mismatch: mean |log-probability, trainer - engine|", "nats"),
     "critic/loss": ("critic loss", ""),
-    "batch/tokens": ("tokens trained on", "tokens"),
+    "computed_tokens/train policy": ("tokens that the policy's update computes", "tokens"),
 }
 LENGTHS = ("p90", "p50", "p10", "mean")
 """Curves of response lengths: columns of the index."""

@@ -126,16 +126,22 @@ def step_metrics(samples: Sequence[Sample], kinds: Sequence[str], group_size: in
 
 
 def step_parts(
-    samples: Sequence[Sample], step: int, timing: StepTiming, pushed: PushReport, staleness: int
+    samples: Sequence[Sample],
+    step: int,
+    timing: StepTiming,
+    computed: Mapping[str, float | None],
+    pushed: PushReport,
+    staleness: int,
 ) -> dict[str, dict[str, float | None]]:
     """Return what `step_metrics` takes as ``parts`` of a step's time, weight sync and batch.
 
-    ``staleness``: `rollout.staleness`, above which the age of tokens counts.
+    ``computed``: tokens that trainers computed in each phase. ``staleness``: `rollout.staleness`, above which the age
+    of tokens counts.
     """
-    batch = [sample.completion for sample in samples if sample.used in ("trained", "cut off")]
-    trained = sum(completion.num_tokens for completion in batch)
+    batch = [sample.completion for sample in samples if sample.used == "trained"]
+    in_batch = sum(completion.num_tokens for completion in batch)
     num_sampled = sum(len(sampled(samples, role)) for role in ROLES)
-    tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | sampled_tokens(samples)
+    tokens = {phase: count for phase, count in computed.items() if count is not None} | sampled_tokens(samples)
     beside = {"learned beside play": timing.learned_beside_s} if staleness else {}
     return {
         "seconds": {**timing.seconds, "step": timing.wall_s, "executor alone": timing.exposed_s, **beside},
@@ -152,7 +158,7 @@ def step_parts(
             f"push_by_{pushed.transfer}": 1,
             **{f"push_s_{part}": seconds for part, seconds in pushed.parts.items()},
         },
-        "batch": {"ungraded": num_ungraded(samples), "trajectories": len(batch), "tokens": trained},
+        "batch": {"ungraded": num_ungraded(samples), "trajectories": len(batch), "tokens": in_batch},
         **{role: {"malformed": malformed_share(samples, role)} for role in ROLES},
         "staleness": {**staleness_metrics(samples, step - 1)} if staleness else {},
     }
@@ -327,7 +333,7 @@ def _is_lost(sample: Sample) -> bool:
     return sample.finish_reason == "given_up" or sample.verdict in (RejectReason.LOST, Verdict.UNGRADED)
 
 
-def throughput(tokens: Mapping[str, int], seconds: Mapping[str, float]) -> dict[str, float]:
+def throughput(tokens: Mapping[str, float], seconds: Mapping[str, float]) -> dict[str, float]:
     return {phase: count / seconds[phase] for phase, count in tokens.items() if seconds.get(phase, 0.0) > 0.0}
 
 

@@ -58,6 +58,8 @@ class Learner:
     ) -> None:
         self._config, self._phase = config, phase
         self._policy, self._critic, self._reference = policy, critic, reference
+        self._computed: dict[str, float] = {}
+        """Tokens that the models computed in a step, by phase."""
         self._skipped: dict[str, float] = {}
         """Optimizer steps that were skipped since the last that was taken, by model."""
 
@@ -66,8 +68,8 @@ class Learner:
     ) -> dict[str, dict[str, float]]:
         """Take a training step. Writes `used`, `advantage` and `mismatch` of the samples, which all have a reward.
 
-        Returns metrics as `{"policy": …, "critic": …}`, the latter if there is a critic. ``critic_only``: the policy
-        is not updated.
+        Returns metrics as `{"policy": …, "critic": …, "computed_tokens": …}`: the critic's if there is one, and
+        tokens of the micro-batches by phase. ``critic_only``: the policy is not updated.
 
         With ``reward.overlong`` mask, samples that were cut off take no part in any of it, and ``policy/masked`` counts
         them. DAPO's overlong filtering (arXiv 2503.14476, section 3.4) goes as far as the loss. Here, the estimators do
@@ -84,7 +86,9 @@ class Learner:
             is_masked = is_masking and sample.finish_reason == "length"
             sample.used = "cut off" if is_masked else "recorded"
         finished = [sample for sample in samples if sample.used == "recorded"]
+        self._computed = {}
         metrics = await self._learn(finished, step, critic_only)
+        metrics["computed_tokens"] = self._computed
         if is_masking:
             metrics["policy"] = metrics.get("policy", {}) | {"masked": len(samples) - len(finished)}
         return metrics
@@ -104,7 +108,7 @@ class Learner:
         critic_batch = None
         if self._critic is not None:
             critic_batch = self._pack(completions, critic_parts)
-            async with self._work(self._critic, "critic values"):
+            async with self._work(self._critic, "critic values", critic_batch):
                 batch.values_R = await score(self._critic, "values", critic_batch, timeout_s)
         if algorithm.needs_reference and algorithm.kl.where == "reward":
             packed = critic_batch if policy_parts is critic_parts else None
@@ -116,10 +120,10 @@ class Learner:
         metrics: dict[str, dict[str, float]] = {}
         # Traces tell the critic nothing of what the policy earns.
         if self._critic is not None and critic_batch is not None and not batch.only_traces:
-            async with self._work(self._critic, "train critic", training=True):
+            async with self._work(self._critic, "train critic", critic_batch, training=True):
                 metrics["critic"] = await update_critic(self._critic, critic_batch, batch.critic_columns(), timeout_s)
         if critic_only:
-            async with self._work(self._policy, "train policy", training=True):
+            async with self._work(self._policy, "train policy", None, training=True):
                 pass  # on the GPU, since its weights are pushed next
         else:
             kept: MiniBatches = policy_parts
@@ -137,6 +141,8 @@ class Learner:
                 algorithm.proposer_share,
             )
             metrics["policy"], logprobs_R = await self._update_policy(batch, packed, step)
+            if batch.sampled_entropy is not None:
+                metrics["policy"]["entropy"] = batch.sampled_entropy
             batch.write_results(samples, logprobs_R)
         for sample in samples:
             sample.used = "trained"
@@ -179,11 +185,11 @@ class Learner:
         if algorithm.needs_reference and batch.reference_logprobs_R is None:
             await self._score_reference(batch, packed)
         if algorithm.policy_mini_batches > 1:  # a single step starts from the policy as it is
-            async with self._work(self._policy, "policy logprobs"):
+            async with self._work(self._policy, "policy logprobs", packed):
                 batch.old_logprobs_R = await score(self._policy, "logprobs", packed, config.timeout.train_s)
         if step == config.train.profile_step:
             trace = str(Path(config.run.root, config.run.name, f"profile_{step}.json.gz").absolute())
-        async with self._work(self._policy, "train policy", training=True):
+        async with self._work(self._policy, "train policy", packed, training=True):
             columns = batch.policy_columns(algorithm)
             return await update_policy(self._policy, packed, columns, config.timeout.train_s, trace)
 
@@ -192,18 +198,22 @@ class Learner:
         # A run that trains adapters has no reference model: the policy without them is the same.
         model = self._reference or self._policy
         method = "logprobs" if self._reference else "reference_logprobs"
-        async with self._work(model, "reference logprobs"):
+        async with self._work(model, "reference logprobs", packed):
             batch.reference_logprobs_R = await score(model, method, packed, self._config.timeout.train_s)
 
     @asynccontextmanager
-    async def _work(self, group: WorkerGroup, phase: str, training: bool = False) -> AsyncIterator[None]:
-        """Phase in which this model works. If it visits the GPU, no other model is there meanwhile.
+    async def _work(
+        self, group: WorkerGroup, phase: str, packed: TrainBatch | None, training: bool = False
+    ) -> AsyncIterator[None]:
+        """Phase in which this model works on a batch. If it visits the GPU, no other model is there meanwhile.
 
         The policy stays after its training, for its weights are pushed next.
         """
         timeout_s = self._config.timeout.train_s
         if group.visits_gpu:
             await return_to_gpu(group, self._phase, timeout_s, training=training)
+        if packed is not None:
+            self._computed[phase] = packed.computed
         with self._phase(phase):
             yield
         is_alone = self._critic is None and self._reference is None

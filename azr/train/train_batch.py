@@ -35,8 +35,10 @@ class TrainBatch:
     """Per mini-batch, response tokens on all ranks; divides the summed loss."""
     micro_batches: float
     """Per rank and mini-batch, on average."""
+    computed: int
+    """Tokens of all micro-batches on all ranks."""
     packing: float
-    """Tokens of all completions per token computed: dummy batches lower it, shared prompts raise it above 1."""
+    """Tokens of the packed completions per token computed: dummy batches lower it, shared prompts raise it above 1."""
 
     @classmethod
     def build(
@@ -68,6 +70,7 @@ class TrainBatch:
             num_tokens=int(lengths.sum()),
             normalizers=tuple(float(lengths[list(members)].sum()) for members in mini_batches),
             micro_batches=len(everything) / (ranks * len(mini_batches)),
+            computed=computed,
             packing=sum(completions[i].num_tokens for i in members) / computed,
         )
 

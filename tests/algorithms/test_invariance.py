@@ -90,7 +90,7 @@ def same(got: Result, expected: Result) -> None:
 
 def test_every_term_of_the_loss_is_at_work(whole: Result) -> None:
     _, _, sums = whole
-    for name in ("clipped_low", "clipped_high", "kl_reference", "entropy", "critic_clipped", "trace_prob"):
+    for name in ("clipped_low", "clipped_high", "kl_reference", "entropy_kept", "critic_clipped", "trace_prob"):
         assert sums[name] > 0, name
 
 

@@ -36,7 +36,7 @@ def test_an_unmoved_policy_has_the_policy_gradient_and_an_entropy_without_a_coef
     loss, sums = loss_of(AlgorithmConfig(entropy_coef=0.0), logprobs, entropy_R=entropy)
     loss.backward()
     assert entropy.grad is None and logprobs.grad.any()
-    assert policy_metrics(sums)["entropy"] == 3.0
+    assert policy_metrics(sums)["entropy_kept"] == 3.0
 
 
 def test_far_off_logprobs_stay_finite() -> None:
@@ -55,7 +55,8 @@ def test_policy_sums_by_hand() -> None:
     rollout = old - tensor(math.log(1.2), 0.0, math.log(1.05), 0.0)
     _, sums = loss_of(AlgorithmConfig(), old + ratio.log(), old_logprobs_R=old, rollout_logprobs_R=rollout, **given)
     metrics = policy_metrics(sums)
-    expected = {"clipped_high": 0.25, "clipped_low": 0.25, "entropy": 2.5, "clip_fraction": 0.5, "importance_cut": 0.0}
+    expected = {"clipped_high": 0.25, "clipped_low": 0.25, "entropy_kept": 2.5, "clip_fraction": 0.5}
+    expected |= {"importance_cut": 0.0}
     assert {name: metrics[name] for name in expected} == expected
     assert metrics["importance_weight"] == pytest.approx((1.2 + 1.0 + 1.05 + 1.0) / 4)
 

@@ -93,7 +93,10 @@ async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, t
     learned = await learner.learn(trajectories, step=1)
     assert set(seen) == {*("critic values", "reference logprobs", "policy logprobs"), "train critic", "train policy"}
     assert learned["policy"]["grad_norm"] > 0 and learned["critic"]["grad_norm"] > 0
-    assert learned["policy"]["mismatch_mean"] > 0 and learned["policy"]["entropy"] > 0
+    assert learned["policy"]["mismatch_mean"] > 0 and learned["policy"]["entropy_kept"] > 0
+    sampled = -np.concatenate([each.completion.logprobs for each in trajectories]).mean()
+    assert learned["policy"]["entropy"] == pytest.approx(sampled, rel=1e-6)
+    assert set(learned["computed_tokens"]) == set(seen) and len({*learned["computed_tokens"].values()}) <= 2
     apart = [each.mismatch for each in trajectories]
     lengths = [len(each.completion.response_ids) for each in trajectories]
     assert np.average(apart, weights=lengths) == pytest.approx(learned["policy"]["mismatch_mean"], rel=1e-4)
@@ -102,7 +105,7 @@ async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, t
     assert steps == [2, 3]
     again = [replace(each, used="recorded", advantage=None, mismatch=None) for each in trajectories]
     told = await learner.learn(again, step=2, critic_only=True)
-    assert set(told) == {"critic"} and outcomes(again) == [("trained", None, None)] * len(again)
+    assert set(told) == {"critic", "computed_tokens"} and outcomes(again) == [("trained", None, None)] * len(again)
     steps = [(await on_ranks(group, lambda worker: worker.engine.global_steps))[0] for group in groups[:2]]
     assert steps == [2, 6], "the policy stays as it is"
 
@@ -226,7 +229,7 @@ async def test_a_kl_loss_covers_what_is_left(ppo: Models, trajectories: list[Sam
         learner = Learner(replace(config, algorithm=algorithm), policy, None, reference, phases(Counter()))
         return (await learner.learn(taught, step=1))["policy"]
 
-    await learn(False, trajectories)  # away from the reference
+    everything = await learn(False, trajectories)  # away from the reference
     await policy.call("save_checkpoint", str(tmp_path), timeout_s=60)
     rewards = defaultdict(set)
     for each in trajectories:
@@ -237,8 +240,8 @@ async def test_a_kl_loss_covers_what_is_left(ppo: Models, trajectories: list[Sam
     for skip, taught in ((True, trajectories), (False, left)):
         await policy.call("load_checkpoint", str(tmp_path), timeout_s=60)
         told.append(await learn(skip, taught))
-    assert told[0]["kl_reference"] > 0
-    for name in ("kl_reference", "loss", "grad_norm"):
+    assert told[0]["kl_reference"] > 0 and told[0]["entropy"] == everything["entropy"] != told[1]["entropy"]
+    for name in ("kl_reference", "loss", "grad_norm", "entropy_kept"):
         assert told[0][name] == pytest.approx(told[1][name], rel=1e-3), name
 
 
@@ -295,10 +298,10 @@ async def test_a_step_with_fewer_trajectories_than_updates_teaches_nothing_and_s
     config, [policy] = paper
     many = replace(config, algorithm=replace(PAPER, policy_mini_batches=50))
     learner = Learner(many, policy, None, None, phases(Counter()))
-    assert await learner.learn(trajectories, step=1) == {"policy": {}}
+    assert await learner.learn(trajectories, step=1) == {"policy": {}, "computed_tokens": {}}
     assert outcomes(trajectories) == [("recorded", None, None)] * len(trajectories)
     assert f"nothing is learned in this step, which has only {len(trajectories)} traj" in caplog.text
-    assert await learner.learn([], step=1) == {"policy": {}}
+    assert await learner.learn([], step=1) == {"policy": {}, "computed_tokens": {}}
 
 
 async def test_with_a_price_of_repeats_no_proposal_that_teaches_nothing_is_reinforced(paper, trajectories) -> None:

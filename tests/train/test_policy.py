@@ -130,7 +130,7 @@ async def test_updates_equal_plain_torch(
     assert [step["grad_norm"] for step in steps] == pytest.approx(norms, rel=1e-5)
     with torch.no_grad():
         _, entropy = plain_scores(plain, completions, config.rollout.temperature)
-    assert steps[0]["entropy"] == pytest.approx(entropy.mean().item(), rel=1e-5)
+    assert steps[0]["entropy_kept"] == pytest.approx(entropy.mean().item(), rel=1e-5)
     assert (steps[0]["micro_batches"] == 1) == (tokens == 1000)
     got = await weights_of(group, engine, config)
     for parameter, value in expected.items():

@@ -149,7 +149,7 @@ async def test_steps_of_nothing_but_traces_make_them_more_probable(dtype, base, 
     assert last["policy"]["trace_prob"] > first["policy"]["trace_prob"]
     assert last["policy"]["loss"] < first["policy"]["loss"] == pytest.approx(first["policy"]["trace_loss"])
     assert first["policy"]["trace_share"] == 1
-    absent = {"mismatch_mean", "sampled_loss", "clip_fraction", "importance_weight", "approx_kl"}
+    absent = {"mismatch_mean", "entropy", "sampled_loss", "clip_fraction", "importance_weight", "approx_kl"}
     assert not absent & first["policy"].keys()
 
 
