@@ -1,4 +1,4 @@
-"""Knobs of the algorithm and of training, the types of all knobs' numbers, and sizes that no knob changes.
+"""Knobs of the algorithm and of training, and sizes that no knob changes.
 
 A knob that several choices of a union have is described at one of them."""
 
@@ -9,6 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from azr.config_numbers import *  # noqa: F403  # recipes take every class from azr.config
+from azr.config_numbers import Count, CountOrZero, NotNegative, NumProcesses, Positive, Share
+from azr.estimators import *  # noqa: F403
+from azr.estimators import GAE, TRRPP, Estimator
+
 LOGPROB_CHUNK = 2048
 """Tokens whose logits are in a trainer's memory at once."""
 KEYS_PER_TOKEN = 8
@@ -17,80 +22,6 @@ REDUCE_BUCKET = 50_000_000
 """Gradient elements that DeepSpeed reduces at once; it keeps a buffer of this size."""
 WEIGHT_BUCKET_BYTES = 256 << 20
 """Weights travel to the engines in buckets of this size."""
-
-Count = Annotated[int, Field(ge=1, le=10**9)]
-CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
-NumProcesses = Annotated[int, Field(ge=1, le=4096)]
-Positive = Annotated[float, Field(gt=0, le=1e6)]
-NotNegative = Annotated[float, Field(ge=0, le=1e6)]
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TRRPP:
-    """Task-Relative REINFORCE++, the paper's estimator: returns whitened per (kind, role). No critic."""
-
-    name: Literal["trrpp"] = "trrpp"
-
-
-@dataclass(frozen=True, kw_only=True)
-class GAE:
-    """Generalised advantage estimation from a critic, as in PPO, then centred per (kind, role) and divided by the
-    deviation of the batch."""
-
-    name: Literal["gae"] = "gae"
-
-    lambda_: Share = 1.0
-    """λ, decay per token of later errors: 0 trusts the critic, 1 the rewards."""
-    critic_mini_batches: Count = 1
-    """Optimizer steps of the critic per training step; the batch is split into as many mini-batches."""
-    critic_warmup_steps: CountOrZero = 0
-    """Training steps at the beginning of a run in which only the critic learns."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReinforcePP:
-    """REINFORCE++: returns whitened over the whole batch."""
-
-    name: Literal["reinforce++"] = "reinforce++"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RLOO:
-    """RLOO: reward minus the mean of the other responses to the same prompt."""
-
-    name: Literal["rloo"] = "rloo"
-
-
-@dataclass(frozen=True, kw_only=True)
-class GRPO:
-    """GRPO: reward minus the mean of its group, over the group's deviation."""
-
-    name: Literal["grpo"] = "grpo"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrGRPO:
-    """Dr. GRPO: reward minus the mean of its group; see `algorithm.loss_weighting`."""
-
-    name: Literal["dr_grpo"] = "dr_grpo"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PluginEstimator:
-    """One that a plug-in states, see docs/extending.md. No critic."""
-
-    name: Literal["plugin"] = "plugin"
-
-    function: str = ""
-    """Its name. `algorithm.estimator NAME` is short for it."""
-
-
-Estimator = Annotated[TRRPP | GAE | ReinforcePP | RLOO | GRPO | DrGRPO | PluginEstimator, Field(discriminator="name")]
-ESTIMATOR_TYPES: dict[str, type[Estimator]] = {
-    each.name: each for each in (TRRPP, GAE, ReinforcePP, RLOO, GRPO, DrGRPO)
-}
-"""Those of this project, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +139,7 @@ class KLConfig:
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
     estimator: Estimator = field(default_factory=TRRPP)
-    """Advantage estimator by name, with knobs of its own where it has any; a plug-in's by the name it has there."""
+    """Advantage estimator by name, with options where it has any."""
     loss_weighting: Literal["auto", "token", "trajectory", "kind_role", "constant"] = "auto"
     """What weighs the same in each optimizer step of the policy. By trajectory, short answers count as much as long
     programs; by kind_role, each (kind, role) as a whole, and so few proposals beside many solutions. By constant,

@@ -17,15 +17,14 @@ import msgspec
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
+from azr.config import ESTIMATOR_TYPES, Config
 from azr.errors import UserError, did_you_mean
-from azr.registry import find_entry
+from azr.plugins import load_estimator
 from azr.text import first_line
 
 ESTIMATOR = "algorithm.estimator"
 """The union whose choices a plug-in may add to."""
 _PLUGINS = "run.plugins"
-_CONFIG = TypeAdapter(Config)
 _TYPES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
 _TYPES |= {"array": "a list of names", "null": "none"}
 _BOUNDS = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
@@ -66,16 +65,25 @@ class Knob:
     def accepts(self) -> str:
         """Description of its values, e.g. ``a whole number of at least 1``."""
         if self.path == ESTIMATOR:
-            return f"one of {', '.join(ESTIMATOR_TYPES)}, or the name that a plug-in gives one"
+            return f"one of {', '.join(ESTIMATOR_TYPES)}, or one of a plug-in"
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         return _describe(self.schema)
 
 
-@cache
 def knobs() -> Mapping[str, Knob]:
-    """Return every knob by its path, in the order of the tree."""
-    schema = _CONFIG.json_schema(ref_template="{model}")
+    """Return every knob by its path, in the order of the tree; those of plug-ins' estimators once they are loaded."""
+    return _knobs_with(tuple(ESTIMATOR_TYPES))
+
+
+@cache
+def _type_with(estimators: tuple[str, ...]) -> TypeAdapter[Config]:
+    return TypeAdapter(Config)
+
+
+@cache
+def _knobs_with(estimators: tuple[str, ...]) -> Mapping[str, Knob]:
+    schema = _type_with(estimators).json_schema(ref_template="{model}")
     found: dict[str, Knob] = {}
     for knob in _knobs(schema, schema["$defs"], ""):
         twin = found.get(knob.path, knob)  # an option that several choices of a union have, described at one of them
@@ -168,22 +176,27 @@ def from_tree(tree: Mapping[str, Any], base: Config) -> Config:
 
 
 def override(config: Config, values: Mapping[str, Any]) -> Config:
-    """The config with some knobs set, by dotted path, to plain data or to text that states it.
+    """The config with some knobs set, by dotted path, to plain data or to text that states it. Loads plug-ins if one of
+    them has to have the estimator.
 
     Raises:
         UserError: there is no such knob (the message names the nearest one), or a value, the config's own ones
             included, has a wrong type or is out of bounds.
     """
     tree = to_tree(config)
-    # Another choice drops the options of the last one, so it comes before its own; and whether a name may be that of a
-    # plug-in's estimator depends on the plug-ins.
-    for path in sorted(values, key=lambda path: (path != _PLUGINS, not _knob(path).choices)):
+    first = {path: values[path] for path in (_PLUGINS, ESTIMATOR) if path in values}
+    for path, value in first.items():
+        _set(tree, _knob(path), value)
+    if isinstance(name := tree["algorithm"]["estimator"]["name"], str) and name not in ESTIMATOR_TYPES:
+        load_estimator(name, tree["run"]["plugins"])
+    # Another choice drops the options of the last one, so it comes before its own.
+    for path in sorted(values.keys() - first.keys(), key=lambda path: (not _knob(path).choices, path)):
         _set(tree, _knob(path), values[path])
     for path, value in _flat(tree):
         if isinstance(value, bool) and knobs()[path].type != "boolean":  # pydantic would take True for 1
             raise _refusal(path, tree)
     try:
-        return _CONFIG.validate_python(at_home(tree))
+        return _type_with(tuple(ESTIMATOR_TYPES)).validate_python(at_home(tree))
     except ValidationError as error:
         names = {name for knob in knobs().values() for name in knob.choices}  # pydantic puts these into the path
         path = ".".join(each for each in error.errors()[0]["loc"] if isinstance(each, str) and each not in names)
@@ -222,21 +235,12 @@ def _set(tree: dict[str, Any], knob: Knob, value: Any) -> None:
             f"{knob.union} to {owners}."
         )
     if knob.choices:
-        if knob.path == ESTIMATOR and value not in knob.choices and _may_be_of_plugin(value, tree):
-            node[name] = {"name": PluginEstimator.name, "function": value}
-        elif value != node[name]["name"]:
+        if value != node[name]["name"]:
             node[name] = {"name": value}
     elif knob.type == "array" and value in ("none", ["none"]):
         node[name] = []
     else:
         node[name] = None if value == "none" and {"type": "null"} in knob.schema.get("anyOf", ()) else value
-
-
-def _may_be_of_plugin(name: object, tree: Mapping[str, Any]) -> bool:
-    """Whether something could be an estimator that a plug-in states; whether it is one is known when that is loaded."""
-    if not isinstance(name, str):
-        return False
-    return bool(tree["run"]["plugins"]) or find_entry("azr.estimators", name) is not None
 
 
 def _refusal(path: str, tree: Mapping[str, Any]) -> UserError:

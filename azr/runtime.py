@@ -138,7 +138,7 @@ class Driver:
                 gc.freeze()
                 async with self._open_data(state) as data, TextReader(patterns_of(self._config.safety)) as reader:
                     elapsed_s = lambda: time.monotonic() - started  # noqa: E731
-                    await play(self._experiment(system, logger, data, reader, state.step, elapsed_s))
+                    await play(self._experiment(system, logger, data, reader, state, elapsed_s))
 
     async def _check_shared(self, system: System) -> None:
         """Raise UserError if a trainer, perhaps on another node, cannot write where checkpoints will be."""
@@ -209,22 +209,27 @@ class Driver:
         logger: RunLogger,
         data: DataPlay | None,
         reader: TextReader,
-        done: int,
+        state: RunState,
         elapsed_s: Callable[[], float],
     ) -> SelfPlayExperiment:
-        config, prepared, log_line = self._config, self._prepared, logger.progress.log
+        config, prepared, log_line, done = self._config, self._prepared, logger.progress.log, state.step
         buffer = empty_buffer(prepared.codec, prepared.evaluation, config.kinds)
         restore(buffer, read_tasks(self._run.tasks), prepared.codec, config.rollout.max_prompt_tokens, log_line)
         journal = Journal(system.engines.generate, config.rollout.temperature)
         journal.read(self._store.path(done), done)
         buffer.rates.read(self._store.path(done), done)
+        learner = Learner(config, system.policy, system.critic, system.reference, logger.phase)
+        estimator = learner.estimator
+        estimator.state.update(state.estimators.get(estimator.name, {}))
 
         async def save(step: int, staging: Staging) -> None:
             """Write a checkpoint. Logs and weights must not change meanwhile."""
             folder, deadline_s = staging.folder, config.timeout.train_s
             await logger.flush()  # a resumed run does not write the texts of steps up to this one again
             rows = data.order.left_after(step) if data is not None else NO_ROWS_TAKEN
-            RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets(), rows=rows).write(folder)
+            estimators = {estimator.name: estimator.state}
+            offsets = logger.offsets()
+            RunState(step=step, elapsed_s=elapsed_s(), offsets=offsets, rows=rows, estimators=estimators).write(folder)
             write_config(config, folder / self._run.config.name)
             await asyncio.to_thread(write_journal, folder, journal.copy(step))
             buffer.rates.write(folder, step)
@@ -245,7 +250,7 @@ class Driver:
             data=data,
             buffer=buffer,
             system=system,
-            learner=Learner(config, system.policy, system.critic, system.reference, logger.phase),
+            learner=learner,
             logger=logger,
             checkpointer=AsyncCheckpointer(self._store, config.checkpoint.every, save, log_line, done),
             journal=journal,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from azr.algorithms.objectives import kl_estimate
+from azr.algorithms.segments import centre, discounted_sum, is_constant, whiten
 from azr.config import AlgorithmConfig, KLConfig
 from azr.records import Sample
 
@@ -87,8 +88,7 @@ class Batch:
     def rewards_R(self) -> Tensor:
         """Reward of each token: the sample's on its last one, and with a critic less the token's penalty."""
         rewards_R = torch.zeros(len(self.seq_index_R), dtype=torch.float64)
-        nonempty_N = self.lengths_N > 0
-        rewards_R[self.lengths_N.cumsum(0)[nonempty_N] - 1] = self.rewards_N[nonempty_N]
+        rewards_R[self.last_token_N] = self.rewards_N[self.lengths_N > 0]
         return rewards_R if self.penalties_R is None or self.values_R is None else rewards_R - self.penalties_R
 
     @property
@@ -109,6 +109,11 @@ class Batch:
         return torch.arange(len(self.lengths_N)).repeat_interleave(self.lengths_N)
 
     @cached_property
+    def last_token_N(self) -> Tensor:
+        """Index of the last token of each sample that has any."""
+        return self.lengths_N.cumsum(0)[self.lengths_N > 0] - 1
+
+    @cached_property
     def kind_role_N(self) -> Tensor:
         """Index of each sample's (kind, role)."""
         return _factorize(self.kind_roles)
@@ -122,6 +127,25 @@ class Batch:
         return _factorize(
             [("alone", kind) if sizes[group] == 1 and role == "proposer" else group for group, (kind, role) in labels]
         )
+
+    def centred(self, label_N: Tensor) -> Tensor:
+        """Return the rewards less the mean of their label (N), exactly 0 where all of a label are equal."""
+        return torch.where(is_constant(self.rewards_N, label_N), 0.0, centre(self.rewards_N, label_N))
+
+    def centred_tokens(self, x_R: Tensor, label_R: Tensor) -> tuple[Tensor, Tensor]:
+        """Return numbers less the mean of their label, 0 where all rewards of a label are equal, and whether they
+        differ (R)."""
+        differs_R = ~is_constant(self.rewards_N[self.seq_index_R], label_R)
+        return torch.where(differs_R, centre(x_R, label_R), 0.0), differs_R
+
+    def whitened(self, label_N: Tensor) -> Tensor:
+        """Return the rewards of all tokens, less the mean over their label's tokens and divided by the deviation (R);
+        exactly 0 where all rewards of a label are equal."""
+        return whiten(self.rewards_N, label_N, self.lengths_N)
+
+    def discounted(self, x_R: Tensor, decay: float) -> Tensor:
+        """Return y_t = Σ_{j≥0} decay^j x_{t+j}, within the tokens of one sample (R)."""
+        return discounted_sum(x_R, self.seq_index_R, decay)
 
     @cached_property
     def is_trace_R(self) -> Tensor | None:

@@ -64,10 +64,13 @@ class Parser(argparse.ArgumentParser):
             flag, has_value, value = words[at].partition("=")
             end = at + 1
             if flag.startswith("--") and "." in flag:
-                if flag.replace("_", "-") not in known:
+                option = flag.replace("_", "-")
+                if option.startswith(_OF_ESTIMATOR) and option not in known:  # a plug-in's, which is not loaded yet
+                    known[option] = Knob(path=flag[2:].replace("-", "_"), schema={"type": "string"}), False
+                if option not in known:
                     raise _no_option(flag, known)
                 of_list = math.inf if self._has_positionals(own) else 1
-                most = 0 if has_value else _most_values(*known[flag.replace("_", "-")], words[end : end + 1], of_list)
+                most = 0 if has_value else _most_values(*known[option], words[end : end + 1], of_list)
                 while end < len(words) and end - at <= most and not words[end].startswith("--"):
                     end += 1
                 given.append((flag, [value] if has_value else words[at + 1 : end]))
@@ -207,3 +210,4 @@ def listen(host: str, port: int) -> socket.socket:
 
 RECIPE_HELP = "a recipe by name, a .py or .yaml file, a run's folder, or a dotted module with a config"
 """Help of every command that takes a recipe."""
+_OF_ESTIMATOR = "--algorithm.estimator."

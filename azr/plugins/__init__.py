@@ -1,8 +1,9 @@
 """Plug-ins: code of the user's own that adds kinds of self-play, rewards, bonuses and estimators by name.
 
-A module states ``kinds``, a list of `azr.tasks.base.TaskKind`; ``proposer_rewards``, ``bonuses`` and ``estimators``,
-functions by name. An installed package may offer each by an entry point instead. What they add is used as what is here,
-and `azr.plugins.calls` catches their failures. docs/extending.md is the way there.
+A module states ``kinds``, a list of `azr.tasks.base.TaskKind`; ``estimators``, a list of classes of
+`azr.estimators.Estimator`; ``proposer_rewards`` and ``bonuses``, functions by name. An installed package may offer each
+by an entry point instead. What they add is used as what is here, and `azr.plugins.calls` catches their failures.
+docs/extending.md is the way there.
 
 Loading adds what plug-ins state to the registries before a run starts.
 """
@@ -14,11 +15,11 @@ import traceback
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
-from azr.errors import UserError, unknown
+from azr.config import ESTIMATOR_TYPES, Config
+from azr.errors import UserError
 from azr.isolated import Nonsense
 from azr.plugins import own as groups
-from azr.plugins.calls import PluginKind, guarded_function
+from azr.plugins.calls import PluginKind, guard_estimator, guarded_function
 from azr.plugins.own import Stated, checked_task, read_stated
 from azr.registry import find_entry
 from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS
@@ -34,37 +35,36 @@ _loaded: set[str] = set()
 
 def load_for(config: Config) -> None:
     """Loads the plug-ins that a config names, and what it names of installed packages, see `azr.registry`. Raises
-    UserError as `load_plugins`, and for an estimator that no plug-in states."""
+    UserError as `load_plugins`."""
     load_plugins(config.run.plugins)
-    estimator = config.algorithm.estimator
-    own_estimators = [estimator.function] if isinstance(estimator, PluginEstimator) else []
     named = {
         groups.KINDS: config.selfplay.kinds,
         groups.REWARDS: [config.reward.proposer],
         groups.BONUSES: [entry.partition(":")[0] for entry in config.reward.intrinsic.bonuses],
-        groups.ESTIMATORS: own_estimators,
     }
     for group, names in named.items():
-        for name in names:
-            if name not in _registry(group) and find_entry(group, name) is not None:
-                load_plugins([f"{group}:{name}"])
-    for name in own_estimators:
-        if name not in _registry(groups.ESTIMATORS):
-            known = [*ESTIMATOR_TYPES, *_registry(groups.ESTIMATORS)]
-            raise unknown("estimator", name, known, f"algorithm.estimator may be {', '.join(known)}.")
+        _load_entries(group, names)
 
 
-def _registry(group: str) -> dict[str, Any]:
-    if group == groups.ESTIMATORS:
-        from azr.algorithms.advantages import OWN_ESTIMATORS  # imports torch
+def load_estimator(name: str, plugins: Sequence[str]) -> None:
+    """Loads plug-ins, and the entry point of the estimator if none of them states it. Raises UserError as
+    `load_plugins`."""
+    load_plugins(plugins)
+    _load_entries(groups.ESTIMATORS, [name])
 
-        return OWN_ESTIMATORS
-    registries: dict[str, dict[str, Any]] = {
-        groups.KINDS: KINDS,
-        groups.REWARDS: SOLVE_RATE_REWARDS,
-        groups.BONUSES: BONUSES,
-    }
-    return registries[group]
+
+def _load_entries(group: str, names: Iterable[str]) -> None:
+    for name in names:
+        if name not in _REGISTRIES[group] and find_entry(group, name) is not None:
+            load_plugins([f"{group}:{name}"])
+
+
+_REGISTRIES: dict[str, dict[str, Any]] = {
+    groups.KINDS: KINDS,
+    groups.REWARDS: SOLVE_RATE_REWARDS,
+    groups.BONUSES: BONUSES,
+    groups.ESTIMATORS: ESTIMATOR_TYPES,
+}
 
 
 def load_plugins(names: Sequence[str]) -> None:
@@ -85,23 +85,26 @@ def _add(plugin: str, stated: Stated) -> None:
     for group, entries in stated.items():
         if entries:
             _check_names(plugin, group, entries)
-            added[group] = {
-                name: _checked(plugin, entry, entries)
-                if group == groups.KINDS
-                else guarded_function(plugin, group, name, entry)
-                for name, entry in entries.items()
-            }
+            added[group] = {name: _usable(plugin, group, name, entry, entries) for name, entry in entries.items()}
     for group, entries in added.items():
-        _registry(group).update(entries)
+        _REGISTRIES[group].update(entries)
+
+
+def _usable(plugin: str, group: str, name: str, entry: Any, beside: Collection[str]) -> Any:
+    if group == groups.KINDS:
+        return _checked(plugin, entry, beside)
+    if group == groups.ESTIMATORS:
+        return guard_estimator(plugin, entry)
+    return guarded_function(plugin, group, name, entry)
 
 
 def _check_names(plugin: str, group: str, names: Iterable[object]) -> None:
-    what, taken = groups.WORDS[group], _registry(group)
+    what, taken = groups.WORDS[group], _REGISTRIES[group]
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise UserError(f"The plug-in {plugin} calls a {what} {name!r}; a name is small letters, digits and '_'.")
-        if name in taken or (group == groups.ESTIMATORS and name in (*ESTIMATOR_TYPES, PluginEstimator.name)):
-            raise UserError(f"The plug-in {plugin} calls a {what} {name!r}, which exists: choose another name.")
+            raise UserError(f"The plug-in {plugin} calls its {what} {name!r}; a name is small letters, digits and '_'.")
+        if name in taken:
+            raise UserError(f"The plug-in {plugin} calls its {what} {name!r}, which exists: choose another name.")
 
 
 def _checked(plugin: str, kind: TaskKind, beside: Collection[str]) -> PluginKind:

@@ -6,6 +6,7 @@ named while it goes on; it holds up the run, and nothing can end it.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import threading
@@ -15,9 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from azr.estimators import Estimator
 from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
 from azr.isolated import NUM_SAID, TIME_LIMIT_S, Nonsense
-from azr.plugins.own import ESTIMATORS, WORDS, checked_task
+from azr.plugins.own import WORDS, checked_task
 from azr.records import Task
 from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.prompts import Section
@@ -116,11 +118,15 @@ def guarded(function: PluginFunction, call: Callable[..., Any], read: Callable[.
 
 
 def guarded_function(plugin: str, group: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a plug-in's reward, bonus or estimator, which returns None if it fails."""
-    what = f"{plugin}: {WORDS[group]} {name}"
-    if group == ESTIMATORS:
-        return guarded(PluginFunction(what, _STEP, ESTIMATE_LIMIT_S), function, _advantages)
-    return guarded(PluginFunction(what, _PROPOSAL), function, _number)
+    """Return a plug-in's reward or bonus, which returns None if it fails."""
+    return guarded(PluginFunction(f"{plugin}: {WORDS[group]} {name}", _PROPOSAL), function, _number)
+
+
+def guard_estimator(plugin: str, estimator: type[Estimator]) -> type[Estimator]:
+    """Have a plug-in's estimator return None if it fails, and return it."""
+    function = PluginFunction(f"{plugin}: estimator {estimator.name}", _STEP, ESTIMATE_LIMIT_S)
+    estimator.score = guarded(function, estimator.score, _advantages)  # type: ignore[method-assign]
+    return estimator
 
 
 def _number(returned: object, *_: object) -> float:
@@ -129,8 +135,8 @@ def _number(returned: object, *_: object) -> float:
     raise Nonsense(f"{brief(returned)}, which is no finite number")
 
 
-def _advantages(returned: object, batch: Batch) -> Tensor:
-    """Return advantages, float32 (R)."""
+def _advantages(returned: object, estimator: Estimator, batch: Batch) -> Tensor:
+    """Return advantages, float64 (R)."""
     import torch
 
     if not isinstance(returned, torch.Tensor):
@@ -140,7 +146,13 @@ def _advantages(returned: object, batch: Batch) -> Tensor:
         raise Nonsense(f"a tensor of the shape {tuple(returned.shape)}, and there are {tokens:,} response tokens")
     if not bool(returned.isfinite().all()):
         raise Nonsense("numbers that are not finite")
-    return returned.detach().float()
+    try:
+        same = json.loads(json.dumps(estimator.state)) == estimator.state
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        raise Nonsense("advantages, and its state is not what JSON gives back: take texts, numbers, lists and dicts")
+    return returned.detach().double()
 
 
 def _delegate(method: str) -> Any:

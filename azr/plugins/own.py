@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from azr.errors import UserError
+from azr.estimators import Estimator
 from azr.isolated import Nonsense
 from azr.records import Task
 from azr.registry import entries_of, find_entry, import_own, load_entry
@@ -24,15 +25,17 @@ KINDS, REWARDS, BONUSES, ESTIMATORS = "azr.kinds", "azr.rewards", "azr.bonuses",
 WORDS = {KINDS: "kind", REWARDS: "reward", BONUSES: "bonus", ESTIMATORS: "estimator"}
 _NAMES = {KINDS: "kinds", REWARDS: "proposer_rewards", BONUSES: "bonuses", ESTIMATORS: "estimators"}
 """Their names in a module."""
+_NAMED = {KINDS: "objects of azr.tasks.base.TaskKind", ESTIMATORS: "classes of azr.estimators.Estimator"}
+"""Groups of what has its name in itself."""
 Stated = dict[str, dict[str, Any]]
-"""Kinds and functions of a plug-in, by their group of entry points and by name."""
+"""What a plug-in adds, by its group of entry points and by name."""
 
 
 def read_stated(plugin: str) -> Stated:
     """Read a plug-in: an installed package's entry points if it has any, one of them as ``group:name``, or a module.
 
     Raises UserError if it cannot be imported (after the traceback of a module that exists), or states nothing or
-    something that is no kind or function.
+    something that is no kind, estimator or function.
     """
     group, _, name = plugin.partition(":")
     entries = entries_of(plugin)
@@ -42,19 +45,19 @@ def read_stated(plugin: str) -> Stated:
         entries = [entry]
     stated: Stated = {group: {} for group in WORDS}
     for group, name, given in _of_entries(entries) if entries else _of_module(plugin):
-        if group == KINDS:
-            if not isinstance(given, TaskKind):
-                raise UserError(
-                    f"The plug-in {plugin} has {given!r} as a kind: give it objects of azr.tasks.base.TaskKind."
-                )
+        if group in _NAMED:
+            what, wanted = WORDS[group], _NAMED[group]
+            is_estimator = isinstance(given, type) and issubclass(given, Estimator)
+            if not (isinstance(given, TaskKind) if group == KINDS else is_estimator):
+                raise UserError(f"The plug-in {plugin} has {given!r} among its {what}s: give it {wanted}.")
             if name not in ("", given.name):
                 raise UserError(
-                    f"The plug-in {plugin} has the entry point {name!r} in {KINDS} for the kind "
+                    f"The plug-in {plugin} has the entry point {name!r} in {group} for the {what} "
                     f"{given.name!r}: give both the same name."
                 )
-            if given.name in stated[KINDS]:
-                raise UserError(f"The plug-in {plugin} calls two kinds {given.name!r}: give each a name of its own.")
-            stated[KINDS][given.name] = given
+            if given.name in stated[group]:
+                raise UserError(f"The plug-in {plugin} calls two {what}s {given.name!r}: give each another name.")
+            stated[group][given.name] = given
         elif callable(given):
             stated[group][name] = given
         else:
@@ -65,15 +68,17 @@ def read_stated(plugin: str) -> Stated:
 
 
 def _of_module(plugin: str) -> Iterator[tuple[str, str, Any]]:
-    """Yield group, name and object of all that a module states; kinds have their names in them."""
+    """Yield group, name and object of all that a module states; some have their names in them."""
     has = vars(import_own(plugin, f"The plug-in {plugin}"))
-    for name in _NAMES.values():
-        types, word = ((list, tuple), "list of kinds") if name == _NAMES[KINDS] else (dict, "dict of functions by name")
-        if has.get(name) and not isinstance(has[name], types):
+    for group, name in _NAMES.items():
+        word = f"list of {_NAMED[group]}" if group in _NAMED else "dict of functions by name"
+        if has.get(name) and not isinstance(has[name], (list, tuple) if group in _NAMED else dict):
             raise UserError(f"{name} of the plug-in {plugin} is {brief(has[name])}: make it a {word}.")
-    yield from ((KINDS, "", kind) for kind in has.get(_NAMES[KINDS]) or ())
-    for group in (REWARDS, BONUSES, ESTIMATORS):
-        yield from ((group, name, function) for name, function in (has.get(_NAMES[group]) or {}).items())
+    for group, name in _NAMES.items():
+        if group in _NAMED:
+            yield from ((group, "", given) for given in has.get(name) or ())
+        else:
+            yield from ((group, each, function) for each, function in (has.get(name) or {}).items())
 
 
 def _of_entries(entries: list[EntryPoint]) -> Iterator[tuple[str, str, Any]]:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from azr.config import TEMPLATES, Config, ModelConfig
-from azr.config_tree import from_yaml
+from azr.config_tree import from_tree, parse_yaml
 from azr.errors import UserError, did_you_mean
 from azr.prompts.chat_template import choose_template, own_template
 from azr.prompts.codec import PromptCodec, load_tokenizer
@@ -76,7 +76,9 @@ def _find(place: str, step: int | None) -> tuple[Path, int | None, Config | None
     source = find_source(Path(place), step)
     assert source.run is not None
     check_model(source.folder)
-    config = from_yaml(source.run.config.read_text(encoding="utf-8"))
+    tree = parse_yaml(source.run.config.read_text(encoding="utf-8"))
+    tree.pop("algorithm", None)  # whose estimator may be a plug-in's, which need not be installed here
+    config = from_tree(tree, Config())
     folder = kept_export(source) if source.has_adapters else source.folder
     return folder, source.step, config, PromptForm.read(source.run.prompt_form)
 

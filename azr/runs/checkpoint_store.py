@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -264,6 +264,8 @@ class RunState:
     offsets: LogOffsets
     """Sizes of the logs; the task log holds the task buffer."""
     rows: RowsLeft = NO_ROWS_TAKEN
+    estimators: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """State of the estimator, by its name: another one begins anew."""
 
     def write(self, folder: Path) -> None:
         """Write into a checkpoint's folder, with the version of the code."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -15,9 +16,6 @@ import torch
 from torch import Tensor
 
 from azr.algorithms.advantages import (
-    OWN_ESTIMATORS,
-    cap_advantages,
-    charge_kl,
     estimate_advantages,
     loss_weights,
     weighting_of,
@@ -27,7 +25,7 @@ from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metri
 from azr.algorithms.packing import split_mini_batches, without_samples
 from azr.cluster.gpu_turns import leave_gpu, return_to_gpu
 from azr.concurrency import Phase
-from azr.config import Config, PluginEstimator
+from azr.config import Config, Estimator
 from azr.errors import RunEnded
 from azr.records import Completion, Sample
 from azr.tasks.base import teaches_nothing
@@ -58,6 +56,8 @@ class Learner:
     ) -> None:
         self._config, self._phase = config, phase
         self._policy, self._critic, self._reference = policy, critic, reference
+        self.estimator: Estimator = replace(config.algorithm.estimator)
+        """The config's, with a state of its own."""
         self._computed: dict[str, float] = {}
         """Tokens that the models computed in a step, by phase."""
         self._skipped: dict[str, float] = {}
@@ -165,17 +165,12 @@ class Learner:
         seen = batch if is_sampled_R is None else batch.sampled_part()
         if self._config.ablation.shuffle_rewards:
             seen = seen.with_shuffled_rewards(seed)
-        if isinstance(algorithm.estimator, PluginEstimator):
-            advantages_R = OWN_ESTIMATORS[algorithm.estimator.function](seen)
-            if advantages_R is None:
-                return False
-            advantages_R = charge_kl(cap_advantages(advantages_R, seen), seen).float()
-            returns_R = seen.rewards_R.float()
-        else:
-            advantages_R, returns_R = estimate_advantages(seen, algorithm.estimator)
+        advantages_R, returns_R = estimate_advantages(seen, self.estimator)
+        if advantages_R is None:
+            return False
         if is_sampled_R is not None:
-            zeros_R = torch.zeros(len(is_sampled_R))
-            advantages_R, returns_R = (zeros_R.masked_scatter(is_sampled_R, x_R) for x_R in (advantages_R, returns_R))
+            advantages_R = _scattered(advantages_R, is_sampled_R)
+            returns_R = None if returns_R is None else _scattered(returns_R, is_sampled_R)
         batch.advantages_R, batch.returns_R = advantages_R, returns_R
         return True
 
@@ -230,6 +225,11 @@ class Learner:
                     "and were skipped, so the run ends here with the weights from before them: go on with a lower "
                     f"train.{model}_lr or train.grad_clip, or with train.dtype=float32."
                 )
+
+
+def _scattered(x_R: Tensor, among_R: Tensor) -> Tensor:
+    """Return the numbers at the tokens of ``among_R``, bool, in their order, and 0 elsewhere."""
+    return torch.zeros(len(among_R)).masked_scatter(among_R, x_R)
 
 
 async def score(group: WorkerGroup, method: str, batch: TrainBatch, timeout_s: float) -> Tensor:

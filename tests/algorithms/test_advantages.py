@@ -9,19 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from azr.algorithms.advantages import (
-    ESTIMATORS,
-    cap_advantages,
-    discounted_sum,
-    estimate_advantages,
-    loss_weights,
-    weighting_of,
-)
+from azr.algorithms.advantages import estimate_advantages, loss_weights, weighting_of
 from azr.algorithms.batch import Batch
-from azr.config import ESTIMATOR_TYPES, GAE, TRRPP, AlgorithmConfig, DrGRPO, KLConfig
+from azr.algorithms.segments import discounted_sum
+from azr.config import ESTIMATOR_TYPES, GAE, RAE, TRRPP, AlgorithmConfig, DrGRPO, KLConfig
 
 KIND_ROLE = ("deduction", "solver")
-ESTIMATORS_OF_GROUPS = [name for name in ESTIMATOR_TYPES if name != "plugin"]
 
 
 def make_batch(rewards: list[float], lengths: list[int], values: list[float] | None = None, **given: list) -> Batch:
@@ -33,7 +26,7 @@ def make_batch(rewards: list[float], lengths: list[int], values: list[float] | N
 
 
 def run(estimator: str, rewards: list[float], lengths: list[int], *, lambda_: float = 1.0, **inputs: object) -> Batch:
-    """The batch with advantages and returns filled in."""
+    """The batch with advantages, and with a critic returns, filled in."""
     knobs = GAE(lambda_=lambda_) if estimator == "gae" else ESTIMATOR_TYPES[estimator]()
     batch = make_batch(rewards, lengths, **inputs)
     batch.advantages_R, batch.returns_R = estimate_advantages(batch, knobs)
@@ -57,11 +50,9 @@ def near(got: torch.Tensor, expected: list[float], atol: float = 1e-6) -> None:
     torch.testing.assert_close(got.double(), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=atol)
 
 
-def test_the_registry_is_what_the_config_offers_and_whitening_by_hand() -> None:
-    assert set(ESTIMATORS) == set(ESTIMATOR_TYPES.values())
+def test_whitening_by_hand() -> None:
     got = run("trrpp", [1.0, 0.0], [3, 1])  # tokens 1, 1, 1, 0: mean 3/4, unbiased variance 1/4
     near(got.advantages_R, [0.5, 0.5, 0.5, -1.5])
-    near(got.returns_R, [1.0, 1.0, 1.0, 0.0])
     both = [("a", "solver"), ("a", "proposer"), ("a", "solver"), ("a", "proposer")]
     got = run("trrpp", [10.0, 0.25, 0.0, 0.75], [1, 1, 1, 1], kind_roles=both)
     near(got.advantages_R, [0.5**0.5, -(0.5**0.5), -(0.5**0.5), 0.5**0.5])
@@ -115,7 +106,7 @@ def test_proposers_have_the_share_that_is_stated(share: float, solutions: float,
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.sampled_from(sorted(ESTIMATORS_OF_GROUPS)), st.integers(0, 10**6))
+@given(st.sampled_from(sorted(ESTIMATOR_TYPES)), st.integers(0, 10**6))
 def test_a_capped_proposal_is_never_reinforced_whatever_the_rewards_around_it(name: str, seed: int) -> None:
     rng = random.Random(seed)
     count = rng.randint(1, 12)
@@ -124,19 +115,13 @@ def test_a_capped_proposal_is_never_reinforced_whatever_the_rewards_around_it(na
     kind_roles = [("a", rng.choice(["proposer", "solver"])) for _ in range(count)]
     groups = [f"{role}{rng.randrange(3)}" for _, role in kind_roles]
     values = [rng.uniform(-1, 1) for _ in range(sum(lengths))]
-    batch = run(name, rewards, lengths, kind_roles=kind_roles, groups=groups, values=values)
-    batch.capped = [rng.random() < 0.5 for _ in range(count)]
-    capped_R = cap_advantages(batch.advantages_R, batch)
-    for is_capped, before, after in zip(
-        batch.capped, batch.advantages_R.split(lengths), capped_R.split(lengths), strict=True
-    ):
+    inputs = {"kind_roles": kind_roles, "groups": groups, "values": values}
+    capped = [rng.random() < 0.5 for _ in range(count)]
+    free_R = run(name, rewards, lengths, **inputs).advantages_R
+    capped_R = run(name, rewards, lengths, **inputs, capped=capped).advantages_R
+    for is_capped, before, after in zip(capped, free_R.split(lengths), capped_R.split(lengths), strict=True):
         assert not is_capped or bool((after <= 0).all())
         assert torch.equal(after, before.clamp(max=0) if is_capped else before), "nothing else changes"
-
-
-def test_without_caps_advantages_stay_as_they_are() -> None:
-    batch = run("rloo", [1.0, 0.0, 0.25], [2, 1, 1], groups=["g"] * 3)
-    assert cap_advantages(batch.advantages_R, batch) is batch.advantages_R
 
 
 @pytest.mark.parametrize("dropped", [10, 100, 1000, 8000])
@@ -299,6 +284,20 @@ def test_a_kl_in_the_reward_is_charged_where_it_arises() -> None:
     batch.charge_kl(KLConfig(coef=0.1, estimator="k1", where="reward"))
     near(batch.penalties_R, [0.0, 0.0, 0.0, 0.1, 0.05])
     assert batch.sampled_part().penalties_R.tolist() == pytest.approx([0.1, 0.05])
+
+
+def test_rae_compares_with_what_a_kind_and_role_earned_in_earlier_steps() -> None:
+    """Over three steps; a role that has no sample in a step keeps its baseline."""
+    estimator, other = RAE(decay=0.75), ("deduction", "proposer")
+    steps = [
+        (["s", "s", "p"], [1.0, 0.0, 0.25], {"s": 0.5, "p": 0.25}), (["s"], [1.0], {"s": 0.625}),
+        (["p", "s", "s"], [1.25, 0.0, 0.25], {"s": 0.5, "p": 0.5}),
+    ]  # fmt: skip
+    for roles, rewards, baselines in steps:
+        kind_roles = [KIND_ROLE if role == "s" else other for role in roles]
+        got, _ = estimate_advantages(make_batch(rewards, [2] * len(roles), kind_roles=kind_roles), estimator)
+        near(got, [reward - baselines[role] for role, reward in zip(roles, rewards, strict=True) for _ in range(2)])
+    assert estimator.state == {"deduction/solver": 0.5, "deduction/proposer": 0.5} and RAE(decay=0.75).state == {}
 
 
 @pytest.mark.parametrize("coef", [1e-6, 0.01, 10.0])

@@ -32,6 +32,14 @@ class Broken(Expressions):
         if Broken.count == 2: time.sleep(1.5)
         raise RuntimeError("out of ideas")
 kinds = [Broken()]
+from azr.config import RLOO
+class Counting(RLOO):
+    name = "counting"
+    by: int = 1
+    def score(self, batch):
+        self.state["count"] = self.state.get("count", 0) + self.by
+        return super().score(batch)
+estimators = [Counting]
 """
 """It begins with nonsense, takes too long over the second proposal, and fails over every one after the first."""
 SHORT_LIMIT = """
@@ -46,6 +54,7 @@ OPTIONS = [
     *("--run.plugins", "examples.expressions", "examples.medium", "broken", "--run.no-stop-when-malformed"),
     *("--selfplay.kinds", "deduction", "expressions", "broken", "--selfplay.seed-tasks", "2"),
     *("--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "4", "--cluster.no-colocate"),
+    *("--algorithm.estimator.by", "2", "--algorithm.estimator", "counting"),
 ]
 
 
@@ -112,4 +121,6 @@ def test_its_export_is_a_plain_model_and_it_goes_on_at_another_rate_but_not_anot
     done = play(run.parent, "--resume", "--run.steps", "3", "--train.policy-lr", "1e-4")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     *_, line = metrics(run)
+    state = json.loads((run / "checkpoints" / "step_000003" / "driver.json").read_text())
+    assert state["estimators"] == {"counting": {"count": 6}}, "what a plug-in's estimator counts lasts"
     assert line["step"] == 3 and 0 < line["policy/mismatch_mean"] < 0.02

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import azr.plugins as loading
-from azr.algorithms.advantages import OWN_ESTIMATORS
+from azr.estimators import ESTIMATOR_TYPES
 from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS
 from azr.tasks.registry import KINDS
 
-REGISTRIES = (KINDS, SOLVE_RATE_REWARDS, BONUSES, OWN_ESTIMATORS)
+REGISTRIES = (KINDS, SOLVE_RATE_REWARDS, BONUSES, ESTIMATOR_TYPES)
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from azr.algorithms.advantages import OWN_ESTIMATORS
+from azr.algorithms.advantages import estimate_advantages
 from azr.algorithms.batch import Batch
-from azr.config import IntrinsicRewardConfig, RewardConfig
+from azr.config import ESTIMATOR_TYPES, IntrinsicRewardConfig, RewardConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.plugins import calls, load_plugins
 from azr.records import Sample, Task
@@ -295,15 +295,27 @@ bonuses = {f"bonus_{name}": function for name, function in functions.items()}
 bonuses["known"] = lambda task, references, known: len(known()) / 10 + len(references) + len(known())
 def centred(batch):
     return (batch.rewards_N - batch.rewards_N.mean())[batch.seq_index_R]
-estimators = {
+from azr.estimators import Estimator
+def estimator(called, function):
+    class Made(Estimator):
+        name = called
+        def score(self, batch):
+            return function(batch)
+    return Made
+class Remembers(Estimator):
+    name = "remembers"
+    def score(self, batch):
+        self.state[3] = batch
+        return centred(batch)
+estimators = [Remembers, *(estimator(*each) for each in {
     "centred": centred,
-    "short": lambda inputs: inputs.rewards_N,
-    "list": lambda inputs: inputs.rewards,
-    "infinite": lambda inputs: centred(inputs) * float("inf"),
-    "raises": lambda inputs: 1 / 0,
-    "slow": lambda inputs: [time.sleep(0.5), centred(inputs)][1],
+    "short": lambda batch: batch.rewards_N,
+    "list": lambda batch: batch.rewards,
+    "limitless": lambda batch: centred(batch) * float("inf"),
+    "fails": lambda batch: 1 / 0,
+    "late": lambda batch: [time.sleep(0.5), centred(batch)][1],
     "whole": lambda batch: batch.rewards_R.float() + batch.rollout_logprobs_R.requires_grad_(),
-}
+}.items())]
 """
 
 
@@ -357,19 +369,20 @@ def test_what_an_estimator_fails_over_is_not_learned(bad: str, caplog: pytest.Lo
     for name, said in (
         ("short", "returned a tensor of the shape (4,), and there are 6 response tokens"),
         ("list", "returned [1.0, 0.0, -1.0, 0.5], which is no tensor"),
-        ("infinite", "returned numbers that are not finite"), ("raises", "raised ZeroDivisionError: division by zero"),
+        ("limitless", "returned numbers that are not finite"), ("fails", "raised ZeroDivisionError: division by zero"),
+        ("remembers", "returned advantages, and its state is not what JSON gives back: take texts, numbers, lists and"),
     ):  # fmt: skip
-        assert OWN_ESTIMATORS[name](BATCH) is None
-        assert f"{bad}: estimator {name} {said}; nothing is learned in such a step" in caplog.text
+        assert estimate_advantages(BATCH, ESTIMATOR_TYPES[name]()) == (None, None)
+        assert f"{bad}: estimator {name} {said}" in caplog.text and "; nothing is learned in such a step" in caplog.text
 
 
 def test_an_own_estimator_gets_the_batch_and_gives_advantages_per_token_and_a_slow_one_is_named(bad, caplog) -> None:
-    advantages_R = OWN_ESTIMATORS["centred"](BATCH)
+    advantages_R, _ = estimate_advantages(BATCH, ESTIMATOR_TYPES["centred"]())
     centred_N = torch.tensor([0.875, -0.125, -1.125, 0.375])
     assert torch.equal(advantages_R, centred_N[BATCH.seq_index_R])
     assert advantages_R.dtype == torch.float32
     batch = replace(BATCH, rollout_logprobs_R=torch.tensor([-0.5, -1.0, -1.5, -2.0, -2.5, -3.0]))
-    advantages_R = OWN_ESTIMATORS["whole"](batch)
+    advantages_R, _ = estimate_advantages(batch, ESTIMATOR_TYPES["whole"]())
     assert advantages_R.tolist() == [-0.5, 0.0, -1.5, -2.0, -2.5, -4.0] and not advantages_R.requires_grad
-    assert OWN_ESTIMATORS["slow"](batch) is not None
-    assert f"{bad}: estimator slow takes over 0.25 s for one call" in caplog.text
+    assert estimate_advantages(batch, ESTIMATOR_TYPES["late"]())[0] is not None
+    assert f"{bad}: estimator late takes over 0.25 s for one call" in caplog.text

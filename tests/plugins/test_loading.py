@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from azr.algorithms.advantages import OWN_ESTIMATORS
 from azr.cli.main import dispatch
-from azr.config import Config, PluginEstimator
-from azr.config_tree import from_yaml, override, to_tree
+from azr.config import ESTIMATOR_TYPES, Config
+from azr.config_tree import from_yaml, knobs, override, to_tree
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
 from azr.graders.own import OwnGrader
@@ -36,9 +35,17 @@ ALL = (
     + """
 proposer_rewards = {"half": lambda rate, knobs: rate / 2}
 bonuses = {"short": lambda task, references, known: 0.5}
-estimators = {"plain": lambda inputs: inputs.rewards_N[inputs.seq_index_R]}
+from azr.config import Positive
+from azr.estimators import Estimator
+class Plain(Estimator):
+    name = "plain"
+    scale: Positive = 1.0
+    '''Their factor.'''
+    def score(self, batch):
+        return self.scale * batch.rewards_N[batch.seq_index_R]
+estimators = [Plain]
 grade = lambda row, response: response == row["answer"]
-half, short, plain = proposer_rewards["half"], bonuses["short"], estimators["plain"]
+half, short = proposer_rewards["half"], bonuses["short"]
 """
 )
 ENTRIES = """
@@ -49,18 +56,18 @@ half = MODULE:half
 [azr.bonuses]
 short = MODULE:short
 [azr.estimators]
-plain = MODULE:plain
+plain = MODULE:Plain
 [azr.graders]
 exact = MODULE:grade
 [console_scripts]
 other = no.such:module
 """
 KNOBS = {"selfplay.kinds": ("mine",), "reward.proposer": "half", "algorithm.estimator": "plain"}
-KNOBS |= {"reward.intrinsic.bonuses": ("short:0.5",)}
+KNOBS |= {"reward.intrinsic.bonuses": ("short:0.5",), "algorithm.estimator.scale": "2"}
 
 
 def everything_is_there() -> bool:
-    return "mine" in KINDS and "half" in SOLVE_RATE_REWARDS and "short" in BONUSES and "plain" in OWN_ESTIMATORS
+    return "mine" in KINDS and "half" in SOLVE_RATE_REWARDS and "short" in BONUSES and "plain" in ESTIMATOR_TYPES
 
 
 @pytest.mark.parametrize("as_package", [False, True])
@@ -74,7 +81,8 @@ def test_what_a_package_offers_is_found_by_its_name_alone_and_nothing_else_of_it
     load_for(Config())
     assert not ("mine" in KINDS or "half" in SOLVE_RATE_REWARDS), "a package that no run names is not imported"
     config = override(Config(), KNOBS)
-    assert config.algorithm.estimator == PluginEstimator(function="plain")
+    assert config.algorithm.estimator == ESTIMATOR_TYPES["plain"](scale=2.0)
+    assert knobs()["algorithm.estimator.scale"].doc == "Their factor."
     load_for(override(Config(), {"reward.proposer": "half"}))
     assert "half" in SOLVE_RATE_REWARDS and "mine" not in KINDS
     load_for(config)
@@ -92,9 +100,11 @@ def test_the_saved_config_is_enough_to_load_them_again(plugin: Write) -> None:
 def test_an_estimator_that_nothing_states_is_one_sentence(plugin: Write) -> None:
     with pytest.raises(UserError, match=r"algorithm\.estimator is 'plan'; it must be one of trrpp, gae"):
         override(Config(), {"algorithm.estimator": "plan"})
-    config = override(Config(), {"algorithm.estimator": "plan", "run.plugins": (plugin(ALL),)})
-    with pytest.raises(UserError, match=r"There is no estimator 'plan'; did you mean plain\? .* dr_grpo, plain\.$"):
-        load_for(config)
+    with pytest.raises(UserError, match=r"algorithm\.estimator is 'plan'; it must be one of .*, rae, plain, or one of"):
+        override(Config(), {"algorithm.estimator": "plan", "run.plugins": (plugin(ALL),)})
+    for option, value in (("decay", "0.5"), ("scale", "0")):
+        with pytest.raises(UserError, match=rf"algorithm\.estimator\.{option} is "):
+            override(Config(), {"algorithm.estimator": "plain", f"algorithm.estimator.{option}": value})
 
 
 async def test_rows_name_a_packages_grader(package: Write, here: Path) -> None:
@@ -117,10 +127,10 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
 @pytest.mark.parametrize("text, said", [
     ("import no_such_module_anywhere", "cannot be imported: ModuleNotFoundError: No module named 'no_such"),
     ("x = 1", "defines no kinds, proposer_rewards, bonuses or estimators"),
-    ("kinds = [3]", r"has 3 as a kind: give it objects of azr\.tasks\.base\.TaskKind\.$"),
+    ("kinds = [3]", r"has 3 among its kinds: give it objects of azr\.tasks\.base\.TaskKind\.$"),
     *((KIND.format(body=body), said) for body, said in (
-        ('name = "deduction"', "calls a kind 'deduction', which exists"),
-        ('name = "My kind"', "calls a kind 'My kind'; a name is small letters"),
+        ('name = "deduction"', "calls its kind 'deduction', which exists"),
+        ('name = "My kind"', "calls its kind 'My kind'; a name is small letters"),
         ('name = "output"', "calls a kind 'output', which prompts call a part of a task"),
         ('labels = ("output", "two words")', "has the label 'two words': use lower-case letters"),
         ('labels = ("output", "deduction")', "has the label 'deduction': use lower-case letters"),
@@ -133,9 +143,10 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
         ("references_per_prompt = lambda self, n: 'all'", r"references_per_prompt\(6\) is no number"),
     )),
     (KIND.format(body="") + "kinds *= 2", "calls two kinds 'mine'"),
-    (KIND.format(body="") + "kinds = Mine()", r"kinds of the plug-in \S+ is <.*: make it a list of kinds\.$"),
-    ("proposer_rewards = {'variance': print}", "calls a reward 'variance', which exists"),
-    ("estimators = {'gae': print}", "calls a estimator 'gae', which exists"),
+    (KIND.format(body="") + "kinds = Mine()", r"kinds of the plug-in \S+ is <.*: make it a list of objects of azr"),
+    ("proposer_rewards = {'variance': print}", "calls its reward 'variance', which exists"),
+    ("from azr.config import GAE\nestimators = [GAE]", "calls its estimator 'gae', which exists"),
+    ("from azr.config import GAE\nestimators = [GAE()]", r"among its estimators: give it classes of azr\.est"),
     ("bonuses = {'short': 3}", r"short of the plug-in \S+ is no function"),
     ("bonuses = [len]", r"bonuses of the plug-in \S+ is \[<.*\]: make it a dict of functions by name\.$"),
     ("raise RuntimeError('no licence')", "cannot be imported: RuntimeError: no licence"),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as save_tensors
 
-from azr.config import GAE, AlgorithmConfig, Config, DataConfig, ModelConfig, RunConfig, TrainConfig
+from azr.algorithms.batch import Batch
+from azr.config import GAE, RAE, AlgorithmConfig, Config, DataConfig, ModelConfig, RunConfig, TrainConfig
 from azr.errors import UserError
 from azr.files import hash_file
 from azr.runs.checkpoint_store import (
@@ -51,6 +52,24 @@ async def save(run: RunDirectory, step: int) -> RunState:
     async with CheckpointStore(run.checkpoints, keep=9).stage(step) as staging:
         state.write(staging.folder)
     return state
+
+
+def test_an_estimator_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    dice = random.Random(3)
+    players = [("deduction", "solver"), ("deduction", "proposer"), ("induction", "solver")]
+    steps = [[dice.choice([-1.0, -0.5, 0.0, 1.0, dice.random()]) for _ in range(9)] for _ in range(6)]
+
+    def score(estimator: RAE, rewards: list[float]) -> list[float]:
+        return estimator.score(
+            Batch(rewards=rewards, response_lengths=[1] * 9, kind_roles=players * 3, groups=["g"] * 9)
+        ).tolist()
+
+    whole, first, second = RAE(), RAE(), RAE()
+    expected = [score(whole, rewards) for rewards in steps]
+    assert [score(first, rewards) for rewards in steps[:3]] == expected[:3]
+    RunState(step=3, elapsed_s=1.0, offsets=LogOffsets(), estimators={"rae": first.state}).write(tmp_path)
+    second.state.update(RunState.read(tmp_path)[0].estimators["rae"])
+    assert [score(second, rewards) for rewards in steps[3:]] == expected[3:]
 
 
 async def save_shards(run: RunDirectory, *steps: int) -> None:

@@ -13,14 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch import Tensor
 from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 
-from azr.algorithms.advantages import estimate_advantages
 from azr.algorithms.batch import Batch
 from azr.cluster.gpu_turns import leave_gpu
-from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO, KLConfig, PluginEstimator
+from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO, Estimator, KLConfig
 from azr.records import Completion, Judgement, Sample
 from azr.train.learner import Learner
 from azr.train.model_worker import ModelWorker
@@ -171,7 +169,7 @@ async def test_the_papers_algorithm_needs_the_policy_alone(paper: Models, trajec
     seen: Counter[str] = Counter()
     learner = Learner(config, policy, None, None, phases(seen))
     learned = await learner.learn(trajectories, step=1)
-    assert set(seen) == {"train policy"} and set(learned) == {"policy"}
+    assert set(seen) == {"train policy"} and set(learned) == {"policy", "computed_tokens"}
 
 
 @pytest.mark.long
@@ -200,18 +198,23 @@ def test_an_annotation_is_not_counted_beside_its_kernels() -> None:
     assert [name for name, *_ in operations(events, True)] == [names[0]]
 
 
-async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_fails(paper, trajectories, monkeypatch):
-    config, [policy] = paper
+class Same(RLOO):
+    name = "same"
 
-    def same(batch: Batch) -> Tensor:
-        return estimate_advantages(batch, RLOO())[0]
 
-    def fails(batch: Batch) -> None:
+class Fails(Estimator):
+    """As a plug-in's that fails."""
+
+    name = "fails"
+
+    def score(self, batch: Batch) -> None:
         return None
 
+
+async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_fails(paper, trajectories):
+    config, [policy] = paper
     told = []
-    for estimator in (RLOO(), PluginEstimator(function="same"), PluginEstimator(function="fails")):
-        monkeypatch.setattr("azr.train.learner.OWN_ESTIMATORS", {"same": same, "fails": fails})
+    for estimator in (RLOO(), Same(), Fails()):
         await policy.call("build", timeout_s=STEP_S)
         taught = copy.deepcopy(trajectories)
         changed = replace(config, algorithm=AlgorithmConfig(estimator=estimator))
@@ -328,11 +331,11 @@ async def test_training_sees_shuffled_rewards_only_where_asked(paper, trajectori
     seen: dict[bool, list[list[float]]] = {False: [], True: []}
     for shuffle in (False, True):
 
-        def look(batch: Batch, seen: list[list[float]] = seen[shuffle]) -> None:
+        def look(self: Fails, batch: Batch, seen: list[list[float]] = seen[shuffle]) -> None:
             seen.append(list(batch.rewards))
 
-        monkeypatch.setattr("azr.train.learner.OWN_ESTIMATORS", {"look": look})
-        algorithm = AlgorithmConfig(estimator=PluginEstimator(function="look"))
+        monkeypatch.setattr(Fails, "score", look)
+        algorithm = AlgorithmConfig(estimator=Fails())
         changed = replace(config, algorithm=algorithm, ablation=AblationConfig(shuffle_rewards=shuffle))
         learner = Learner(changed, policy, None, None, phases(Counter()))
         for seed in (1, 2):
