@@ -4,8 +4,8 @@ The zygote gives up what it does not need itself, once; each forked child gives 
 calls that are not on a [short list](syscalls.py). Linux only; standard library only.
 
 Covered: files, network, other processes, rights, memory and time of one program, and with `take_clocks` what the
-interpreter knows of time. Not covered: the kernel's own faults, addresses and hash seeds, which a process has, and the
-clock that machine code reads in shared memory, for whoever has first got as far as machine code.
+interpreter and machine code know of time. Not covered: the kernel's own faults, addresses and hash seeds, which a
+process has.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from __future__ import annotations
 import _socket
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import math
 import os
 import posix
 import resource
+import select
 import signal
 import struct
 import sys
@@ -34,6 +36,8 @@ _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
 _CAP_KILL, _CAP_SETUID, _CAP_SETPCAP = 5, 7, 8
+_AT_SYSINFO_EHDR, _MADV_DOFORK = 33, 11
+_PROT_READ, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 1, 0x02, 0x10, 0x20
 _CAPABILITIES_V3 = 0x20080522
 _NOBODY = 65534
 _FORK_RETRIES_S = (0.01, 0.05, 0.2, 0.5)
@@ -54,7 +58,8 @@ _Word = Any
 class Lockdown:
     """Built and applied to the zygote; ``seal`` then applies the rest in a child."""
 
-    def __init__(self, memory_mb: int, cpu_s: float) -> None:
+    def __init__(self, memory_mb: int, cpu_s: float, *, clocks: bool) -> None:
+        """``clocks``: whether children may ask the kernel for the time, and sleep."""
         # Calls that keep the interpreter lock: there is no other thread to give it to.
         self._libc = ctypes.PyDLL(None, use_errno=True)
         self._libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
@@ -64,7 +69,7 @@ class Lockdown:
         machine = syscalls.machine()
         # No flags, no stack of its own, nowhere to write an id; processors differ in the order of these zeros.
         self._clone = _words(machine.clone, signal.SIGCHLD, 0, 0, 0, 0)
-        self._seal = self._sealing_calls(machine, math.ceil(cpu_s) + 1)
+        self._seal = self._sealing_calls(machine, math.ceil(cpu_s) + 1, clocks)
         as_it_is = ctypes.byref((ctypes.c_ulong * 2)(*resource.getrlimit(resource.RLIMIT_CPU)))
         self._rehearsal = (
             (*_words(machine.setrlimit, resource.RLIMIT_CPU), as_it_is),
@@ -124,7 +129,7 @@ class Lockdown:
             child: int = self._syscall(*self._clone)
             if child >= 0:
                 return child
-            time.sleep(wait_s)
+            select.select((), (), (), wait_s)  # sleep may be taken
         raise OSError(ctypes.get_errno(), "the machine has no process to give")
 
     def seal(self) -> None:
@@ -135,7 +140,7 @@ class Lockdown:
         """Do as ``seal`` does, to no effect."""
         _make(self._syscall, self._rehearsal)
 
-    def _sealing_calls(self, machine: syscalls.Machine, cpu_s: int) -> tuple[tuple[_Word, ...], ...]:
+    def _sealing_calls(self, machine: syscalls.Machine, cpu_s: int, clocks: bool) -> tuple[tuple[_Word, ...], ...]:
         """System calls, made ready here: whatever a child touches first is a page that is copied for it."""
         limits = {
             resource.RLIMIT_CPU: (cpu_s, cpu_s + 1), resource.RLIMIT_NPROC: (0, 0), resource.RLIMIT_NOFILE: (0, 0),
@@ -147,7 +152,7 @@ class Lockdown:
         ]
         # A change of user clears the death signal, so it comes after.
         calls.append(_words(machine.prctl, _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
-        allowlist = ctypes.byref(syscalls.Filter(machine))
+        allowlist = ctypes.byref(syscalls.Filter(machine, clocks))
         calls.append((*_words(machine.prctl, _PR_SET_SECCOMP, _MODE_FILTER), allowlist, *_words(0, 0)))
         return tuple(calls)
 
@@ -169,8 +174,9 @@ def take_clocks() -> tuple[Callable[..., float], ...]:
     """Have every function that reads a clock raise TypeError; ``monotonic`` and ``clock_gettime`` for the caller alone.
 
     Not the names are taken but the functions in C, so a module that is imported anew, or another's reference, raises
-    as well. ``sleep`` tells nothing.
+    as well. ``sleep`` reads one too.
     """
+    _blank_kernel_time()
     make, kept = ctypes.pythonapi.PyCFunction_NewEx, []
     make.argtypes, make.restype = [ctypes.POINTER(_MethodDef), ctypes.py_object, ctypes.c_void_p], ctypes.py_object
     for function in (time.monotonic, time.clock_gettime):
@@ -178,7 +184,7 @@ def take_clocks() -> tuple[Callable[..., float], ...]:
         kept.append(make(own, time, None))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(own))
     taken: list[Callable[..., object]] = [os.times]
-    taken += [each for name, each in vars(time).items() if isinstance(each, type(len)) and name != "sleep"]
+    taken += [each for each in vars(time).values() if isinstance(each, type(len))]
     if "_datetime" in sys.builtin_module_names:
         dates = importlib.import_module("_datetime")
         taken += [dates.datetime.now, dates.datetime.utcnow, dates.date.today]
@@ -187,6 +193,22 @@ def take_clocks() -> tuple[Callable[..., float], ...]:
     for clock in taken:
         _definition(clock).function = refusal
     return tuple(kept)
+
+
+def _blank_kernel_time() -> None:
+    """Put zeros in place of the pages that the kernel writes the time to.
+
+    The C library then asks by system call, which a sealed child may not. The pages lie below the kernel's own library,
+    the vDSO, and are known by the advice on forks that the kernel refuses for a device's memory. A kernel that is built
+    with ``CONFIG_MSEAL_SYSTEM_MAPPINGS`` lets nobody replace them.
+    """
+    libc, page = ctypes.PyDLL(None, use_errno=True), resource.getpagesize()
+    libc.getauxval.restype = ctypes.c_ulong
+    start = end = libc.getauxval(_AT_SYSINFO_EHDR)
+    while start and libc.madvise(*_words(start - page, page, _MADV_DOFORK)) and ctypes.get_errno() == errno.EINVAL:
+        start -= page
+    flags = _MAP_PRIVATE | _MAP_FIXED | _MAP_ANONYMOUS
+    libc.mmap(*_words(start, end - start, _PROT_READ, flags), -1, ctypes.c_ulong(0))
 
 
 def _make(syscall: Callable[..., int], calls: tuple[tuple[_Word, ...], ...]) -> None:

@@ -4,8 +4,9 @@ It is a filter for honest mistakes and cheap tricks: it keeps proposals determin
 hold is judged by what it is, whichever path leads there. A module passed around as a value is refused because the rules
 could not follow it. A local variable ``input``, a function ``compile`` and an attribute ``self.time`` pass.
 
-Covered: imports, builtins, attributes and members of modules that a program names, in a string too. Not covered: names
-that it puts together while it runs. Such a program meets the walls, which are the security, and finds no clock.
+Covered: imports, builtins, attributes and members of modules that a program names, in a string too, and patterns that
+match by position a class that could name any attribute. Not covered: other names that it puts together while it runs.
+Such a program meets the walls, which are the security, and finds no clock.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ _KINDS = ("types.FunctionType",)
 """They make what they name, and pass where ``isinstance`` asks for them."""
 _DISPATCHERS = ("functools.singledispatch", "functools.singledispatchmethod")
 """They evaluate annotations that are text."""
-_FIELDS = frozenset({"__dataclass_fields__", "_fields"})
-"""They tell functions of ast and dataclasses which attributes to read."""
+_FIELDS = frozenset({"__dataclass_fields__", "__match_args__", "_fields"})
+"""They tell patterns and functions of ast and dataclasses which attributes to read."""
 _WRAPPED = frozenset({"wrapped", "wrapper"})
 _NAMED_BY_TEXT = frozenset({"getattr", "attrgetter", "methodcaller"})
 _CALLED_NAMES = frozenset({*_NAMED_BY_TEXT, *(path.rpartition(".")[2] for path in _WRAPPERS)})
@@ -74,7 +75,8 @@ _OWNERS = frozenset(
 _WORDS = BANNED_BUILTINS | BANNED_ATTRIBUTES
 _TRIGGERS = ("import", *sorted(_WORDS))
 _TRIGGER = re.compile(rf"\b(?:{'|'.join(_TRIGGERS)})\b", re.ASCII)
-_TELLING = re.compile("|".join(sorted(w if w[:2] == "__" else rf"\b{w}\b" for w in _WORDS if "_" in w[:3])))
+_TOLD = {word for word in _WORDS | _FIELDS if "_" in word[:3]}
+_TELLING = re.compile("|".join(sorted(word if word[:2] == "__" else rf"\b{word}\b" for word in _TOLD)))
 
 
 def load(source: str, checked: bool = True) -> tuple[CodeType | None, tuple[str, ...]]:
@@ -96,7 +98,12 @@ def is_suspect(source: str, code: CodeType) -> bool:
     """Whether the rules could find anything; never False where they would. Most programs are not."""
     if not source.isascii() or _names_one(source) or any(True for _ in _strings(code)):
         return True
-    return "format" in source and _formats_computed(code)
+    return ("format" in source and _formats_computed(code)) or ("case" in source and _matches_classes(code))
+
+
+def _matches_classes(code: CodeType) -> bool:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return dis.opmap["MATCH_CLASS"] in code.co_code[::2] or any(map(_matches_classes, inner))
 
 
 def _names_one(source: str) -> bool:
@@ -183,13 +190,17 @@ class _Check:
                     attributes += [(call.lineno, part) for text in texts for part in text.split(".")]
                     formats += [(call.lineno, None) for text in texts if text in FORMATS]
         telling = judged | {name for name, path in self.imports if path.endswith("*") or _module(path)}
-        self.watched = BANNED_BUILTINS | telling
+        self.watched = BANNED_BUILTINS | telling | _FIELDS
         banned = BANNED_ATTRIBUTES | {"samples" for _, path in self.imports if path.startswith("statistics")}
         self.offences |= {(line, f"uses the attribute {name}") for line, name in attributes if name in banned}
         held = _imported_into_classes(in_classes)
         self.offences |= {
             (line, f"reaches the module {name} through a class") for line, name in attributes if name in held
         }
+        if ast.MatchClass in self.nodes:
+            found = syntax.open_patterns(self.nodes, self.imports)
+            lines = [line for line, path in found if not isinstance(_resolve(path), type)]
+            self.offences |= {(line, "matches by position a class that may name any attribute") for line in lines}
         computed = syntax.not_literal(self.nodes, formats)
         if computed and syntax.passes_functions_around(self.nodes):
             self.offences |= {(line, "formats a text that is not literal") for line in computed}
@@ -227,12 +238,24 @@ class _Check:
                 after = next((each for each in steps[index + 1 : index + 4] if "FUNCTION" not in each.opname), step)
                 own = {after.argval} - self.deleted if straight and after.opname == "STORE_NAME" else set()
                 self.judge_names(step.argval, here | own if is_module else certain, local)
+            elif step.opname == "STORE_NAME" and step.argval in _FIELDS:
+                self.judge_fields(step, steps[index - 1])
             elif step.opname == "STORE_NAME" and straight:
                 here |= {step.argval} & BANNED_BUILTINS - self.deleted
             elif step.opname in ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"):
                 self.judge_name(steps, index, BANNED_BUILTINS - here)
             elif step.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) and step.argval in local:
                 self.judge_name(steps, index, set())
+
+    def judge_fields(self, step: dis.Instruction, before: dis.Instruction) -> None:
+        """Judge what a class stores as the names of its fields: only a tuple of literals passes."""
+        line = (step.positions or dis.Positions()).lineno or 1
+        if before.opname == "LOAD_CONST" and isinstance(before.argval, tuple) and not step.is_jump_target:
+            self.offences |= {
+                (line, f"uses the attribute {name}") for name in BANNED_ATTRIBUTES.intersection(before.argval)
+            }
+        else:
+            self.offences.add((line, f"computes {step.argval}"))
 
     def judge_name(self, steps: list[dis.Instruction], index: int, builtins: set[str]) -> None:
         """Judge one name that is read, with the attributes that follow it; ``builtins``: what it may be."""

@@ -39,6 +39,8 @@ _DATA = frozenset({"real", "imag", "numerator", "denominator", "start", "stop", 
 _SINGLETONS = frozenset(
     {"bool", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "set", "str", "tuple", "type"}
 )
+_PLAIN = ("Exception", "object", "typing.NamedTuple")
+_CLASS_MAKERS = frozenset({"dataclasses.dataclass"})
 _NO_NODES = frozenset(
     {"arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "kwd_attrs", "level", "module", "op",
      "ops", "rest", "simple", "type_comment"}
@@ -103,6 +105,33 @@ def not_literal(nodes: Nodes, formats: list[tuple[int, ast.expr | None]]) -> lis
     ]
     literals = _literals(nodes) if unknown else set()
     return [line for line, value in unknown if not (isinstance(value, ast.Name) and value.id in literals)]
+
+
+def open_patterns(nodes: Nodes, imports: set[tuple[str, str]]) -> list[tuple[int, str]]:
+    """Patterns that match by position a class that may name any attributes and match any value: line and dotted path.
+
+    Builtins and plain classes of the program do neither: those that only a statement makes, from plain classes, without
+    a metaclass. ``imports``: names and what they are bound to.
+    """
+    patterns = [node for node in nodes.get(ast.MatchClass, ()) if node.patterns]
+    bound, paths, plain = Counter(_bound(nodes)) if patterns else Counter[str](), dict(imports), set(_PLAIN)
+    bound.subtract((node.asname or node.name).partition(".")[0] for node in _of(nodes, ast.alias))
+
+    def path(part: ast.expr) -> str:
+        """What is named, as it was imported; empty if the program binds the name otherwise."""
+        top, dot, rest = ast.unparse(part).partition(".")
+        return "" if bound[top] else paths.get(top, top) + dot + rest
+
+    for node in _of(nodes, ast.ClassDef):
+        makers = [each.func if isinstance(each, ast.Call) and not each.args else each for each in node.decorator_list]
+        if not node.keywords and plain.issuperset(map(path, node.bases)) and {*map(path, makers)} <= _CLASS_MAKERS:
+            bound[node.name] -= 1
+            plain.add(node.name)
+    return [
+        (each.cls.lineno, path(each.cls))
+        for each in patterns
+        if not isinstance(each.cls, ast.Name) or bound[each.cls.id]
+    ]
 
 
 def asked_types(nodes: Nodes) -> set[Place]:

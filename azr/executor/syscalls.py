@@ -96,6 +96,9 @@ CALLS = {
 }  # fmt: skip
 
 
+_CLOCK_CALLS = frozenset({"clock_gettime", "clock_nanosleep"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """What the kernel calls things on one kind of machine."""
@@ -128,17 +131,18 @@ def machine() -> Machine:
 
 
 class Filter(ctypes.Structure):
-    """The compiled filter of a machine, as the kernel takes it: its ``struct sock_fprog``."""
+    """The compiled filter of a machine, as the kernel takes it: its ``struct sock_fprog``. Without ``clocks`` nothing
+    reads the time or sleeps."""
 
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
 
-    def __init__(self, machine: Machine) -> None:
-        code = compile_filter(machine)
+    def __init__(self, machine: Machine, clocks: bool) -> None:
+        code = compile_filter(machine, clocks)
         self._buffer = ctypes.create_string_buffer(code, len(code))
         super().__init__(len(code) // 8, ctypes.addressof(self._buffer))
 
 
-def compile_filter(machine: Machine) -> bytes:
+def compile_filter(machine: Machine, clocks: bool) -> bytes:
     """Instructions of classic BPF for a machine, 8 bytes each: opcode, jump if true, jump if false, operand."""
     instructions = [
         (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
@@ -146,7 +150,8 @@ def compile_filter(machine: Machine) -> bytes:
         (_RETURN, 0, 0, KILL),
         (_LOAD, 0, 0, _NUMBER_OFFSET),
     ]
-    blocks = {getattr(call, machine.name): list(_block(call.rules)) for call in CALLS.values()}
+    calls = (call for name, call in CALLS.items() if clocks or name not in _CLOCK_CALLS)
+    blocks = {getattr(call, machine.name): list(_block(call.rules)) for call in calls}
     instructions += _search(sorted(blocks.items()))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
 

@@ -423,7 +423,7 @@ def main() -> tuple[Orders, Callable[[], None], Limits] | None:
         return None
     limits = protocol.read_limits(bytes(first[:length]))
     preload(ALLOWED_MODULES, limits.modules)
-    lockdown = Lockdown(limits.memory_mb, limits.request_s)
+    lockdown = Lockdown(limits.memory_mb, limits.request_s, clocks=bool(limits.modules))
     shift = shift_addresses()
     erase_environment()
     # Answers to benchmarks may ask what time it is; a task of the run's own may not depend on it.

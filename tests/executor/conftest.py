@@ -131,8 +131,8 @@ def descendants(process: int) -> set[int]:
 async def look_at_a_child(pool: SandboxPool, zygote: int, look: Callable[[int], T | None], mark: int = 0) -> T:
     """The first that `look` finds at the process of a program that a zygote runs; other marks are other programs."""
     for seconds in (1, 5, 25):  # longer where a busy machine came too late
-        program = f"import time\ndef f(): time.sleep({seconds}); return {mark}"
-        running, found = asyncio.ensure_future(call(pool, program, static_check=False)), None
+        program = f"def f():\n    for _ in range({seconds * 20_000_000}): pass\n    return {mark}"
+        running, found = asyncio.ensure_future(call(pool, program)), None
         while found is None and not running.done():
             for child in descendants(zygote):
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end meanwhile

@@ -152,7 +152,7 @@ async def test_honest_programs_beside_endless_loops_are_in_time(walled_timed: Sa
 async def test_a_call_that_sleeps_is_given_no_more_than_its_limit():
     program = "import time\ndef f(x):\n    for _ in range(1000): time.sleep(x)"
     config = replace(CONFIG, workers=2, wall_s=0.25, backend="namespace")
-    async with SandboxPool(config, repeats=1) as pool:
+    async with SandboxPool(config, repeats=1, answers=True) as pool:
         requests = [ExecutionRequest(program=program, inputs=(nap,), static_check=False) for nap in ("100", "0.05")]
         for result in await execute_many(pool, requests):
             (output,) = result.outputs

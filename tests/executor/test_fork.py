@@ -19,7 +19,7 @@ NOBODY = 65534
 SCRIPT = """
 import os, resource
 from azr.executor.seal import Lockdown
-lockdown = Lockdown(memory_mb=4096, cpu_s=10)
+lockdown = Lockdown(memory_mb=4096, cpu_s=10, clocks=False)
 child = lockdown.fork()
 if child == 0:
     os._exit(7)

@@ -17,6 +17,7 @@ from tests.executor.public_data import public_programs, seed_programs
 # Public programs and fragments hold odd escapes and numbers.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning")
 
+MATCH = "def f(x):\n match x:\n  case P(b): return b"
 REFUSED = [
     # imports in every form
     ("1: imports random", "import random", "from random import *"), ("3: imports os", "\n\nimport os.path as p"),
@@ -120,6 +121,20 @@ REFUSED = [
     ("4: reaches the module e thr", "class A:\n    if 1:\n        from re import enum as e\nx = A().e"),
     ("3: reaches the module statistics thr", "class A:\n    import statistics\ngetattr(A, 'statistics').random"),
     ("2: changes the attribute _fields", "import ast\nf._fields = ['a']\nast.iter_fields(f)"),
+    ("2: changes the attribute __match_args__", "class P: pass\nP.__match_args__ = ('a',)\n" + MATCH),
+    ("1: computes __match_args__", "class P: __match_args__ = ('a' + x,)\n" + MATCH),
+    ("1: uses the attribute mro", "class P: __match_args__ = ('mro',)\n" + MATCH),
+    ("2: computes _fields", "import ast\nclass C: _fields = ('a' + x,)\nast.iter_fields(C)",
+     "import ast\nclass C: _fields: int = 1\nast.iter_fields(C)"),
+    ("3: computes _fields", "import ast\nclass C:\n _fields = (x,) or ('a',)",
+     "import ast\nclass C:\n from ast import parse as _fields", "import ast\nclass C:\n for _fields in x: 1"),
+    ("1: names _fields in a string", "import ast; C = type('C', (), {'_fields': ('a' + x,)})"),
+    ("4: matches by position a class that may name", "class P(metaclass=M): pass\n" + MATCH,
+     "class P(type): pass\n" + MATCH, "P = type('P', (), {})\n" + MATCH, "def g(P): pass\n" + MATCH,
+     "import copy; copy.copy.p = 1\n" + MATCH.replace("P(", "copy.copy.p(")),
+    ("5: matches by position a class that may name", "@deco\nclass P: pass\n" + MATCH,
+     "class P:\n a = int\n" + MATCH.replace("P(", "P.a("), "from abc import ABC\nclass P(ABC): pass\n" + MATCH),
+    ("6: matches by position", "from dataclasses import dataclass as d\n@d(type)\nclass P: pass\n" + MATCH),
     ("2: changes the attribute __dataclass_fields__", "import dataclasses\nf.__dataclass_fields__ = {}"),
     # attributes that are copied by name
     ("2: uses functools.wraps otherwise", "from functools import wraps\nwraps(f, assigned=['a'])(g)",
@@ -184,6 +199,9 @@ NO_PROGRAMS = [
 ]  # fmt: skip
 
 HONEST = [
+    "from typing import NamedTuple\nfrom dataclasses import dataclass\nimport ast\n@dataclass(frozen=True)\nclass P:\n"
+    "    x: int\nclass Q(P): pass\nclass R(NamedTuple):\n    x: int\nclass S:\n    __match_args__ = ('a', 'b')\n"
+    "def f(x):\n    match x:\n        case int(y) | P(y) | Q(y) | R(y) | S(y) | ast.Expr(y) | complex(real=y): pass",
     "def parse_input(text): return text\ndef f(x): return parse_input(x)",
     "def f(input): return input",
     "def f(items):\n    vars = len(items)\n    return [vars for _ in items]",

@@ -83,6 +83,7 @@ for _name, _program in {
         "days since the start": "time.monotonic_ns() // (86400 * 10**9)", "the date in words": "time.asctime()[-4:]",
         "processor time": "int(time.process_time() + time.thread_time()) // 60",
         "a clock by number": "[int(time.clock_gettime(n)) // 3600 for n in range(8)]",
+        "a sleep": "time.sleep(0.1)",
     }.items()},
     "times of the process": "import posix\ndef f(): return posix.times().elapsed // 10**9",
     "the date": "import _datetime\ndef f(): return _datetime.date.today().year",
@@ -110,6 +111,39 @@ CLOCKS.add("one that the sandbox kept for itself", "ok", """
                     count += 1
         return count
 """, value=lambda count: count == 0)  # fmt: skip
+_LIBRARY = f"{ROUTES}\nctypes = namespace('ctypes')\nlibrary, room = ctypes['CDLL'](None), ctypes['create_string_buffer'](32)\n"
+for _name, _value in {
+    "seconds": "library.time(room)", "microseconds": "library.gettimeofday(room, None)",
+    "every clock": "[library.clock_gettime(number, room) for number in range(16)]",
+    "the time in ISO C": "library.timespec_get(room, 1)",
+}.items():  # fmt: skip
+    _program = f"{_LIBRARY}def f(): return {_value}, any(room.raw)"
+    CLOCKS.add(f"machine code: {_name}", "ok", _program, value=lambda read: not read[1])
+for _name, _arguments in {
+    "time": "201, 0", "gettimeofday": "96, bytes(16), 0", "clock_nanosleep": "230, 0, 0, bytes(16), 0",
+    "times": "100, bytes(64)", **{f"clock {number}": f"228, {number}, bytes(16)" for number in (0, 1, 5, 7, 11)},
+}.items():  # fmt: skip
+    CLOCKS.add_call(f"system call: {_name}", _arguments)
+_ANY = "class M(type):\n    def __instancecheck__(c, o): return True\n"
+for _name, _program in {
+    "a computed name": "class P(metaclass=M): __match_args__ = ('gi_' + ''.join(['fra', 'me']),)",
+    "a named tuple's": "import collections\nclass P(collections.namedtuple('T', ['a' 'b'.upper()]), metaclass=M): pass",
+    "a data class's": "import dataclasses\nclass P(dataclasses.make_dataclass('T', ['g' + 'i']), metaclass=M): pass",
+    "a metaclass's": "class N(M):\n    def __getattr__(c, name): return ('gi_' + ''.join(['fra', 'me']),)\nclass P(metaclass=N): pass",
+    "a class that is registered": "import abc\nclass P(abc.ABC): __match_args__ = ('a' + 'b'.upper(),)\nP.register(type(i for i in ()))",
+    "a name that is bound twice": "class P: __match_args__ = ('real',)\nP = [M][0]('P', (), {chr(95) * 2: 1})",
+}.items():
+    _use = "def f(x):\n    match (i for i in ()):\n        case P(b): return str(type(b))\n"
+    CLOCKS.add(
+        f"by a pattern's positions: {_name}", "rejected", f"{_ANY}{_program}\n{_use}", inputs=("1",), static_check=True
+    )
+CLOCKS.add("by fields that a pattern binds", "rejected", """
+    import ast
+    class C:
+        match [("".join(["__getattr", "ibute__"]),)]:
+            case [_fields]: pass
+    def f(): return dict(ast.iter_fields(C))
+""", static_check=True)  # fmt: skip
 for _name, _program in {
     # Past the static check; the clock that is at the end of the road does not go.
     "fields of a function": f"""

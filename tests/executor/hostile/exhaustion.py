@@ -11,7 +11,6 @@ for _name, _body in {
     "loop": "while True: pass",
     "swallow every exception": "while True:\n        try:\n            while True: pass\n        except BaseException: pass",
     "swallow in finally": "while True:\n        try: return 1\n        finally: continue",
-    "sleep": "import time; time.sleep(60)", "sleep in slices": "import time\n    while True: time.sleep(0.01)",
     "a power": "return 7 ** 9 ** 9", "a sum": "return sum(range(10**15))",
     "search an endless iterator": "import itertools; return 'a' in itertools.repeat('b')",
     "exhaust an endless iterator": "import itertools, collections; collections.deque(itertools.count(), maxlen=0)",
