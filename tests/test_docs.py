@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import yaml
@@ -48,6 +49,9 @@ def test_generated_parts_are_those_of_the_code_and_every_page_is_in_the_menu() -
     assert docs.CONFIGURATION.read_text() == docs.configuration(), WRITE
     for page, name, table in docs.plan_tables():
         assert docs.table_in(page.read_text(), name) == table, (page.name, WRITE)
+    loop = (docs.ROOT / "azr" / "experiment.py").read_text().split("async def run(self)")[1].split('"""')[2]
+    loop = dedent(loop.split("    async def")[0]).strip()
+    assert f"```python\n{loop}\n```" in (docs.ROOT / "docs" / "architecture.md").read_text(), "the loop of a run"
     menu = str(yaml.safe_load((docs.ROOT / "mkdocs.yml").read_text())["nav"])
     assert [page.name for page in (docs.ROOT / "docs").glob("*.md") if f"'{page.name}'" not in menu] == []
 

@@ -1,4 +1,4 @@
-"""One step of self-play: propose, validate, estimate, reward and solve, all overlapping (diagram: `azr.experiment`).
+"""One step of self-play: propose, validate, estimate, reward and solve, all overlapping; docs/architecture.md draws it.
 
 Read `SelfPlayStep.play`, `_play_kind` and `propose`. Tasks enter the buffer in the order of their proposals once these
 are in, so the order in which coroutines finish decides only which of two equal proposals is the duplicate. In a
