@@ -122,8 +122,8 @@ def given_up(prompt_ids: PromptIds) -> Completion:
 
 
 def cut_off_judgement(completion: Completion) -> Judgement | None:
-    """Return the judgement of a response that was cut off, which has no answer: what looks like one stands amid its
-    thinking. None for a response that ended by itself."""
+    """Return the judgement of a response that was cut off, which has no answer: any answer-like text is inside its
+    unfinished reasoning. None for a response that ended by itself."""
     if completion.finish_reason != "length":
         return None
     detail = f"cut off after {len(completion.response_ids)} tokens"

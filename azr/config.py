@@ -133,12 +133,12 @@ class DataConfig:
     def group_size(self) -> int:
         return self.samples + self.traces
 
-    def takes_rows(self, step: int) -> bool:
-        """Whether this step, counted from 1, answers rows."""
+    def uses_data(self, step: int) -> bool:
+        """Whether this step, counted from 1, answers rows of a file."""
         return self.path is not None and (self.play != "alternate" or step % 2 == 0)
 
-    def plays_itself(self, step: int) -> bool:
-        return self.path is None or self.play == "mixed" or not self.takes_rows(step)
+    def uses_selfplay(self, step: int) -> bool:
+        return self.path is None or self.play == "mixed" or not self.uses_data(step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,9 +222,9 @@ class RolloutConfig:
     with engines of their own (`cluster.colocate` off), the next steps are played while one is learned; responses that
     are in flight when the weights change are paused and go on. Not with `run.deterministic`."""
     partial: bool = False
-    """A step ends when nine in ten of its self-play is in; the rest goes on and belongs to the next step, with the
-    tokens it has. Answers to rows of a file are always waited for. That takes one of `staleness`: with 1 nothing else
-    is played ahead, with 2 one step is."""
+    """End a step when 90% of its self-play work is done, and carry the rest over to the next step with the tokens it
+    has (partial rollouts). Answers to rows of a file are always waited for. That takes one of `staleness`: with 1 no
+    step is played ahead, with 2 one is."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = 0.4
     """Share of a GPU's memory that an engine may take."""
     engine_options: tuple[str, ...] = ()

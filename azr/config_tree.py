@@ -196,7 +196,7 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
         if isinstance(value, bool) and knobs()[path].type != "boolean":  # pydantic would take True for 1
             raise _refusal(path, tree)
     try:
-        return _type_with(tuple(ESTIMATOR_TYPES)).validate_python(at_home(tree))
+        return _type_with(tuple(ESTIMATOR_TYPES)).validate_python(expand_home(tree))
     except ValidationError as error:
         names = {name for knob in knobs().values() for name in knob.choices}  # pydantic puts these into the path
         path = ".".join(each for each in error.errors()[0]["loc"] if isinstance(each, str) and each not in names)
@@ -205,12 +205,12 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
         raise _refusal(path, tree) from error
 
 
-def at_home(value: Any) -> Any:
+def expand_home(value: Any) -> Any:
     """Plain data with the home folder for a ``~`` that begins a text: shells leave it in quotes and after ``=``."""
     if isinstance(value, dict):
-        return {name: at_home(each) for name, each in value.items()}
+        return {name: expand_home(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [at_home(each) for each in value]
+        return [expand_home(each) for each in value]
     return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~") else value
 
 

@@ -129,15 +129,15 @@ class SelfPlayExperiment:
     async def play(self, step: int) -> StepResult:
         """Play one step with the current policy: self-play, rows, or both."""
         config, selfplay, phase = self.config, self.config.selfplay, self.logger.progress.phase
-        plays_itself = config.data.plays_itself(step)
-        takes_rows = self.data is not None and config.data.takes_rows(step)
-        if plays_itself:
+        uses_selfplay = config.data.uses_selfplay(step)
+        uses_data = self.data is not None and config.data.uses_data(step)
+        if uses_selfplay:
             phase("propose" if config.ablation.new_tasks else "estimate", len(config.kinds) * selfplay.proposer_prompts)
-        solves = len(config.kinds) * selfplay.solver_prompts if plays_itself else 0
-        phase("solve", solves + (config.data.prompts if takes_rows else 0))
+        solves = len(config.kinds) * selfplay.solver_prompts if uses_selfplay else 0
+        phase("solve", solves + (config.data.prompts if uses_data else 0))
         async with task_group() as group:
             playing = []
-            if plays_itself:
+            if uses_selfplay:
                 step_of_play = SelfPlayStep(
                     config=config,
                     step=step,
@@ -149,7 +149,7 @@ class SelfPlayExperiment:
                     phase=self.logger.phase,
                 )
                 playing.append(group.create_task(step_of_play.play(is_last=step == config.run.steps)))
-            if takes_rows:
+            if uses_data:
                 assert self.data is not None
                 playing.append(group.create_task(self.data.play(step, self.system.engines.generate, self.logger.phase)))
         return merge_results([each.result() for each in playing])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from azr.config import Config
-from azr.config_tree import at_home, from_tree, parse_yaml
+from azr.config_tree import expand_home, from_tree, parse_yaml
 from azr.errors import UserError, did_you_mean
 from azr.own_data import find_own_data
 from azr.registry import search_here
@@ -175,7 +175,7 @@ def _read(file: Path, above: tuple[Path, ...]) -> Config:
         base = tree.pop(_BASE)
         if not isinstance(base, str):
             raise UserError(f"base is {base!r}; it must be the name of a recipe or of a YAML file.")
-        base = str(at_home(base))
+        base = str(expand_home(base))
         if base.endswith(_YAML):
             below = _read(file.parent / base, (*above, place))
         else:

@@ -64,8 +64,8 @@ def dispatch(argv: Sequence[str]) -> int:
 
 
 def exit_code(command: Callable[[], int]) -> int:
-    """What the command returns; 2 after a user's mistake or without a package of an extra, which is told in one
-    sentence; 130 after Ctrl-C; 141 when who read its output, such as ``head``, wanted no more of it.
+    """Return the command's exit code; 2 after a user's mistake or without a package of an extra, which is printed as
+    one sentence; 130 after Ctrl-C; 141 on a closed pipe (SIGPIPE).
 
     Any other exception passes: Python prints its traceback and exits with code 1.
     """

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from azr.config_tree import Knob, at_home, knobs
+from azr.config_tree import Knob, expand_home, knobs
 from azr.errors import UserError, did_you_mean
 
 
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
             flag = word.partition("=")[0]
             if word.startswith("--") and flag not in self._option_string_actions:
                 raise _no_option(flag, [*self._option_string_actions, *others])
-        return self.parse_args(list(map(_at_home, argv)))
+        return self.parse_args(list(map(_expand_home, argv)))
 
     def parse_with_knobs(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
         """Parse as ``parse`` for a command that also takes options of a config, whose names have a dot.
@@ -105,10 +105,10 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; {self.prog} --help lists every option.")
 
 
-def _at_home(word: str) -> str:
+def _expand_home(word: str) -> str:
     """A word of a command line with the home folder for a ``~`` that the shell has left in it."""
     flag, equals, value = word.partition("=")
-    return f"{flag}={at_home(value)}" if equals and flag.startswith("--") else str(at_home(word))
+    return f"{flag}={expand_home(value)}" if equals and flag.startswith("--") else str(expand_home(word))
 
 
 def _no_option(flag: str, known: Collection[str]) -> UserError:

@@ -17,7 +17,7 @@ from azr.graders.question import Grader, GraderName
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, PromptIds, Reason, Sample
 from azr.selfplay.play import StepResult, sort_samples
-from azr.selfplay.rewards import can_teach, reward_answer
+from azr.selfplay.rewards import can_teach, mark_unlearnable_group, reward_answer
 from azr.tasks.base import Verdict
 from azr.tasks.prompts import ResponseFormat, answer_part
 
@@ -53,7 +53,7 @@ class DataPlay:
         Whatever the order in which answers come in, the first so many rows are asked that hold enough that can teach.
         """
         config, samples = self.config, list[Sample]()
-        wanted = config.data.prompts if config.data.takes_rows(step) else 0
+        wanted = config.data.prompts if config.data.uses_data(step) else 0
         counts = {"epoch": 0, "rows": 0, "traces": 0, "long_traces": 0}
 
         async def ask_until_one_teaches() -> None:
@@ -69,6 +69,7 @@ class DataPlay:
                 counts["long_traces"] += long_traces
                 if config.rollout.refill == 1 or can_teach(answers):
                     break
+                mark_unlearnable_group(answers)
 
         await gather(*(ask_until_one_teaches() for _ in range(wanted)))
         return StepResult(samples=sort_samples(samples), data=counts)

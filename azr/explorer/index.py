@@ -378,7 +378,7 @@ def _stat(path: Path) -> tuple[int, int]:
 
 
 def _tail(path: Path, offset: int) -> bytes:
-    """What comes right before the offset."""
+    """Return the bytes before the offset, which identify a file that has grown."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, offset - _TAIL))

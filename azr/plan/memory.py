@@ -96,7 +96,7 @@ FOUR_BIT = 0.5 + (1 + 4 / 256) / 64
 """Bytes of a weight that is held in 4 bits: each 64 have a scale of 8 bits, and each 256 scales one of 32."""
 
 
-def held_bytes(role: ModelRole, train: TrainConfig) -> float:
+def resident_bytes(role: ModelRole, train: TrainConfig) -> float:
     """Return the bytes of all parameters on all ranks together, as they are held between passes."""
     b, linear = element_bytes(train), 0
     if train.lora.four_bit and role.trains:
@@ -117,7 +117,7 @@ def shares(train: TrainConfig) -> int:
 def states(role: ModelRole, train: TrainConfig) -> dict[str, float]:
     """Between phases, one rank's share, with float32 gradients and Adam moments, and a float32 master copy."""
     b, share = element_bytes(train), role.trained / shares(train)
-    parameters = held_bytes(role, train) / shares(train)
+    parameters = resident_bytes(role, train) / shares(train)
     sizes = {"parameters": parameters, "gradients": 0.0, "optimiser": 0.0, "reduce bucket": 0.0}
     if role.trains:
         sizes["reduce bucket"] = 4.0 * REDUCE_BUCKET * train.is_sharded
@@ -136,7 +136,7 @@ def checkpoint_bytes(roles: Sequence[ModelRole], train: TrainConfig) -> float:
     return 12 * sum(role.trained for role in roles) + element_bytes(train) * sum(role.trained for role in roles[:1])
 
 
-def taken_along(role: ModelRole, train: TrainConfig) -> float:
+def offloaded_bytes(role: ModelRole, train: TrainConfig) -> float:
     """Bytes of one rank that wait in host memory while engines play; gradients are dropped."""
     sizes = states(role, train)
     return sizes["parameters"] + sizes["optimiser"]
@@ -156,7 +156,7 @@ def host_memory(
     """Bytes per node, by what they hold."""
     train = config.train
     ranks = nodes.ranks_per_node(train.data_parallel)
-    away = sum(taken_along(role, train) for role in roles) * config.cluster.colocate
+    away = sum(offloaded_bytes(role, train) for role in roles) * config.cluster.colocate
     return {
         "optimizers": ranks * sum(offloaded_optimizer(role, train) for role in roles),
         "trainers while engines play": ranks * away * assumed.pinned_rounding,
@@ -324,7 +324,7 @@ def _most(role: ModelRole, train: TrainConfig, tokens: int, keys: float) -> floa
     return max(sum(bytes_of.values()) for bytes_of in passes)
 
 
-def least(config: Config, roles: Sequence[ModelRole], nodes: ClusterSpec) -> dict[str, float]:
+def smallest_footprint(config: Config, roles: Sequence[ModelRole], nodes: ClusterSpec) -> dict[str, float]:
     """By turn: bytes without which no run of this config can do, on a GPU that has a rank of every role.
 
     States of the largest role, or of all where they do not take turns; an engine's weights with the KV cache of one

@@ -19,9 +19,9 @@ from azr.plan.memory import (
     ModelRole,
     element_bytes,
     host_memory,
-    least,
     model_roles,
     phases,
+    smallest_footprint,
     states,
     training,
 )
@@ -252,10 +252,10 @@ def _spread(ranks: int, width: int) -> dict[str, Any]:
 
 
 def check_memory(config: Config, gpu_memory_gib: float) -> list[str]:
-    """Compares the run with GPUs of this size, as many as it asks for.
+    """Compare the run with GPUs of this size, as many as it asks for.
 
-    Raises UserError only for what no assumption changes, see `least`. Returns a sentence where the run does not fit by
-    the plan's estimate, which may be wrong; nothing where it fits, or the shape of its model is not known.
+    Returns a sentence if the run does not fit by the plan's estimate, which may be wrong; none if it fits, or if the
+    shape of its model is not known. Raises UserError only for what no assumption changes, see `smallest_footprint`.
     """
     try:
         shape = shape_of(config.model.path)
@@ -263,7 +263,7 @@ def check_memory(config: Config, gpu_memory_gib: float) -> list[str]:
         return []
     nodes = replace(ClusterSpec.with_gpus(config.num_gpus), gpu_memory_gib=gpu_memory_gib)
     size = f"{nodes.nodes} node(s) of {nodes.gpus} GPU(s) with {gpu_memory_gib:.0f} GiB"
-    sizes = least(config, model_roles(config, shape), nodes)
+    sizes = smallest_footprint(config, model_roles(config, shape), nodes)
     share = config.rollout.gpu_memory_utilization
     certain = []
     if sizes["learning"] > gpu_memory_gib * GIB:

@@ -18,10 +18,10 @@ from azr.plan.memory import (
     ModelRole,
     element_bytes,
     node_copies,
+    offloaded_bytes,
     scorers,
     shares,
     states,
-    taken_along,
 )
 
 GIGA, TERA = 1e9, 1e12
@@ -155,7 +155,7 @@ class StepTimes:
         """Engines sleep and wake; each model comes from the host and goes back there, to score and again to train."""
         train, visitors = self.config.train, scorers(self.config, roles) if len(roles) > 1 else []
         moved = 2 * sum(states(role, train)["parameters"] for role in visitors)
-        moved += 2 * sum(taken_along(role, train) for role in roles if role.trains)
+        moved += 2 * sum(offloaded_bytes(role, train) for role in roles if role.trains)
         return {"sleep, wake, offload": self.assumed.turns_s + moved / (self.assumed.pcie_gb_s * GIGA)}
 
     def _passing(

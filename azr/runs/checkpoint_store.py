@@ -288,11 +288,11 @@ INITIAL = RunState(step=0, elapsed_s=0.0, offsets=LogOffsets())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeState:
-    """A run that goes on."""
+    """State needed to resume a run."""
 
     state: RunState
     notes: tuple[str, ...]
-    """Sentences for a person."""
+    """Sentences to print."""
 
 
 def resolve_run(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:

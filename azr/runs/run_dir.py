@@ -105,7 +105,7 @@ class RunDirectory:
             owner.release()
 
     def exported(self, step: int) -> Path:
-        """The policy of a step as others load it, once somebody has wanted it."""
+        """Return the path of the exported Hugging Face folder of a step; it exists after the first export."""
         return self.path / "exports" / f"step_{step:06d}"
 
     def rollouts(self, step: int) -> Path:

@@ -164,7 +164,7 @@ class RunLogger:
         """
         config, started = self._config, self._start_seconds
         self._start_seconds = {}
-        kinds = config.kinds if config.data.plays_itself(step) else ()
+        kinds = config.kinds if config.data.uses_selfplay(step) else ()
         metrics = step_metrics(samples, kinds, config.selfplay.group_size, {"start": started, **parts})
         metrics |= watched_metrics
         self._write(step, metrics)

@@ -26,7 +26,7 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.chaining import chain_tasks
 from azr.selfplay.journal import Journal, WorkItem
 from azr.selfplay.proposer import draw_references, validate
-from azr.selfplay.rewards import can_teach, reward_answer, reward_proposal
+from azr.selfplay.rewards import can_teach, mark_unlearnable_group, reward_answer, reward_proposal
 from azr.tasks.base import RejectReason, Run
 from azr.tasks.registry import KINDS, derived_tasks
 
@@ -321,8 +321,9 @@ class SelfPlayStep:
             reward_answer(sample, self.config.reward, self._max_tokens)
             if phase == "estimate" and sample.used == "trained" and not self.config.selfplay.train_on_estimates:
                 sample.used = "estimate"
-        if phase == "estimate" and self.config.selfplay.train_on_estimates and self.config.rollout.refill > 1:
-            can_teach(answers)
+        is_group = phase == "estimate" and self.config.selfplay.train_on_estimates
+        if is_group and self.config.rollout.refill > 1 and not can_teach(answers):
+            mark_unlearnable_group(answers)
         return answers
 
     async def _reserve(

@@ -194,13 +194,16 @@ def reward_answer(sample: Sample, config: RewardConfig, max_tokens: int) -> None
 
 
 def can_teach(answers: Sequence[Sample]) -> bool:
-    """Whether graded answers to one problem differ in score: 1 for right, else the grader's number, or 0. If not, mark
-    them as not to be trained on."""
-    graded = [each for each in answers if each.accuracy is not None]
-    scores = {each.accuracy or (each.judgement and each.judgement.score) or 0.0 for each in graded}
-    for each in graded if len(scores) < 2 else ():
-        each.used = "unlearnable"
-    return len(scores) > 1
+    """Whether graded answers to one problem differ in score: 1 for right, else the grader's number, or 0."""
+    graded = (each for each in answers if each.accuracy is not None)
+    return len({each.accuracy or (each.judgement and each.judgement.score) or 0.0 for each in graded}) > 1
+
+
+def mark_unlearnable_group(answers: Sequence[Sample]) -> None:
+    """Mark graded answers as not to be trained on."""
+    for each in answers:
+        if each.accuracy is not None:
+            each.used = "unlearnable"
 
 
 def _set_reward(sample: Sample, reward: float, parts: dict[str, float], config: RewardConfig, max_tokens: int) -> None:

@@ -231,7 +231,7 @@ class Error(SingleCallKind):
         return Verdict.RIGHT if stated[0].strip() == task.outputs[0] else Verdict.WRONG
 
     def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
-        """None: the name of an exception is no value."""
+        """Empty: an error task has no output values."""
         return ()
 
     def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> base.Derived:

@@ -1,8 +1,8 @@
-"""Takes the memory under tensors away, and gives it back: the GPU is somebody else's while a copy waits on the host.
+"""Offload tensors to host memory and back while another process uses the GPU.
 
 Tensors and all views of them stay the objects they were, as in PyTorch's FSDP, so nothing that refers to them needs to
 know. DeepSpeed's `offload_states` is not used: it accepts its own Adam only, refuses a model without an optimizer, and
-moves gradients that nobody needs any more.
+moves gradients, which are not needed any more.
 """
 
 from __future__ import annotations

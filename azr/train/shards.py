@@ -96,12 +96,12 @@ def write_model(folder: Path, specs: Sequence[TensorSpec], tensors: Iterator[Ten
 
 
 def shard_path(folder: Path, rank: int) -> Path:
-    """Where a rank's pieces are."""
+    """Return the path of a rank's shard file."""
     return folder / f"rank_{rank:03d}.safetensors"
 
 
 def write_shard(folder: Path, rank: int, meta: Mapping[str, Any], pieces: Sequence[tuple[str, Tensor]]) -> HashedFile:
-    """Writes a rank's pieces, float32 and one-dimensional, and JSON data `meta`; all of it is on disk on return.
+    """Write a rank's shard, float32 and one-dimensional, and JSON data `meta`; all of it is on disk on return.
 
     `folder` is made where its parent exists. Raises OSError.
     """

@@ -44,10 +44,10 @@ def test_every_epoch_has_every_row_once_in_an_order_of_its_own() -> None:
 @pytest.mark.parametrize("play", ["alone", "mixed", "alternate"])
 def test_steps_that_take_rows(play: str) -> None:
     data = DataConfig(path="rows.jsonl", play=play, prompts=3)
-    steps = [step for step in range(1, 9) if data.takes_rows(step)]
+    steps = [step for step in range(1, 9) if data.uses_data(step)]
     assert steps == ([2, 4, 6, 8] if play == "alternate" else list(range(1, 9)))
-    assert [data.plays_itself(step) for step in (1, 2, 3)] == [play != "alone", play == "mixed", play != "alone"]
-    assert DataConfig().plays_itself(2) and not DataConfig().takes_rows(2)
+    assert [data.uses_selfplay(step) for step in (1, 2, 3)] == [play != "alone", play == "mixed", play != "alone"]
+    assert DataConfig().uses_selfplay(2) and not DataConfig().uses_data(2)
 
 
 @pytest.mark.parametrize("done", range(13))

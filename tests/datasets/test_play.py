@@ -28,7 +28,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import NO_ROWS_TAKEN, Completion, Judgement, RowsLeft, Sample
 from azr.runs.metrics import malformed_share, sampled_tokens
 from azr.selfplay.play import StepResult
-from azr.selfplay.rewards import can_teach
+from azr.selfplay.rewards import can_teach, mark_unlearnable_group
 from tests import chat_tokenizers
 from tests.datasets.test_rows import write
 from tests.mistakes import mistake
@@ -214,7 +214,10 @@ def test_scores_between_right_and_wrong_can_teach():
     ):  # fmt: skip
         samples = group(*grades)
         assert can_teach(samples) == teaches
-        kept = "trained" if teaches else "unlearnable"
+        kept = "trained"
+        if not teaches:
+            kept = "unlearnable"
+            mark_unlearnable_group(samples)
         assert [each.used for each in samples] == [kept if a is not None else "ungraded" for a, _ in grades]
 
 

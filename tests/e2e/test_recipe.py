@@ -142,7 +142,7 @@ def test_every_other_recipe_takes_a_step(name: str, model: Path, root: Path, add
     (line,) = steps(root, name)
     assert line["policy/grad_norm"] > 0 and line["weights/version"] == 1
     assert ("critic/grad_norm" in line) == config.algorithm.needs_critic
-    assert ("data/rows" in line) == bool(data) and ("proposer/malformed" in line) == config.data.plays_itself(1)
+    assert ("data/rows" in line) == bool(data) and ("proposer/malformed" in line) == config.data.uses_selfplay(1)
 
 
 def test_a_wrong_template_is_an_alarm_that_cannot_be_missed(model: Path, root: Path, address: str) -> None:
