@@ -6,13 +6,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from azr.graders.extraction import placed_boxes, reply
+from azr.graders.extraction import UNSEEN, joined_box, placed_boxes, reply
 from azr.graders.question import Question
 from azr.records import Judgement
 from azr.tasks.base import Verdict
 
 _OPEN = r"""[\s*_:$'"`‘’“”「『【<]{0,20}"""
-_WRAPPED = r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{|\{?\\rm\s)?\s?[(\[]?"
+_WRAPPED = (
+    r"(?:\\(?:text|math|emph|mbox|operatorname)[a-z]{0,6}\s{0,2}\{|\{?\\(?:rm|bf|it|sf|tt|large|Large)\s|\{){0,2}"
+    r"\s?[(\[]?"
+)
 _LABEL = r"([A-Z]|\d)(?![A-Za-z0-9])(?!(?-i:(?<=[aiI])) \w)"
 # Between words few characters are read, so that time stays linear in the text. "a" and "I" before a word
 # are words, not labels.
@@ -29,6 +32,14 @@ _BOXED = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 """A label alone, or before its option's text; what goes on as mathematics does is a value."""
+_AND = r"""(?:[\s)\]}$'"*_.]{0,9}(?:,|;|/|\||\(|\\?&|\b(?:or|and|then|perhaps|maybe|possibly)\b)){1,3}"""
+_LISTED = re.compile(_WRAPPED + _LABEL + f"(?={_AND})", re.IGNORECASE)
+_MORE = re.compile(
+    _AND + r"""[\s*_$"'`]{0,9}(?:(?:option|choice)\s)?""" + _WRAPPED + _LABEL
+    + r"(?!\s(?:is|was|has|would|cannot|does)\b)",
+    re.IGNORECASE,
+)  # fmt: skip
+"""A second label after the first."""
 _ALONE = re.compile(
     r"""[\s*_(\["'`]{0,9}(?:(?:option|choice)\s)?[*_(\["'`]{0,9}([A-Z]|\d)(?:[\s*_)\].:"'`]{0,9}|[)\]:.]\*{0,3}\s[^\n]{1,300})""",
     re.IGNORECASE,
@@ -59,13 +70,21 @@ class ChoiceGrader:
 
 
 def _label(text: str, labels: tuple[str, ...]) -> str | None:
-    """The label that the text gives last, in a box or in words; a box that holds none of them is a value."""
-    text = text.translate(_FULL_WIDTH)
-    said = [(found.start(), found[1]) for found in _STATED.finditer(text)]
-    boxed = placed_boxes(text)
-    if boxed and (found := _BOXED.match(boxed[-1][2])) and found[1].upper() in labels:
-        said.append((boxed[-1][0], found[1]))
+    """The label that the text gives last, in a box or in words, or two of them (``A, B``), which are no answer. A box
+    that holds none of them is a value."""
+    text = text.translate(_FULL_WIDTH | UNSEEN)
+    said = [(found.start(), _only(found, labels)) for found in _STATED.finditer(text)]
+    boxed, content = placed_boxes(text), joined_box(text) or ""
+    if boxed and (found := _BOXED.match(content) or _LISTED.match(content)) and found[1].upper() in labels:
+        said.append((boxed[-1][0], _only(found, labels)))
     if not said and not boxed and (alone := _ALONE.fullmatch(text.strip())):
         said = [(0, alone[1])]
     label = max(said)[1].upper() if said else None
-    return label if label in labels else None
+    return label if label and label.partition(",")[0] in labels else None
+
+
+def _only(found: re.Match[str], labels: tuple[str, ...]) -> str:
+    """Return the label that was found, with the one that follows it if there is another."""
+    other = _MORE.match(found.string, found.end(1))
+    more = {other[1].upper()} & {*labels} - {found[1].upper()} if other else ()
+    return ", ".join((found[1], *more))

@@ -11,15 +11,27 @@ MAX_FINAL = 2_000
 
 _THOUGHT = "</think>"
 _BETWEEN = re.compile(
-    r"[\s$.]{0,20}(?:,|;|and\b|or\b|,\s*and\b|,\s*or\b)[\s$]{0,20}(?:[A-Za-z]\w{0,3}\s*=\s*)?[\s$]{0,20}"
+    r"[\s$.]{0,20}(?:\\text\s?\{\s?)?(?:,|;|and\b|or\b|,\s*and\b|,\s*or\b)[\s$}]{0,20}(?:[A-Za-z]\w{0,3}\s*=\s*)?[\s$]{0,20}"
 )
 """What stands between boxes that make one answer together."""
 _BOLD_NUMBER = re.compile(r"(?<!^)\*\*\s{0,3}([-+]?\d[\d,.]{0,40}(?<=\d))\s{0,3}\*\*")
 _ANSWER, _ANSWERED = "<answer>", "</answer>"
 _BOX = re.compile(r"\\(?:boxed|fbox)\b\s*")
-_STATED = re.compile(r"(?:final answer|answer)[ \t]*(?:is|:|=)[ \t]*:?[ \t]*([^\n]+)", re.IGNORECASE)
-_INNER = re.compile(r"\$([^$]+)\$|\\\(((?:(?!\\\().)+?)\\\)|\\\[((?:(?!\\\[).)+?)\\\]")
-"""Mathematics in a sentence; what is never closed is not read again from its every beginning."""
+_STATED = re.compile(r"answer[ \t*_]{0,9}(?:is(?![A-Za-z])|:|=)[ \t*_]{0,9}:?[\s*_]{0,20}", re.IGNORECASE)
+_MARKED = re.compile(r"^####[ \t]*(\S[^\n]*)\s*\Z", re.MULTILINE)
+"""The last line of a solution, as GSM8K has it."""
+_DISPLAY = re.compile(r"\$\$([^$]+)\$\$|\\\[((?:(?!\\\[).)+?)\\\]", re.DOTALL)
+_INNER = re.compile(r"(?<!\\)\$([^$\s][^$]*)\$(?!\d)|\\\(((?:(?!\\\().)+?)\\\)|\\\[((?:(?!\\\[).)+?)\\\]")
+"""Mathematics in a sentence, not what stands between two amounts of money; what is never closed is not read again from
+its every beginning."""
+_SENTENCE_END = re.compile(r"(?<!\d)\.(?:\s|$)|\.(?:\s(?!\s*\d)|$)")
+_ITEM = re.compile(r"(?:[-+*]|\d{1,2}[.)])\s")
+_REASON = re.compile(
+    r",?\s+(?:since|because|as|so|which|not|per|but|making|meaning)\b"
+    r"|\s+\((?=[^()]{0,99}(?<![A-Za-z\\])(?!sin|cos|tan|cot|sec|csc|log|exp|sqrt|mod|or |and |not )[a-z]{3})"
+)
+"""What goes on after an answer: a clause, or words in parentheses."""
+UNSEEN = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad"))
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?%?")
 
 
@@ -75,7 +87,7 @@ def last_box(text: str) -> str | None:
     return found[-1] if found else None
 
 
-def _joined_box(text: str) -> str | None:
+def joined_box(text: str) -> str | None:
     """Contents of the last boxes that one enumeration holds, one time each."""
     found = placed_boxes(text)
     if not found:
@@ -101,16 +113,36 @@ def _last_number(text: str) -> str | None:
     return bold[-1] if bold else _NUMBER.findall(lines[-1])[-1]
 
 
+def stated_answer(text: str) -> str | None:
+    """Return what a text says is its answer: the last box, else what follows "answer is", else ``#### ``."""
+    if (boxed := joined_box(text)) is not None:
+        return boxed
+    text = text[-20_000:]
+    said = next((found for found in reversed([*_STATED.finditer(text)]) if text[found.end() :].strip(" *`")), None)
+    if said is None:
+        return marked[1] if (marked := _MARKED.search(text)) else None
+    tail = text[said.end() :].strip(" *`")
+    if shown := _DISPLAY.match(tail):
+        return shown[1] or shown[2]
+    line = tail.partition("\n")[0]
+    sentence = line if "\n" in said[0] and _ITEM.match(line) else _SENTENCE_END.split(line)[0]
+    inner, reason = _INNER.search(sentence), _REASON.search(sentence)
+    if inner and not sentence[0].isdigit() and not (reason and reason.start() < inner.start()):
+        return next((part for part in inner.groups() if part), "")
+    return sentence[: reason.start()].strip(" *`") if reason else sentence.strip(" *`")
+
+
+def gold_answer(text: str) -> str:
+    """Return a gold answer as answers are read: what a solution or a sentence states, else the whole text."""
+    text = reply(text).translate(UNSEEN)
+    return stated_answer(text) or text
+
+
 def final_answer(response: str) -> str | None:
-    """Return the final answer to a mathematical question: the last box, else the text after "answer is", else the last
-    number; None if there is none or it is too long."""
-    text = reply(response)
-    answer = _joined_box(text)
-    if answer is None and (stated := _STATED.findall(text[-20_000:])):
-        answer = stated[-1]
-        sentence = re.split(r"(?<=[^\d])\.(?:\s|$)|\.$", answer.strip())[0]
-        inner = _INNER.search(sentence)
-        answer = next((part for part in inner.groups() if part), "") if inner else sentence.strip(" *`")
+    """Return the final answer to a mathematical question: `stated_answer`, else the last number; None if there is none
+    or it is too long."""
+    text = reply(response).translate(UNSEEN)
+    answer = stated_answer(text)
     if answer is None:
         answer = _last_number(text[-20_000:])
     if answer is None:

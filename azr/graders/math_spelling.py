@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -25,9 +26,11 @@ _SIGN_TABLE = str.maketrans({
     **dict.fromkeys("\u00a0\u2002\u2003\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000", "\\,"),
     "∞": "\\infty ", "∅": "\\emptyset ", "÷": "/", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "∪": "\\cup ",
     "∩": "\\cap ", "…": "\\ldots ", "⋯": "\\cdots ", "−": "-", "–": "-",
+    "’": "'", "′": "'", "″": "''",
 })  # fmt: skip
 THIN = dict.fromkeys(map(ord, "\u00a0\u2006\u2007\u2008\u2009\u200a\u202f"), "\\,")
-_TEN = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_MANY = {"dozen": "12", "hundred": "10^{2}", "thousand": "10^{3}", "million": "10^{6}", "billion": "10^{9}",
+         "trillion": "10^{12}"}  # fmt: skip
 _STATED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _REWRITES = [(re.compile(each["pattern"]), each["instead"]) for each in _STATED["rewrites"]]
 _HEDGES = [re.compile(each["pattern"]) for each in _STATED["hedges"]]
@@ -35,7 +38,7 @@ _UNIT_OF = {spelling: name for name, spellings in _STATED["units"].items() for s
 _OPPOSITES = [frozenset(words.split()) for words in _STATED["words"]["opposites"]]
 _CONDITIONS = frozenset(_STATED["words"]["conditions"].split())
 _PERCENT = re.compile(r"\s*([-+]?\d[\d.]*)\s*\\%\s*")
-_STATEMENT = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*=\s*([-+]?\d+(?:\.\d+)?)\s*")
+_STATEMENT = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:=|\\equiv)\s*([-+]?\d+(?:\.\d+)?)\s*")
 
 
 def hedges(gold: str, answer: str) -> bool:
@@ -62,6 +65,14 @@ _MODULUS = re.compile(r"(?:\(\s*)?\\?(?:\\text\s*\{\s*\(?\s*)?\\?\bp?b?mod\b\s*\
 _HALF = re.compile(r"(?<![A-Za-z\\])([ap])\s*\.?\s*m\.?(?![A-Za-z])", re.IGNORECASE)
 _CLOCK = re.compile(r"^\s*(\d{1,2})(?:\s*:\s*(\d{1,2}))?\s*$")
 _DOTS = re.compile(r"\\[lc]?dots(?![A-Za-z])|\.{2,}")
+_ROWS = re.compile(
+    r"(?:\\left\s*)?(?:\\\{|\\lbrace)?\s*\\begin\{(d?cases|array|aligned|align\*?|gathered|split)\}"
+    r"(?:\{[lcr| ]*\})?(.*?)\\end\{\1\}\s*(?:\\right\s*\.)?",
+    re.DOTALL,
+)
+_AND = re.compile(r"\\text\s*\{\s*,?\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z])|\\q?quad(?![A-Za-z])")
+_VARIABLE = re.compile(r"([A-Za-z]|\\[a-z]{2,7})(?:_\{?\w+\}?)?")
+_PAIR = re.compile(r"\s*(?:\\left\s*)?\(.*,.*\)\s*", re.DOTALL)
 _OPTION = re.compile(r"^\s*(?:\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{\s*)?(?:\(([A-J])\)|([A-J])\s*[).:](?!\d))")
 _WORDED_OPTION = re.compile(rf"^\s*\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{{\s*\(?[A-J][).]\)?\s*\}}{_SPACE}*(?=\S)")
 
@@ -96,6 +107,7 @@ def respelled(text: str) -> str:
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", lambda found: f"^{{{found[0].translate(_SUPERSCRIPT)}}}", text)
     text = text.translate(_SIGN_TABLE)
     text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+    text = _ROWS.sub(_in_one_line, text)
     for pattern, instead in _REWRITES:
         text = pattern.sub(instead, text)
     whole = _WORDS.fullmatch(text.strip())
@@ -109,13 +121,13 @@ def without_words(text: str) -> str:
     while (said := _TRAILING.search(text)) and (shorter := text[: said.start()].strip()):
         words = _plain(said[1])
         for word in words:
-            if word in _TEN and re.fullmatch(r"-?(?:\\\$)?[\d.,{}]*\d", shorter):
-                shorter = f"{shorter} \\times 10^{{{_TEN[word]}}}"
+            if word in _MANY and re.fullmatch(r"-?(?:\\\$)?[\d.,{}]*\d", shorter):
+                shorter = f"{shorter} \\times {_MANY[word]}"
         text = f"{shorter}\\%" if words[:1] in (["percent"], ["percentage"]) else shorter
-        if "\\times 10^" in text or text.endswith("\\%"):
+        if "\\times 1" in text or text.endswith("\\%"):
             return text
-    if (found := re.fullmatch(r"(-?(?:\\\$)?[\d.,]*\d)\s+([a-z]+)(\s+dollars)?", text)) and found[2] in _TEN:
-        return f"{found[1]} \\times 10^{{{_TEN[found[2]]}}}"
+    if (found := re.fullmatch(r"(-?(?:\\\$)?[\d.,]*\d)\s+([a-z]+)(\s+dollars)?", text)) and found[2] in _MANY:
+        return f"{found[1]} \\times {_MANY[found[2]]}"
     if (bare := _BARE_UNIT.search(text)) and _unit(bare[1].lower()):
         return text[: bare.start()]
     return text
@@ -176,6 +188,39 @@ def list_with_dots(text: str) -> tuple[str, tuple[int, ...]] | None:
     """An enumeration with dots, as the tuple of what it states, and where its dots stand; None when it is none."""
     if not _DOTS.search(text):
         return None
+    items = _items(text)
+    dots = tuple(n for n, item in enumerate(items) if _DOTS.fullmatch(item))
+    stated = [item for n, item in enumerate(items) if n not in dots]
+    if not dots or len(stated) < 2:
+        return None
+    return f"\\left({', '.join(stated)}\\right)", dots
+
+
+def by_name(golds: Sequence[str], answer: str) -> tuple[list[str], str]:
+    """Gold answers and answer with what they say of several names (x = 4, y = 3) as a tuple, so that no value can stand
+    for another name. An answer's names do not count where the gold answer is a set."""
+    *stated, given = map(_assigned, (*golds, answer))
+    told = [said if said and (given is None or said.keys() == given.keys()) else None for said in stated]
+    wanted = [_values(said) if said else gold for gold, said in zip(golds, told, strict=True)]
+    ordered = any(told) or any(map(_PAIR.match, golds))
+    return wanted, _values(given) if given and ordered else answer
+
+
+def _assigned(text: str) -> dict[str, str] | None:
+    """What a text says of several names, in their order; None when it says anything else. Indices number the roots of
+    one equation, and so are no names."""
+    parts = [item.split("=") for item in _items(_AND.sub(",", re.sub(_SPACE, " ", respelled(text))))]
+    names = {part[0].strip(): part[1].strip() for part in parts if len(part) == 2}
+    bases = {found[1] for name, value in names.items() if value and (found := _VARIABLE.fullmatch(name))}
+    return dict(sorted(names.items())) if len(parts) == len(bases) > 1 else None
+
+
+def _values(said: Mapping[str, str]) -> str:
+    return f"\\left({', '.join(said.values())}\\right)"
+
+
+def _items(text: str) -> list[str]:
+    """Items of an enumeration, in brackets or not."""
     inner = re.sub(r"\\(?:left|right)\b\s*", "", text).strip()
     for opened, closed in (("\\{", "\\}"), ("(", ")"), ("[", "]")):
         if inner.startswith(opened) and inner.endswith(closed):
@@ -188,12 +233,18 @@ def list_with_dots(text: str) -> tuple[str, tuple[int, ...]] | None:
             items.append(inner[begun:position])
             begun = position + 1
     items.append(inner[begun:])
-    items = [item.strip() for item in items if item.strip()]
-    dots = tuple(n for n, item in enumerate(items) if _DOTS.fullmatch(item))
-    stated = [item for n, item in enumerate(items) if n not in dots]
-    if not dots or len(stated) < 2:
-        return None
-    return f"\\left({', '.join(stated)}\\right)", dots
+    return [item.strip() for item in items if item.strip()]
+
+
+def _in_one_line(found: re.Match[str]) -> str:
+    """A system of equations as an enumeration; cases with conditions stay as they are."""
+    text = ""
+    for row in re.split(r"\\\\(?:\s*\[[^\]]*\])?", found[2]):
+        row = re.sub(r"\s*&?\s*=\s*&?\s*", " = ", row).strip().rstrip(",;.")
+        if "&" in row or (row and row.count("=") != 1):
+            return found[0]
+        text += row if not row or row.startswith("=") or not text else f", {row}"
+    return text
 
 
 def letter(gold: str) -> str | None:

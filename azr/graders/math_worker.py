@@ -38,16 +38,22 @@ def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
 
 
 @functools.cache
-def _how() -> tuple[Any, ...]:
-    from math_verify.parser import ExprExtractionConfig, LatexExtractionConfig
+def _how() -> Any:
+    from math_verify.parser import LatexExtractionConfig
 
-    return LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()
+    return LatexExtractionConfig(boxed_match_priority=0)
 
 
 def _read(text: str) -> list[Any]:
+    """Read a text as a whole: the library's other patterns find a number within what cannot be read."""
     from math_verify import parse
 
-    return list(parse(f"$\\boxed{{{text}}}$", extraction_config=_how(), parsing_timeout=None, raise_on_error=True))
+    return list(
+        parse(
+            f"$\\boxed{{{text}}}$", extraction_config=(_how(),), extraction_mode="first_match", parsing_timeout=None,
+            raise_on_error=True,
+        )
+    )  # fmt: skip
 
 
 _read_gold = functools.cache(_read)

@@ -11,7 +11,7 @@ from typing import Any
 
 from azr.errors import UserError
 from azr.graders import math_spelling
-from azr.graders.extraction import final_answer
+from azr.graders.extraction import final_answer, gold_answer
 from azr.graders.question import Question
 from azr.isolated import Late, Trouble, Workers
 from azr.records import Judgement
@@ -61,7 +61,7 @@ class MathGrader(AbstractAsyncContextManager["MathGrader"]):
         answer = final_answer(response)
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED, reason="no_answer")
-        said = await self.compare(gold.answers, answer, gold.tolerance)
+        said = await self.compare([*map(gold_answer, gold.answers)], answer, gold.tolerance)
         if said is None:
             return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),), reason="grader_failed")
         verdict, parts = Verdict.RIGHT if said["right"] else Verdict.WRONG, dict[str, bool]()
@@ -74,6 +74,7 @@ class MathGrader(AbstractAsyncContextManager["MathGrader"]):
     ) -> dict[str, bool] | None:
         """Return whether an answer is ``right``, ``exact`` (without the tolerance) and ``close``; None if the worker
         failed, or took too long over the gold answer too."""
+        golds, answer = math_spelling.by_name(golds, answer)
         decided = [math_spelling.clock_verdict(gold, answer) for gold in golds]
         # The answer may be the gold answer in words: a word, or the letter of an option with its text.
         said = (math_spelling.same_word(gold, answer) or math_spelling.names_option(gold, answer) for gold in golds)
@@ -121,8 +122,8 @@ def normal(text: str) -> str:
     """Normalize an answer: remove dollars, units and degrees, and write numbers in LaTeX's notation."""
     # One space is as good as many, on which patterns spend time of the order of their number cubed.
     text = " ".join(text.translate(math_spelling.THIN).split()).strip("$").strip()
-    for opened, closed in (("\\(", "\\)"), ("\\[", "\\]")):
-        if text.startswith(opened) and text.endswith(closed):
+    for opened, closed in (("\\(", "\\)"), ("\\[", "\\]"), ("**", "**")):
+        if text.startswith(opened) and text.endswith(closed) and len(text) > 4:
             text = text[2:-2].strip()
     text = text.removesuffix(".").strip() if not text.endswith("..") else text
     text = _DEGREES.sub("", math_spelling.respelled(text))

@@ -92,6 +92,14 @@ BOMBS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("gold", [
+    "Answer: 72", "answer is 72.", "<answer>72</answer>", "**72**", "\u200b72", "So \\boxed{72}.", "6 * 12\n#### 72",
+])  # fmt: skip
+async def test_gold_answers_are_read_as_answers_are(grader, gold):
+    said = await grade_all(grader, [(question(MathGold((gold,))), f"\\boxed{{{each}}}") for each in ("72", "24")])
+    assert [each.verdict for each in said] == [Verdict.RIGHT, Verdict.WRONG]
+
+
 async def test_one_right_answer_of_several_is_enough_whatever_the_others_are(grader):
     for golds, answer in ((["(2,5)", "[2,5]"], "(2,5)"), (["11_2", "11_3"], "11_3"), (["7:00", "8"], "8")):
         assert (await grader.compare(golds, answer))["right"]
@@ -188,7 +196,14 @@ async def test_a_worker_that_dies_is_replaced_and_its_question_asked_again():
     ("\\boxed{4}, $x=\\boxed{4}$", "4"), ("<think>a</think>\\boxed{8}</think>", "8"),
     ("<think>\\boxed{8}</think></think>", None), ("There are **8** ways by Lemma 2.", "8"),
     ("By **8** we are done.\nSo 9", "9"), ("<answer>\\boxed{9}</answer> and \\boxed{1}", "9"),
-    ("\\boxed{" + "1" * 3_000 + "}", None),
+    ("\\boxed{" + "1" * 3_000 + "}", None), ("The answer is 18. She has 3 left.", "18"), ("answer: 3.5.", "3.5"),
+    ("The answer is 18, since 9 * 2 = 18.", "18"), ("The answer is 18 (9 times 2).", "18"), ("**Answer:**\n18", "18"),
+    ("The answer is:\n\n**18**", "18"), ("The answer is:\n$$\n18\n$$", "18"), ("Answer:\n\\[ \\frac12 \\]", "\\frac12"),
+    ("The answer is $70,000, not $130,000.", "$70,000"), ("The answer is $70,000 per year.", "$70,000"),
+    ("The answer is 4 (or 5).", "4 (or 5)"), ("The answer is 2 (\\sin x).", "2 (\\sin x)"),
+    ("answer: 3 (mod 7)", "3 (mod 7)"), ("The answer is:\n1. x = 3\n2. x = 5", "1. x = 3"), ("answer is 5\u200b.", "5"),
+    ("Answer: 5\n\nAnswer:", "5"), ("4 left.\n#### 12", "12"),
+    ("\\boxed{4} \\text{ or } \\boxed{6}", "4, 6"), ("The answer is not 5.", "not 5"),
 ])  # fmt: skip
 async def test_final_answers_are_found(response, answer):
     assert final_answer(response) == answer
@@ -206,6 +221,11 @@ async def test_final_answers_are_found(response, answer):
     ("\\boxed{2}", None), ("\\boxed{D + 1}", None), ("A cell is what I mean", None),
     ("The answer is A because of c", "A"), ("the answer is c because", "C"), ("answer is option **B**", "B"),
     ("\\boxed{a map}", None), ("\\boxed{$\\text{B}$}", "B"), ("Answer: $\\text{D}$", "D"),
+    ("ANSWER: A or B", "A, B"), ("ANSWER: (A), (B)", "A, B"), ("ANSWER: A/B", "A, B"), ("The answer is A & B.", "A, B"),
+    ("\\boxed{A} \\text{ or } \\boxed{C}", "A, C"), ("\\boxed{A, C}", "A, C"), ("ANSWER: A (or possibly B)", "A, B"),
+    ("ANSWER: A, B is wrong", "A"), ("ANSWER: A, a map", "A"), ("A\nANSWER: A. B and C are wrong.", "A"),
+    ("\\boxed{\\textsf{A}}", "A"), ("\\boxed{\\bf A}", "A"), ("ANSWER: {A}", "A"), ("ANSWER: \u200bA", "A"),
+    ("\\boxed{\\mathbf{\\text{A}}}", "A"), ("\\boxed{A}, again \\boxed{A}", "A"),
 ])  # fmt: skip
 async def test_labels_are_found(response, label):
     said = await ChoiceGrader().grade(question(Choice("A", ("A", "B", "C", "D"))), response)
