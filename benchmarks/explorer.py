@@ -124,7 +124,7 @@ def measure(path: Path) -> None:
     with closing(RunIndex(path)) as index:
         last = queries.steps(index)[-1]
         (task, *_), _ = queries.find_tasks(index, TaskFilter(step_from=last // 2, order="oldest", limit=1))
-        shown = queries.most_children(index, 1)[0][0]
+        shown = queries.find_tasks(index, TaskFilter(order="most children", limit=1))[0][0]["id"]
     for name, address in {
         "overview": "", "newest tasks": "tasks", "hardest tasks": "tasks?order=hardest",
         "tasks with a rare text": "tasks?text=x0+%2A+42+%2B+len&order=hardest",

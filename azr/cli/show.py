@@ -12,11 +12,10 @@ from azr.cli.options import Parser, whole
 from azr.errors import UserError, did_you_mean, printable
 from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
-from azr.explorer.queries import ANY_RULE, AROUND, ORIGINS, SAMPLE_ORDERS, SampleFilter, TaskFilter
+from azr.explorer.queries import ANY_RULE, AROUND, ORIGINS, SAMPLE_ORDERS, VERDICTS, SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.monitoring.texts import SAFETY, TOTALS
-from azr.records import VALID, Sample
-from azr.tasks.base import RejectReason, Verdict
+from azr.records import Sample
 from azr.text import clipped, without_middle
 
 RESPONSES = 5
@@ -25,7 +24,6 @@ MAX_ATTEMPTS = 40
 """Lines of a task's attempts."""
 SHOWN_CHARS = 1500
 """Of a text's beginning and of its end, unless all of it is asked for."""
-VERDICTS = tuple(dict.fromkeys([VALID, *map(str, Verdict), *map(str, RejectReason)]))
 
 
 def main(argv: Sequence[str]) -> int:

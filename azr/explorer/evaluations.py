@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, variance
 
 from markupsafe import Markup
 
 from azr.evaluation.answer_file import ANSWERS, without_texts
+from azr.evaluation.scores import Measure, greedy_share, sampled_share
+from azr.evaluation.suites import SUITES, top
 from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_places, read_samples
 from azr.explorer.site import BadAddress, Links, ShownRun, Values, choice, render, whole
 from azr.records import Sample
-from azr.tasks.base import Verdict
 
 LIMIT = 100
 """Most questions on a page."""
@@ -23,10 +24,16 @@ CHANGES = {
     "": "all questions, those that changed first",
     "better": "right more often on the right side",
     "worse": "right more often on the left side",
-    "wrong": "never right on either side",
+    "wrong": "wrong on both sides",
 }
 Key = tuple[str, str]
 """Suite and id of a question."""
+Mean = tuple[float, float | None]
+"""Mean over questions, and half the width of its 95% interval by the normal approximation; None for one question."""
+MEASURES: dict[str, Measure] = {"at temperature 1": sampled_share, "greedily": greedy_share}
+"""By how the answers were sampled."""
+SHORT_PREFIX = 80
+"""Characters that all prompts may begin with and still be shown whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +47,20 @@ class EvalSide:
     places: Mapping[Key, Sequence[LinePlace]]
     problems: Sequence[str]
 
-    def share(self, key: Key, only_greedy: bool = False) -> float | None:
-        """Return the share of right answers to a question; None if none was graded."""
-        verdicts = [each.verdict for each in self.answers.get(key, ()) if each.index is None or not only_greedy]
-        graded = [verdict == Verdict.RIGHT for verdict in verdicts if verdict != Verdict.UNGRADED]
-        return sum(graded) / len(graded) if graded else None
+    def share(self, key: Key) -> float | None:
+        """Return the share of right samples, or of greedy answers if none was sampled; None if none was graded."""
+        answers = self.answers.get(key, ())
+        sampled = sampled_share(answers)
+        return greedy_share(answers) if sampled is None else sampled
+
+    def prompts(self, keys: Sequence[Key]) -> dict[Key, str]:
+        """Return the prompts of these questions without the lines that all of them begin with. Raises `Problem`."""
+        asked = [key for key in keys if key in self.places]
+        prompts = [each.prompt for each in read_places(self.path, [self.places[key][0] for key in asked])]
+        first, last = min(prompts, default=""), max(prompts, default="")
+        shared = next((at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), 0)
+        start = first.rfind("\n", 0, shared) + 1 if shared > SHORT_PREFIX else 0
+        return {key: prompt[start:] for key, prompt in zip(asked, prompts, strict=True)}
 
     def whole(self, key: Key) -> list[Sample]:
         """Return all answers to a question with their texts. Raises `Problem`."""
@@ -81,7 +97,7 @@ def read_side(title: str, path: Path) -> EvalSide:
         return EvalSide(title, path, {}, {}, [f"{path.name} cannot be read: {error.strerror}"])
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _read(title: str, path: Path, mtime_ns: int) -> EvalSide:
     """Read a file as it was at that time; unlike `azr.evaluation.answer_file`, a damaged one as far as it goes."""
     answers: dict[Key, list[Sample]] = {}
@@ -104,33 +120,35 @@ class Sides:
     titles: Mapping[str, str]
     """Titles of all evaluations by their names in the address."""
 
+    def gain(self, key: Key) -> float:
+        """Return the difference of the shares of right answers; 0 if a side lacks the question."""
+        left, right = self.left.share(key), self.right.share(key)
+        return 0.0 if left is None or right is None else right - left
+
     @cached_property
     def keys(self) -> list[Key]:
         """All questions, those first whose share of right answers changed most."""
-
-        def change(key: Key) -> float:
-            left, right = self.left.share(key), self.right.share(key)
-            return 0.0 if left is None or right is None else -abs(right - left)
-
-        return sorted({*self.left.answers, *self.right.answers}, key=lambda key: (change(key), *_by_numbers(key)))
+        keys = {*self.left.answers, *self.right.answers}
+        return sorted(keys, key=lambda key: (-abs(self.gain(key)), *_by_numbers(key)))
 
     @property
     def shown(self) -> list[EvalSide]:
         """Both sides, or one if they are the same."""
         return [self.left] if self.named["left"] == self.named["right"] else [self.left, self.right]
 
-    @property
-    def heads(self) -> list[str]:
-        return [f"{side.title}: {what}" for side in self.shown for what in ("greedy", "right answers")]
-
-    @property
+    @cached_property
     def problems(self) -> list[str]:
         return [*dict.fromkeys([*self.left.problems, *self.right.problems])]
 
     def changed(self, how: str, suite: str = "") -> list[Key]:
         """Return the questions of a suite, or of all, that changed in this way, a key of `CHANGES`."""
-        of_suite = [key for key in self.keys if suite in ("", key[0])]
-        return [key for key in of_suite if _is(how, self.left.share(key), self.right.share(key))]
+        test = {
+            "": lambda key: True,
+            "better": lambda key: self.gain(key) > 0,
+            "worse": lambda key: self.gain(key) < 0,
+            "wrong": lambda key: not self.left.share(key) and not self.right.share(key),
+        }[how]
+        return [key for key in self.keys if suite in ("", key[0]) and test(key)]
 
     def group(self, key: Key) -> str:
         """Return the group of a question."""
@@ -141,16 +159,22 @@ def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Val
     """Return the page of questions with their outcomes on both sides."""
     sides = _sides(runs, number, values)
     if sides is None:
-        return render("empty", title="Evaluations", sentence="There are no answers of an evaluation here yet.")
+        return render("empty", title="Evaluations", sentence="No evaluation has been made yet.", links=links)
     suites = ["", *sorted({suite for suite, _ in sides.keys})]
     suite = choice(values, "suite", suites, "")
     change = choice(values, "change", [*CHANGES], "")
     keys = sides.changed(change, suite)
     offset = whole(values, "offset") or 0
+    shown, prompts = keys[offset : offset + LIMIT], dict[Key, str]()
+    for side in sides.shown:
+        try:
+            prompts = side.prompts(shown) | prompts
+        except Problem as problem:
+            sides.problems.append(str(problem))
     return render(
         "evaluations", links=links, sides=sides, suites=suites, suite=suite, changes=CHANGES, change=change,
-        totals=_totals(sides, keys), keys=keys[offset : offset + LIMIT], asked={"change": change, "of": suite},
-        pages=("evaluations", values, offset, LIMIT, len(keys)),
+        totals=[means(sides, keys, share) for share in MEASURES.values()], keys=shown, prompts=prompts,
+        asked={"change": change, "of": suite}, pages=("evaluations", values, offset, LIMIT, len(keys)),
     )  # fmt: skip
 
 
@@ -162,24 +186,21 @@ def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values
         raise BadAddress(f"There is no answer to the question {id!r} of the suite {suite!r}.")
     asked = {"change": choice(values, "change", [*CHANGES], ""), "of": values.get("of", "")}
     listed = sides.changed(asked["change"], asked["of"])
-    before, after = [None, *listed], [*listed[1:], None]
-    beside = []
-    if key in listed:
-        at = listed.index(key)
-        beside = [(name, *other) for name, other in (("previous", before[at]), ("next", after[at])) if other]
-    prompt, columns = "", list[tuple[str, list[Sample] | str]]()
-    for side in sides.shown:
-        try:
-            answers = side.whole(key)
-        except Problem as problem:
-            columns.append((side.title, str(problem)))
-            continue
-        columns.append((side.title, answers))
-        prompt = prompt or next((each.prompt for each in answers), "")
+    at = listed.index(key) if key in listed else len(listed) + 1
+    near = {"previous": listed[max(at - 1, 0) : at], "next": listed[at + 1 : at + 2]}
     return render(
-        "question", links=links, sides=sides, suite=suite, id=id, prompt=prompt, columns=columns, asked=asked,
-        beside=beside,
+        "question", links=links, sides=sides, suite=suite, id=id, asked=asked,
+        columns=[(side.title, _whole(side, key)) for side in sides.shown],
+        beside=[(name, *other) for name, others in near.items() for other in others],
     )  # fmt: skip
+
+
+def _whole(side: EvalSide, key: Key) -> list[Sample] | str:
+    """Return all answers to a question, or why they cannot be read."""
+    try:
+        return side.whole(key)
+    except Problem as problem:
+        return str(problem)
 
 
 def _by_numbers(key: Key) -> tuple[str, str]:
@@ -187,44 +208,43 @@ def _by_numbers(key: Key) -> tuple[str, str]:
     return key[0], re.sub(r"\d+", lambda digits: digits[0].zfill(12), key[1])
 
 
-def _totals(sides: Sides, keys: Sequence[Key]) -> list[tuple[str, int, str, str]]:
-    """Return title, questions, and shares of right greedy and of all answers, of each side to these questions. The last
-    row is of two sides that share questions: the mean difference, right side less left, on those."""
-    rows, columns = list[tuple[str, int, str, str]](), list[list[dict[Key, float]]]()
-    for side in sides.shown:
-        shares = [
-            {key: share for key in keys if (share := side.share(key, only_greedy)) is not None}
-            for only_greedy in (True, False)
-        ]
-        greedy, mean = (_mean([*each.values()]) for each in shares)
-        rows.append((side.title, len(shares[1]), greedy, mean))
-        columns.append(shares)
-    if len(columns) == 2 and (paired := columns[0][1].keys() & columns[1][1].keys()):
-        greedy, mean = (
-            _mean([new[key] - old[key] for key in old.keys() & new.keys()], points=True)
-            for old, new in zip(*columns, strict=True)
-        )
-        rows.append(("difference on the same questions", len(paired), greedy, mean))
+def results(run: Path) -> list[tuple[str, str, list[tuple[str, int, Mean | None]]]]:
+    """Return suite, how its answers were sampled, and the `means` of the run's first and its last evaluation."""
+    files = [(title, path) for name, title, path in eval_files(run) if name.isdigit()]
+    rows = []
+    if files:
+        both = Sides(read_side(*files[0]), read_side(*files[-1]), {"left": files[0][0], "right": files[-1][0]}, {})
+        for suite in sorted({suite for suite, _ in both.keys}):
+            found = [(suite, how, means(both, both.changed("", suite), share)) for how, share in MEASURES.items()]
+            rows += [each for each in found if all(mean is not None for *_, mean in each[-1])][:1]
     return rows
 
 
-def _mean(values: Sequence[float], *, points: bool = False) -> str:
-    """Return a mean over questions in percent, or in points, with its 95% interval by the normal approximation."""
-    if not values:
-        return "-"
-    sign, unit = ("+", " points") if points else ("", "%")
-    half = f" ± {196 * stdev(values) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
-    return f"{100 * fmean(values):{sign}.1f}{half}{unit}"
+def means(sides: Sides, keys: Collection[Key], share: Measure) -> list[tuple[str, int, Mean | None]]:
+    """Return title, graded questions and mean share of each side to these questions. The last row is of two sides that
+    share questions: the mean difference, right side less left, on those."""
+    columns = {
+        side.title: {key: value for key in keys if (value := share(side.answers.get(key, ()))) is not None}
+        for side in sides.shown
+    }
+    if len(columns) == 2:
+        left, right = columns.values()
+        paired = {key: right[key] - left[key] for key in left.keys() & right.keys()}
+        columns |= {"difference on the same questions": paired} if paired else {}
+    return [(title, len(column), _mean(sides, column)) for title, column in columns.items()]
 
 
-def _is(change: str, left: float | None, right: float | None) -> bool:
-    if change == "":
-        return True
-    if change == "wrong":
-        return not left and not right
-    if left is None or right is None:
-        return False
-    return right > left if change == "better" else left > right
+def _mean(sides: Sides, values: Mapping[Key, float]) -> Mean | None:
+    """Return the mean of one value a question. Groups count alike in suites for which that is said."""
+    groups: dict[str, list[float]] = {}
+    for key, value in values.items():
+        is_alike = key[0] in SUITES and SUITES[key[0]].groups_alike
+        groups.setdefault(top(sides.group(key)) if is_alike else "", []).append(value)
+    if not groups:
+        return None
+    spread = sum(variance(each) / len(each) for each in groups.values() if len(each) > 1)
+    half = None if len(values) == 1 else 1.96 * spread**0.5 / len(groups)
+    return fmean(map(fmean, groups.values())), half
 
 
 def _sides(runs: Sequence[ShownRun], number: int, values: Values) -> Sides | None:

@@ -14,79 +14,86 @@ from typing import Any
 from markupsafe import Markup
 
 from azr.explorer import queries
+from azr.explorer.evaluations import results
 from azr.explorer.queries import TaskFilter
-from azr.explorer.site import Links, Series, ShownRun, chart, number, render
-from azr.records import ORIGINS, REASONS, REPEATS, ROLES, Role
-from azr.tasks.base import RejectReason
+from azr.explorer.site import BadAddress, Compared, Links, Series, ShownRun, Values, chart, render
+from azr.records import ORIGINS
 
 EVAL = "eval/"
-_MEASURE = re.compile(r"greedy|(?:mean|pass)@\d+")
+_MEASURE = r"greedy|(?:mean|pass)@\d+"
 """Ends the names of evaluations' shares of right answers."""
-MAX_SERIES = 12
-"""Lines of one chart; of more, the first."""
-_SHARES = {
-    "solve rate of this step's attempts": "/solver/accuracy",
-    "valid proposals": "/proposer/valid_rate",
-    "learnable tasks among the valid": "/proposer/learnable_rate",
-    "estimated solve rate of new tasks": "/proposer/solve_rate",
-    "repeated groups without a gradient": "/solver/replayed/idle",
-}
-_MEANS = {
-    "reward of proposers": ("/proposer/reward", "", None),
-    "reward of solvers": ("/solver/reward", "", None),
-    "mean length of proposals": ("/proposer/response_length", "tokens", 0.0),
-    "mean length of answers": ("/solver/response_length", "tokens", 0.0),
-}
-_SINGLE = {
-    "policy/loss": ("policy loss", ""),
-    "policy/grad_norm": ("gradient norm of the policy", ""),
-    "policy/entropy": ("entropy of the policy over all sampled tokens", "nats"),
-    "policy/mismatch_mean": ("mismatch: mean |log-probability, trainer - engine|", "nats"),
-    "critic/loss": ("critic loss", ""),
-    "computed_tokens/train policy": ("tokens that the policy's update computes", "tokens"),
-}
+_ORIGIN = "|".join(ORIGINS)
+_GROUPS = {
+    "solver": (
+        ("solve rate of this step's attempts", "(.+)/solver/accuracy", "%", (0.0, 1.0)),
+        ("reward of solvers", "(.+)/solver/reward", "", ()),
+        ("mean length of answers", "(.+)/solver/response_length", "tokens", (0.0,)),
+        ("teaching mass", f"(.+)/solver/({_ORIGIN})/teaching_mass", "4s(1-s)", (0.0,)),
+        ("teaching mass per group", f"(.+)/solver/({_ORIGIN})/mass_per_group", "4s(1-s)", (0.0,)),
+        ("groups without a gradient", f"(.+)/solver/({_ORIGIN})/idle", "%", (0.0, 1.0)),
+        ("solve rate of chained tasks", "chains/(.+)/(predicted)|(.+)/solver/(chained)/solve_rate", "%", (0.0, 1.0)),
+    ),
+    "proposals": (
+        ("valid proposals", "(.+)/proposer/valid_rate", "%", (0.0, 1.0)),
+        ("learnable tasks among the valid", "(.+)/proposer/learnable_rate", "%", (0.0, 1.0)),
+        ("estimated solve rate of new tasks", "(.+)/proposer/solve_rate", "%", (0.0, 1.0)),
+        ("reward of proposers", "(.+)/proposer/reward", "", ()),
+        ("mean length of proposals", "(.+)/proposer/response_length", "tokens", (0.0,)),
+        ("tasks in the buffer", "buffer/(.+)", "tasks", (0.0,)),
+        ("distinct shapes among stored programs", "shapes/(.+)", "shapes", (0.0,)),
+    ),
+    "training": (
+        ("policy loss", "policy/loss", "", ()),
+        ("gradient norm of the policy", "policy/grad_norm", "", ()),
+        ("entropy of the policy over all sampled tokens", "policy/entropy", "nats", ()),
+        ("mismatch: mean |log-probability, trainer - engine|", "policy/mismatch_mean", "nats", ()),
+        ("critic loss", "critic/loss", "", ()),
+        ("tokens that the policy's update computes", "computed_tokens/train policy", "tokens", ()),
+    ),
+    "time": (("time of a step", "seconds/step", "seconds", (0.0,)),),
+}  # fmt: skip
+"""Charts by group: title, names of metrics, whose parentheses name the lines, unit, and values on the axis."""
+_WHY = "(?:malformed|ungraded)/(.+)"
+_PARTS = (
+    ("proposals", "proposal funnel", "(.+)/proposer/funnel/(?!proposed)(.+)", "proposals", "area"),
+    ("proposals", "what duplicates repeat", "(.+)/proposer/repeats/(.+)", "proposals", "area"),
+    ("proposals", "malformed or ungraded proposals", f"(.+)/proposer/{_WHY}", "proposals", "area"),
+    ("solver", "malformed or ungraded answers", f"(.+)/solver/(?:trace/)?{_WHY}", "answers", "area"),
+    ("time", "phases, which overlap", "()seconds/(?!step|executor alone|checkpoint|learned)(.+)", "seconds", "line"),
+)
+"""Charts of a single run: group, title, names of metrics, whose parentheses name the kind and the part, unit, shape."""
 LENGTHS = ("p90", "p50", "p10", "mean")
 """Curves of response lengths: columns of the index."""
-_NO_PHASES = ("step", "executor alone", "checkpoint", "learned beside play")
 MAX_CONFIG = 100_000
 """Bytes of a config that are read."""
 _SETUP = {"model": "model.path", "estimator": "algorithm.estimator.name", "seed": "run.seed"}
 """Options of a run that stand on top."""
-LATEST = 15
-"""Steps in the table of the latest."""
-Numbers = Mapping[str, Any]
-StepNumbers = Sequence[Numbers]
+StepNumbers = Sequence[Mapping[str, Any]]
+Measured = Sequence[tuple[ShownRun, StepNumbers]]
 
 
-def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links, others: str = "") -> Markup:
-    """Return the setup of the current run, how that of the others differs, curves of all, and the latest steps.
-    ``others``: a form that chooses the runs."""
-    index = current.index
-    steps = queries.metrics(index)
-    _, tasks = queries.find_tasks(index, TaskFilter(limit=1))
-    rollouts = index.select("SELECT coalesce(sum(count), 0), count(DISTINCT step) FROM lengths")[0]
-    seconds = sum(step.get("seconds/step", 0.0) for step in steps)
-    facts = [
-        ("steps", number(steps[-1]["step"]) if steps else "none yet"),
-        ("tasks in the log", number(tasks)),
-        ("responses recorded", number(int(rollouts[0]))),
-        ("time of steps", f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"),
-    ]
+def overview(compared: Compared, current: ShownRun, links: Links, values: Values) -> Markup:
+    """Return the results of the compared runs, setup of the current one, how that of the others differs, curves of all,
+    and the latest steps. ``metric`` of the address: the name of one more curve."""
+    index, runs = current.index, compared.runs
+    measured = [(run, queries.metrics(run.index)) for run in runs]
+    steps, names, metric = queries.metrics(index), _names(measured), values.get("metric", "")
+    if metric and metric not in names:
+        raise BadAddress(f"No step has a number {metric!r}.")
     configs = [_head_of(run.index.run / "config.yaml") for run in runs]
     config = configs[runs.index(current)]
     options = [*map(_options, configs)]
     setup = [(name, options[runs.index(current)].get(option)) for name, option in _SETUP.items()]
     differing = {name: [each.get(name, "-") for each in options] for name in dict.fromkeys(itertools.chain(*options))}
-    kinds, recorded = _kinds(steps), queries.steps(index)
     return render(
-        "overview", names=[run.name for run in runs], current=current.name, config=config, others=others,
-        commands=[line[2:] for line in config.splitlines() if line.startswith("# ")],
-        pairs=[(name, value) for name, value in setup if value] + _code(index.run) + facts,
+        "overview", compared=compared, current=current.name, config=config, names=names, metric=metric,
+        results=[(run, results(run.index.run)) for run in runs],
+        pairs=[(name, value) for name, value in setup if value] + _code(index.run),
+        tasks=queries.find_tasks(index, TaskFilter(limit=1))[1],
+        responses=index.select("SELECT coalesce(sum(count), 0) FROM lengths")[0][0],
         differing=[(name, each) for name, each in differing.items() if len({*each}) > 1],
-        charts=[*charts([(run.name, queries.metrics(run.index)) for run in runs])],
-        kinds=[f"#solved, {kind}" for kind in kinds],
-        steps=[(step["step"], step["step"] in recorded, _latest(step, kinds)) for step in reversed(steps[-LATEST:])],
-        links=links,
+        chosen=chart(metric, _series(compared, measured, {metric: metric})), groups=charts(compared, measured),
+        kinds=_kinds(steps), steps=steps, recorded=queries.steps(index), links=links,
     )  # fmt: skip
 
 
@@ -120,76 +127,53 @@ def _code(run: Path) -> list[tuple[str, str]]:
     return [("code", found[1])] if found else []
 
 
-def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
-    """Yield charts of what was measured in any of the runs."""
-    for title, ending in _SHARES.items():
-        yield chart(title, _by_kind(runs, ending), "%", least=0.0, most=1.0)
-    for title, names in _evaluations(runs).items():
-        yield chart(title, _series(runs, names), "%", least=0.0)
-    for run, steps in runs:
-        of_run = f" ({run})" if len(runs) > 1 else ""
-        for kind in _kinds(steps):
-            reasons = ["valid", *map(str, RejectReason)]
-            funnel = [Series(reason, _points(steps, f"{kind}/proposer/funnel/{reason}")) for reason in reasons]
-            yield chart(f"proposal funnel, {kind}{of_run}", funnel, "proposals", shape="area")
-            repeats = [Series(what, _points(steps, f"{kind}/proposer/repeats/{what}")) for what in REPEATS]
-            yield chart(f"what duplicates repeat, {kind}{of_run}", repeats, "proposals", shape="area")
-            for title, name in (("teaching mass", "teaching_mass"), ("teaching mass a group", "mass_per_group")):
-                masses = [Series(each, _points(steps, f"{kind}/solver/{each}/{name}")) for each in ORIGINS]
-                yield chart(f"{title}, {kind}{of_run}", masses, "4s(1-s)", least=0.0)
-            chained = {f"chains/{kind}/predicted": "predicted", f"{kind}/solver/chained/solve_rate": "measured"}
-            rates = [Series(label, _points(steps, name)) for name, label in chained.items()]
-            yield chart(f"solve rate of chained tasks, {kind}{of_run}", rates, "%", least=0.0, most=1.0)
-        for role in ROLES:
-            why = [Series(reason.replace("_", " "), points) for reason, points in _by_reason(steps, role).items()]
-            yield chart(f"malformed or ungraded {role} responses{of_run}", why, "responses", shape="area")
-        yield chart(f"phases, which overlap{of_run}", _phases(steps), "seconds", least=0.0)
-    yield chart("time of a step", _series(runs, {"seconds/step": "step"}), "seconds", least=0.0)
-    for title, (ending, unit, least) in _MEANS.items():
-        yield chart(title, _by_kind(runs, ending), unit, least=least)
-    for metric, (title, unit) in _SINGLE.items():
-        yield chart(title, _series(runs, {metric: metric.partition("/")[2]}), unit)
-    for what, title in (("buffer", "tasks in the buffer"), ("shapes", "distinct shapes among stored programs")):
-        stored = {name: name.split("/")[1] for name in _names(runs) if name.startswith(f"{what}/")}
-        yield chart(title, _series(runs, stored), what, least=0.0)
+def charts(compared: Compared, runs: Measured) -> dict[str, list[Markup]]:
+    """Return charts of what was measured in any of the runs, by group."""
+    names = [name for name in _names(runs) if not name.startswith(EVAL)]
+    groups = {"evaluations": [*_evaluations(compared, runs)]}
+    for group, rows in _GROUPS.items():
+        groups[group] = [
+            chart(title, _series(compared, runs, _matching(names, pattern)), unit, bounds=bounds)
+            for title, pattern, unit, bounds in rows
+        ]
+    for group, title, pattern, unit, shape in _PARTS:
+        by_kind: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        for match in filter(None, (re.fullmatch(pattern, name) for name in names)):
+            by_kind[match[1]][match[0]] = match[2].replace("_", " ")
+        for kind, found in by_kind.items():
+            parts = sorted(found, key=lambda name: not name.endswith("/valid"))
+            of_runs = []
+            for run, steps in runs:
+                zero = 0.0 if shape == "area" else None
+                series = [Series(found[name], _points(steps, name, zero)) for name in parts]
+                of_runs.append(chart(title, series, unit, shape=shape, of=kind, run=run if len(runs) > 1 else None))
+            groups[group].append(render("beside", charts=[*filter(None, of_runs)]))
+    return {group: [*filter(None, of_group)] for group, of_group in groups.items()}
 
 
-def lengths(runs: Sequence[ShownRun], others: str = "") -> Markup:
-    """Return the page of response lengths: percentiles and the share that was cut off, runs in the same charts.
-    ``others``: a form that chooses the runs."""
-    lines: dict[tuple[str, str], list[Series]] = {}
-    cut_off: dict[str, list[Series]] = {}
-    for run in runs:
-        prefix = f"{run.name} · " if len(runs) > 1 else ""
+def lengths(compared: Compared, links: Links) -> Markup:
+    """Return the page of response lengths: percentiles and the share that was cut off, runs in the same charts."""
+    lines: defaultdict[tuple[str, str], list[Series]] = defaultdict(list)
+    cut_off: defaultdict[str, list[Series]] = defaultdict(list)
+    kinds: list[str] = []
+    for run in compared.runs:
         for (role, kind), group in groupby(queries.lengths(run.index), key=itemgetter("role", "kind")):
             spreads = [*group]
-            lines.setdefault((role, kind), []).extend(
-                Series(f"{prefix}{name}", [(each["step"], each[name]) for each in spreads]) for name in LENGTHS
-            )
+            kinds += [kind] * (kind not in kinds)
+            for at, name in enumerate(LENGTHS):
+                points = [(each["step"], each[name]) for each in spreads]
+                lines[role, kind].append(compared.series(run, at, name, points))
             shares = [(each["step"], each["truncated"] / each["count"]) for each in spreads]
-            cut_off.setdefault(role, []).append(Series(f"{prefix}{kind}", shares))
-    charts = [chart(f"{kind}, {role}: length", lines[role, kind], "tokens", least=0.0) for role, kind in sorted(lines)]
+            cut_off[role].append(compared.series(run, kinds.index(kind), kind, shares))
+    charts = [
+        chart("length", series, "tokens", of=f"{kind}, {role}", bounds=(0.0,))
+        for (role, kind), series in sorted(lines.items(), key=itemgetter(0))
+    ]
     charts += [
-        chart(f"cut off among {role} responses", series, "%", least=0.0, most=1.0)
+        chart(f"cut off among {role} responses", series, "%", bounds=(0.0, 1.0))
         for role, series in sorted(cut_off.items())
     ]
-    return render("lengths", charts=charts, others=others)
-
-
-def _latest(step: Numbers, kinds: Sequence[str]) -> list[str]:
-    """Cells of a step's row."""
-    proposed = _total(step, "/proposer/funnel/proposed")
-    solved = [step.get(f"{kind}/solver/accuracy") for kind in kinds]
-    return [
-        f"{_total(step, '/proposer/funnel/valid'):.0f} of {proposed:.0f}" if proposed else "-",
-        *("-" if share is None else f"{share:.1%}" for share in solved),
-        number(step.get("policy/loss")),
-        number(step.get("seconds/step")),
-    ]
-
-
-def _total(step: Numbers, suffix: str) -> float:
-    return float(sum(value for name, value in step.items() if name.endswith(suffix)))
+    return render("lengths", charts=charts, compared=compared, links=links)
 
 
 def _kinds(steps: StepNumbers) -> list[str]:
@@ -197,67 +181,43 @@ def _kinds(steps: StepNumbers) -> list[str]:
     return sorted({name.partition("/")[0] for step in steps[-50:] for name in step if name.endswith(ending)})
 
 
-def _phases(steps: StepNumbers) -> list[Series]:
-    """The phases that take longest."""
-    totals: defaultdict[str, float] = defaultdict(float)
-    for step in steps:
-        for name, value in step.items():
-            if name.startswith("seconds/") and name.partition("/")[2] not in _NO_PHASES:
-                totals[name] += value
-    names = sorted(totals, key=lambda name: -totals[name])[:10]
-    return [Series(name.partition("/")[2], _points(steps, name)) for name in names]
+def _evaluations(compared: Compared, runs: Measured) -> Iterator[Markup]:
+    """Yield charts of each suite's measures, and of its groups: of samples, or else of greedy answers."""
+    names = _names(runs)
+    for suite in dict.fromkeys(name.split("/")[1] for name in names if name.startswith(EVAL)):
+        start = EVAL + re.escape(suite)
+        of_suite = _matching(names, f"{start}/({_MEASURE})")
+        of_groups = (
+            _matching(names, f"{start}/({group})/{measure}")
+            for measure, group in itertools.product((r"mean@\d+", "greedy"), ("[^/]+", "[^/]+/[^/]+"))
+        )
+        several = next((found for found in of_groups if len({*found.values()}) > 1), {})
+        for title, found in ("evaluation", of_suite), ("evaluation by group", several):
+            yield chart(title, _series(compared, runs, found), "%", of=suite, bounds=(0.0,))
 
 
-def _evaluations(runs: Sequence[tuple[str, StepNumbers]]) -> dict[str, dict[str, str]]:
-    """Lines by title: of a suite its measures, and of its groups the mean of samples, or else greedy answers."""
-    charts: dict[str, dict[str, str]] = {}
-    of_groups: dict[str, list[tuple[str, str, str]]] = {}
-    for name in _names(runs):
-        suite, _, rest = name.removeprefix(EVAL).partition("/")
-        path, _, measure = rest.rpartition("/")
-        if not name.startswith(EVAL) or not _MEASURE.fullmatch(measure):
-            continue
-        if not path:
-            charts.setdefault(f"evaluation: {suite}", {})[name] = measure
-        elif "/" not in path:
-            of_groups.setdefault(suite, []).append((name, path, measure))
-    for suite, names in of_groups.items():
-        chosen = max((measure for *_, measure in names), key=lambda measure: measure.startswith("mean@"))
-        title = f"evaluation: {suite} by group, {chosen}"
-        charts[title] = {name: path for name, path, measure in names if measure == chosen}
-    return dict(sorted(charts.items()))
+def _matching(names: Sequence[str], pattern: str) -> dict[str, str]:
+    """Return the metrics of this name with what stands in its parentheses, or else their name."""
+    found = ((name, re.fullmatch(pattern, name)) for name in names)
+    return {name: ", ".join(filter(None, match.groups())) or name for name, match in found if match is not None}
 
 
-def _by_kind(runs: Sequence[tuple[str, StepNumbers]], ending: str) -> list[Series]:
-    names = (name for name in _names(runs) if name.endswith(ending) and not name.startswith(EVAL))
-    return _series(runs, {name: name.split("/")[0] for name in names})
+def _names(runs: Measured) -> list[str]:
+    return sorted(
+        {name for _, steps in runs for step in steps for name in step if not isinstance(step[name], list)} - {"step"}
+    )
 
 
-def _by_reason(steps: StepNumbers, role: Role) -> dict[str, list[tuple[float, float]]]:
-    """Return counts of a role's malformed and ungraded responses of all kinds over the steps, by reason."""
-    counts: dict[str, dict[int, float]] = {reason: {} for reason in REASONS}
-    for step in steps:
-        for name, value in step.items():
-            _, _, rest = name.partition(f"/{role}/")
-            what, _, reason = rest.removeprefix("trace/").partition("/")
-            if what in ("malformed", "ungraded") and reason in counts:
-                counts[reason][step["step"]] = counts[reason].get(step["step"], 0.0) + value
-    return {reason: list(of_steps.items()) for reason, of_steps in counts.items()}
-
-
-def _names(runs: Sequence[tuple[str, StepNumbers]]) -> list[str]:
-    return sorted({name for _, steps in runs for step in steps for name in step})
-
-
-def _series(runs: Sequence[tuple[str, StepNumbers]], names: Mapping[str, str]) -> list[Series]:
+def _series(compared: Compared, runs: Measured, names: Mapping[str, str]) -> list[Series]:
+    labels = [*dict.fromkeys(names.values())]
     series = [
-        Series(f"{run} · {label}" if len(runs) > 1 else label, _points(steps, name))
+        compared.series(run, labels.index(label), label, _points(steps, name))
         for name, label in names.items()
         for run, steps in runs
     ]
-    return [each for each in series if each.points][:MAX_SERIES]
+    return [each for each in series if each.points]
 
 
-def _points(steps: StepNumbers, name: str) -> list[tuple[float, float]]:
-    values = ((step["step"], step.get(name)) for step in steps)
+def _points(steps: StepNumbers, name: str, missing: float | None = None) -> list[tuple[float, float]]:
+    values = ((step["step"], step.get(name, missing)) for step in steps)
     return [(step, value) for step, value in values if isinstance(value, int | float) and abs(value) < 1e300]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 from markupsafe import Markup
@@ -11,8 +12,8 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
 from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
-from azr.explorer.site import BadAddress, Links, Series, Values, chart, choice, decimal, lineage_chart, render, whole
-from azr.records import REASONS, Sample, Used
+from azr.explorer.site import BadAddress, Links, Series, Values, chart, choice, decimal, render, whole
+from azr.records import REASONS, ROLES, Sample, Used
 
 LIMIT = 50
 """Rows of a page."""
@@ -23,7 +24,6 @@ NOT_STORED = "It was not stored: it was refused, or is derived from another task
 MAX_ATTEMPTS = 100
 MAX_BESIDE = 12
 """Tasks of one generation in a graph."""
-MAX_LISTED = 50
 MAX_FLAGGED = 25
 """Responses of a page."""
 
@@ -33,12 +33,10 @@ def tasks(index: RunIndex, links: Links, values: Values) -> Markup:
     names = ("step_from", "step_to", "lines_from", "lines_to", "nodes_from", "nodes_to")
     bounds: dict[str, Any] = {name: whole(values, name) for name in names}
     bounds |= {name: decimal(values, name) for name in ("rate_from", "rate_to")}
-    kinds, text = ["", *queries.kinds(index)], values.get("text", "")
-    if len(text) > MAX_TEXT:
-        raise BadAddress(f"text must have at most {MAX_TEXT:,} characters, not {len(text):,}.")
+    kinds = ["", *queries.kinds(index)]
     wanted = TaskFilter(
         kind=choice(values, "kind", kinds, ""), order=choice(values, "order", [*queries.TASK_ORDERS], "newest"),
-        text=text, offset=whole(values, "offset") or 0, limit=LIMIT, **bounds,
+        text=_text(values), offset=whole(values, "offset") or 0, limit=LIMIT, **bounds,
     )  # fmt: skip
     rows, total = queries.find_tasks(index, wanted)
     return render(
@@ -46,6 +44,14 @@ def tasks(index: RunIndex, links: Links, values: Values) -> Markup:
         pages=("tasks", values, wanted.offset, LIMIT, total), orders=queries.TASK_ORDERS,
         sorts=("tasks", queries.TASK_COLUMNS, values, wanted.order),
     )  # fmt: skip
+
+
+def _text(values: Values) -> str:
+    """Return what an address searches for. Raises `BadAddress`."""
+    text = values.get("text", "")
+    if len(text) > MAX_TEXT:
+        raise BadAddress(f"text must have at most {MAX_TEXT:,} characters, not {len(text):,}.")
+    return text
 
 
 def task(index: RunIndex, links: Links, values: Values) -> Markup:
@@ -75,18 +81,16 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
     """A step: its verdicts, its hardest tasks, and its samples."""
     there = queries.steps(index)
     if not there:
-        return render("empty", title="Steps", sentence="No step has been recorded yet.")
+        return render("empty", title="Steps", sentence="No step has been recorded yet.", links=links)
     at = whole(values, "step")
     at = there[-1] if at is None else at
     if at not in there:
         raise BadAddress(f"There are no records of step {at}: the run has steps {there[0]} to {there[-1]}.")
     kinds, uses = ["", *queries.kinds(index)], ["", *get_args(Used)]
-    wanted = SampleFilter(
-        step=at, role=choice(values, "role", ["", "proposer", "solver"], ""), kind=choice(values, "kind", kinds, ""),
-        verdict=values.get("verdict", ""), used=choice(values, "used", uses, ""),
+    wanted = replace(
+        _samples(values, kinds), step=at, used=choice(values, "used", uses, ""),
         reason=choice(values, "reason", ["", *REASONS], ""),
-        order=choice(values, "order", [*queries.SAMPLE_ORDERS], "step"), offset=whole(values, "offset") or 0,
-        limit=LIMIT,
+        order=choice(values, "order", [*queries.SAMPLE_ORDERS], "step"),
     )  # fmt: skip
     counts, why, place = queries.verdicts(index, at), queries.reasons(index, at), there.index(at)
     hardest, _ = queries.find_tasks(index, TaskFilter(step_from=at, step_to=at, order="hardest", limit=HARDEST))
@@ -118,6 +122,26 @@ def response(index: RunIndex, links: Links, values: Values) -> Markup:
     return render("response", links=links, row=row, beside=beside, text=_readable(index, row), stored=stored)
 
 
+def responses(index: RunIndex, links: Links, values: Values) -> Markup:
+    """Responses of all steps, or of one, that hold a text, the newest step first."""
+    step, newest, text, kinds = whole(values, "step"), whole(values, "from"), _text(values), ["", *queries.kinds(index)]
+    there = [each for each in reversed(queries.steps(index)) if newest is None or each <= newest]
+    steps, wanted = [each for each in there if step in (None, each)], _samples(values, kinds)
+    rows, goes_on = queries.search(index, steps, wanted, text)
+    return render(
+        "responses", links=links, wanted=wanted, text=text, step=step, kinds=kinds, outcomes=queries.VERDICTS,
+        rows=rows, steps=steps, older=goes_on and {**values, "from": goes_on[0], "offset": goes_on[1]},
+    )  # fmt: skip
+
+
+def _samples(values: Values, kinds: Sequence[str]) -> SampleFilter:
+    """Return which samples an address asks for. Raises `BadAddress`."""
+    return SampleFilter(
+        role=choice(values, "role", ["", *ROLES], ""), kind=choice(values, "kind", kinds, ""),
+        verdict=values.get("verdict", ""), offset=whole(values, "offset") or 0, limit=LIMIT,
+    )  # fmt: skip
+
+
 def _readable(index: RunIndex, row: SampleRow) -> Sample | str:
     """Return a whole sample, or why it cannot be read."""
     try:
@@ -130,25 +154,26 @@ def lineage(index: RunIndex, links: Links, values: Values) -> Markup:
     """What a task was made from and what was made from it; without one, the tasks that most came from."""
     id = values.get("id", "")
     if not id:
-        return render("most_shown", links=links, rows=queries.most_children(index, MAX_LISTED))
+        rows, _ = queries.find_tasks(index, TaskFilter(order="most children", limit=LIMIT))
+        return render("most_shown", links=links, rows=rows)
     if queries.find_task(index, id) is None:
         raise BadAddress(f"There is no task {id!r} in this run.")
-    columns: dict[str, int] = {id: 0}
+    generations: dict[str, int] = {id: 0}
     edges: list[tuple[str, str]] = []
-    above = [id]
-    for column in (-1, -2):
+    above = below = [id]
+    for generation in (1, 2):
         stored = [task for child in above if (task := queries.find_task(index, child)) is not None]
-        pairs = [(parent, task["id"]) for task in stored for parent in task["parents"]]
-        edges += pairs
-        above = _place(columns, (parent for parent, _ in pairs), column)
-    below = [id]
-    for column in (1, 2):
-        pairs = [(parent, child) for parent in below for child in queries.children(index, parent, MAX_BESIDE)[0]]
-        edges += pairs
-        below = _place(columns, (child for _, child in pairs), column)
-    drawn = [pair for pair in dict.fromkeys(edges) if columns.get(pair[0], 9) < columns.get(pair[1], -9)]
-    graph = lineage_chart(columns, drawn, queries.solve_rates(index, list(columns)), links)
-    return render("lineage", links=links, id=id, most=MAX_BESIDE, graph=graph)
+        parents = [(parent, task["id"]) for task in stored for parent in task["parents"]]
+        children = [(parent, child) for parent in below for child in queries.children(index, parent, MAX_BESIDE)[0]]
+        edges += parents + children
+        above = _place(generations, (parent for parent, _ in parents), -generation)
+        below = _place(generations, (child for _, child in children), generation)
+    drawn = [pair for pair in dict.fromkeys(edges) if generations.get(pair[0], 9) < generations.get(pair[1], -9)]
+    columns = [
+        [(each, queries.find_task(index, each)) for each, of in generations.items() if of == generation]
+        for generation in sorted({*generations.values()})
+    ]
+    return render("lineage", links=links, id=id, most=MAX_BESIDE, columns=columns, edges=drawn)
 
 
 def _place(columns: dict[str, int], ids: Iterable[str], column: int) -> list[str]:
@@ -170,7 +195,7 @@ def flags(index: RunIndex, links: Links, values: Values) -> Markup:
     series = [Series(name, [(each, of_rule.get(each, 0)) for each in steps]) for name, of_rule in counts.items()]
     texts = [(row, _readable(index, row)) for row in rows]
     return render(
-        "flags", links=links, chart=chart("flagged responses", series, "responses", least=0.0),
+        "flags", links=links, chart=chart("flagged responses", series, "responses", bounds=(0.0,)),
         rules=[queries.ANY_RULE, *counts], rule=rule, step=at,
         rows=[(row, text if isinstance(text, str) else [*queries.flags_with_text(text)]) for row, text in texts],
         pages=("flags", values, wanted.offset, MAX_FLAGGED, total),

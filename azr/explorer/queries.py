@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from azr.explorer.index import RunIndex, SampleRow, kept, made
-from azr.explorer.record_files import Problem, read_places
+from azr.explorer.record_files import Problem, read_places, read_samples
 from azr.records import VALID, Sample
+from azr.tasks.base import RejectReason, Verdict
 
+CHILDREN = "(SELECT count(*) FROM children WHERE parent = id)"
 TASK_ORDERS = {
     "newest": "step DESC, n DESC",
     "oldest": "step, n",
@@ -21,6 +25,7 @@ TASK_ORDERS = {
     "shortest": "lines, n",
     "most complex": "nodes DESC, n",
     "simplest": "nodes IS NULL, nodes, n",
+    "most children": f"{CHILDREN} DESC, n",
 }
 TASK_COLUMNS = {
     "step": ("newest", "oldest"), "solve rate": ("hardest", "easiest"), "lines": ("longest", "shortest"),
@@ -42,9 +47,14 @@ SAMPLE_COLUMNS = {
 }  # fmt: skip
 REFUSED = "refused"
 """A verdict that stands for those of all proposals that are not valid."""
+VERDICTS = tuple(dict.fromkeys([VALID, *map(str, Verdict), *map(str, RejectReason)]))
 ANY_RULE = "any rule"
 AROUND = 120
 """Characters before and after what was found."""
+Around = tuple[str, str, str]
+"""The text before what was found, what was found, and the text after it."""
+SEARCHING_S = 2.0
+"""Time after which a search begins with no further step."""
 ORIGINS = {"sampled": "", "trace": "another model's trace"}
 """Words for `azr.records.Sample.origin`."""
 
@@ -106,7 +116,7 @@ def find_tasks(index: RunIndex, wanted: TaskFilter) -> tuple[list[sqlite3.Row], 
     conditions, total = _counted(index, "tasks", where, values)
     order = TASK_ORDERS[wanted.order]
     rows = index.select(
-        f"SELECT t.*, substr(json_extract(x.record, '$.program'), 1, 200) AS head "
+        f"SELECT t.*, {CHILDREN} AS children, substr(json_extract(x.record, '$.program'), 1, 200) AS head "
         f"FROM (SELECT * FROM tasks {conditions} ORDER BY {order} LIMIT ? OFFSET ?) t JOIN task_records x ON x.n = t.n "
         f"ORDER BY {order}",
         *values, wanted.limit, wanted.offset,
@@ -146,22 +156,6 @@ def children(index: RunIndex, id: str, limit: int = 100) -> tuple[list[str], int
     return [row[0] for row in index.select(query, id, limit)], int(total)
 
 
-def most_children(index: RunIndex, limit: int) -> list[tuple[str, str, int, float | None, int]]:
-    """Id, kind, step, solve rate and number of children of the tasks that have most."""
-    rows = index.select(
-        "SELECT t.id, t.kind, t.step, t.solve_rate, c.count FROM (SELECT parent, count(*) AS count FROM children "
-        "GROUP BY parent ORDER BY count DESC LIMIT ?) c JOIN tasks t ON t.id = c.parent ORDER BY c.count DESC, t.n",
-        limit,
-    )  # fmt: skip
-    return [tuple(row) for row in rows]
-
-
-def solve_rates(index: RunIndex, ids: Sequence[str]) -> dict[str, float | None]:
-    """Return the solve rates of those tasks that were stored."""
-    query = "SELECT id, solve_rate FROM tasks WHERE id IN (SELECT value FROM json_each(?))"
-    return {row["id"]: row["solve_rate"] for row in index.select(query, json.dumps(ids))}
-
-
 def find_samples(index: RunIndex, wanted: SampleFilter) -> tuple[list[SampleRow], int]:
     """Return samples in the asked order, and how many there are in all."""
     where, values = _given({
@@ -197,12 +191,14 @@ def flag_counts(index: RunIndex) -> dict[str, dict[int, int]]:
     return counts
 
 
-def flags_with_text(sample: Sample) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Yield each rule with the text before what it found, what it found, and the text after it."""
-    response = sample.response
+def flags_with_text(sample: Sample) -> Iterator[tuple[str, Around]]:
+    """Yield each rule with what it found."""
     for rule, start, end in sample.flags:
-        before, after = response[max(0, start - AROUND) : start], response[end : end + AROUND]
-        yield rule, (before, response[start:end], after)
+        yield rule, _around(sample.response, start, end)
+
+
+def _around(text: str, start: int, end: int) -> Around:
+    return text[max(0, start - AROUND) : start], text[start:end], text[end : end + AROUND]
 
 
 def derived_attempts(index: RunIndex, id: str) -> list[tuple[str, int, float | None]]:
@@ -218,11 +214,32 @@ def derived_attempts(index: RunIndex, id: str) -> list[tuple[str, int, float | N
 
 def read_texts(index: RunIndex, row: SampleRow) -> Sample:
     """Return the whole sample of a row, with its texts. Raises `Problem`."""
-    path = index.run / "rollouts" / f"step_{row.sample.step:06d}.jsonl.gz"
+    path = index.rollouts(row.sample.step)
     (sample,) = read_places(path, [row.place])
     if kept([sample.problem_id, sample.group]) != [row.sample.problem_id, row.sample.group]:
         raise Problem(f"{path.name} has changed since it was indexed: load the page again")
     return sample
+
+
+def search(
+    index: RunIndex, steps: Sequence[int], wanted: SampleFilter, text: str
+) -> tuple[list[tuple[SampleRow, Around]], tuple[int, int] | None]:
+    """Return the samples of these steps whose response holds a text, in either case, with the text around it; and the
+    step and the line to go on with when there are more than ``limit``, or time is over. ``offset``: line of the first
+    step to begin with."""
+    found, pattern = list[tuple[SampleRow, Around]](), re.compile(re.escape(text), re.IGNORECASE)
+    until = time.monotonic() + SEARCHING_S
+    for at, step in enumerate(steps):
+        rows, _ = find_samples(index, replace(wanted, step=step, offset=0, limit=-1))
+        by_line = {row.line: row for row in rows if at or row.line >= wanted.offset}
+        for line, (_, sample) in enumerate(read_samples(index.rollouts(step), [])) if by_line else ():
+            if line in by_line and (match := pattern.search(sample.response)):
+                if len(found) == wanted.limit:
+                    return found, (step, line)
+                found.append((by_line[line], _around(sample.response, *match.span())))
+        if time.monotonic() > until and at + 1 < len(steps):
+            return found, (steps[at + 1], 0)
+    return found, None
 
 
 def find_sample(index: RunIndex, step: int, line: int) -> SampleRow | None:
@@ -257,25 +274,22 @@ def steps(index: RunIndex) -> list[int]:
     return [row[0] for row in index.select("SELECT DISTINCT step FROM samples ORDER BY step")]
 
 
-def verdicts(index: RunIndex, step: int) -> dict[tuple[str, str], dict[str, int]]:
+def verdicts(index: RunIndex, step: int) -> dict[tuple[str, ...], dict[str, int]]:
     """Return how many samples of a step have each verdict, by kind and role; empty stands for no verdict."""
-    counts: dict[tuple[str, str], dict[str, int]] = {}
-    for row in index.select(
-        "SELECT kind, role, coalesce(verdict, ''), count(*) FROM samples WHERE step = ? GROUP BY 1, 2, 3 "
-        "ORDER BY 1, 2, 4 DESC", step,
-    ):  # fmt: skip
-        counts.setdefault((row[0], row[1]), {})[row[2]] = row[3]
-    return counts
+    return _counts(index, step, "kind, role", "coalesce(verdict, '')")
 
 
-def reasons(index: RunIndex, step: int) -> dict[tuple[str, str, str], dict[str, int]]:
+def reasons(index: RunIndex, step: int) -> dict[tuple[str, ...], dict[str, int]]:
     """Return how many malformed and ungraded samples of a step have each reason, by kind, role and verdict."""
-    counts: dict[tuple[str, str, str], dict[str, int]] = {}
-    for kind, role, verdict, reason, count in index.select(
-        "SELECT kind, role, verdict, reason, count(*) FROM samples WHERE step = ? AND reason != '' "
-        "GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 5 DESC", step,
-    ):  # fmt: skip
-        counts.setdefault((kind, role, verdict), {})[reason] = count
+    return _counts(index, step, "kind, role, verdict", "nullif(reason, '')")
+
+
+def _counts(index: RunIndex, step: int, by: str, of: str) -> dict[tuple[str, ...], dict[str, int]]:
+    """Count the samples of a step by these columns and by another that is not null, the most first."""
+    counts: dict[tuple[str, ...], dict[str, int]] = {}
+    query = f"SELECT {by}, {of} AS what, count(*) FROM samples WHERE step = ? AND what IS NOT NULL GROUP BY {by}, what"
+    for *player, what, count in index.select(f"{query} ORDER BY {by}, count(*) DESC", step):
+        counts.setdefault(tuple(player), {})[what] = count
     return counts
 
 

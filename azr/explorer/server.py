@@ -19,7 +19,7 @@ from starlette.routing import Route
 from azr.explorer import evaluations, pages
 from azr.explorer.index import RunIndex
 from azr.explorer.overview import lengths, overview
-from azr.explorer.site import PAGES, BadAddress, Links, ShownRun, Values, choice, encoded, render
+from azr.explorer.site import PAGES, BadAddress, Compared, Links, ShownRun, Values, choice, encoded, render
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
@@ -37,12 +37,15 @@ STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "icon.sv
 READING_S = 1.0
 """Time that an answer spends at most on reading what is new in each run's files."""
 BODIES: dict[str, Callable[[RunIndex, Links, Values], Markup]] = {
-    page.__name__: page for page in (pages.tasks, pages.task, pages.step, pages.response, pages.lineage, pages.flags)
-}
+    page.__name__: page
+    for page in (
+        pages.tasks, pages.task, pages.step, pages.responses, pages.response, pages.lineage, pages.flags,
+    )
+}  # fmt: skip
 COMPARING: dict[str, Callable[[Sequence[ShownRun], int, Links, Values], Markup]] = {
     "evaluations": evaluations.evaluations,
     "question": evaluations.question,
-    "lengths": lambda runs, number, links, values: lengths(*_compared(runs, number, links, values)),
+    "lengths": lambda runs, number, links, values: lengths(_compared(runs, number, values), links),
 }
 """Pages that may show several runs."""
 
@@ -59,7 +62,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 
 @contextmanager
-def shown_run(path: Path, name: str) -> Iterator[ShownRun]:
+def shown_run(path: Path, name: str, number: int) -> Iterator[ShownRun]:
     """Open a run, and bring its index up to date or say why it is not."""
     with closing(RunIndex(path)) as index:
         reading = ""
@@ -68,7 +71,7 @@ def shown_run(path: Path, name: str) -> Iterator[ShownRun]:
                 reading = "The index is being made: older steps are here already, newer ones follow."
         except (OSError, sqlite3.Error) as error:  # such as a full disk
             reading = f"The index could not be brought up to date: {error}."
-        yield ShownRun(name, index, reading)
+        yield ShownRun(name, index, number, reading)
 
 
 def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = ()) -> Starlette:
@@ -83,13 +86,14 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
 
     def page(number: int, name: str, values: Values) -> Response:
         with ExitStack() as opened:
-            runs = [opened.enter_context(shown_run(*each)) for each in zip(paths, names, strict=True)]
+            numbered = zip(paths, names, range(len(paths)), strict=True)
+            runs = [opened.enter_context(shown_run(*each)) for each in numbered]
             run, links = runs[number], Links(f"{root}/{number}")
             status = 200
             try:
                 shown = body(runs, number, name, links, values)
             except BadAddress as mistake:
-                shown, status = render("empty", title="Not found", sentence=str(mistake)), 404
+                shown, status = render("empty", title="Not found", sentence=str(mistake), links=links), 404
             pages = menu(run)
             html = render(
                 "frame", title=pages.get(name, name), body=shown, run=run, runs=runs, pages=pages, page=name, root=root,
@@ -98,7 +102,7 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
         return Response(encoded(html), status, media_type="text/html; charset=utf-8")
 
     def changes(number: int) -> Response:
-        with shown_run(paths[number], names[number]) as run:
+        with shown_run(paths[number], names[number], number) as run:
             return PlainTextResponse(run.seen)
 
     async def answer(request: Request) -> Response:
@@ -117,13 +121,11 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
                 return RedirectResponse(f"{root}/0/")
             case ["static", name] if name in STATIC:
                 return Response(static(name), media_type=f"{STATIC[name]}; charset=utf-8")
-            case [number] if _is_run(number, paths):
-                return page(int(number), "", values)
             case [number, "changes"] if _is_run(number, paths):
                 return changes(int(number))
-            case [number, name] if _is_run(number, paths) and (name in BODIES or name in COMPARING):
-                return page(int(number), name, values)
-        return PlainTextResponse("Not found.", 404)
+            case [number, *rest] if _is_run(number, paths):
+                return page(int(number), "/".join(rest), values)
+        return page(0, request.url.path, values)
 
     return Starlette(routes=[Route("/{path:path}", answer, methods=["GET"])])
 
@@ -137,22 +139,22 @@ def body(runs: Sequence[ShownRun], number: int, name: str, links: Links, values:
     """Return what a page of a run shows. Raises `BadAddress`."""
     if name in BODIES:
         return BODIES[name](runs[number].index, links, values)
-    if name in COMPARING or runs[number].index.is_evaluation:
+    if name in COMPARING or (name == "" and runs[number].index.is_evaluation):
         return COMPARING[name or "evaluations"](runs, number, links, values)
-    compared, others = _compared(runs, number, links, values)
-    return overview(compared, runs[number], links, others)
+    if name:
+        raise BadAddress("There is no such page here.")
+    return overview(_compared(runs, number, values), runs[number], links, values)
 
 
-def _compared(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> tuple[list[ShownRun], str]:
-    """Return the runs whose curves a page shows, and a form that chooses them if there are several. ``with`` of the
-    address: index of the one other run, ``none``, or empty for all."""
+def _compared(runs: Sequence[ShownRun], number: int, values: Values) -> Compared:
+    """Return the runs whose curves a page shows. ``with`` of the address: index of the one other run, ``none``, or
+    empty for all."""
     names = {str(at): run.name for at, run in enumerate(runs) if not run.index.is_evaluation}
     own = names.pop(str(number), "")
     texts = {"": "all runs", "none": f"{own} alone"} | {at: f"{own} and {name}" for at, name in names.items()}
     chosen = choice(values, "with", [*texts], "")
     shown = [run for at, run in enumerate(runs) if str(at) in names and chosen in ("", str(at))]
-    compared = [*([runs[number]] if own else []), *shown]
-    return compared, render("others", links=links, texts=texts, chosen=chosen) if names else ""
+    return Compared([*([runs[number]] if own else []), *shown], texts if names else {}, chosen)
 
 
 def _is_run(number: str, paths: Sequence[Path]) -> bool:

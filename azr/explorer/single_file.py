@@ -50,7 +50,7 @@ def report(paths: Sequence[Path], tell: Callable[[str], None]) -> bytes:
         for path, name in zip(paths, names_of(paths), strict=True):
             index = opened.enter_context(closing(RunIndex(path)))
             index.refresh(tell)
-            runs.append(ShownRun(name, index))
+            runs.append(ShownRun(name, index, len(runs)))
         links = [SavedLinks(number) for number in range(len(runs))]
         menus = [
             (run, [(name, of.to(page)) for page, name in menu(run).items()])
@@ -72,7 +72,7 @@ def _pages(runs: Sequence[ShownRun], number: int, links: SavedLinks) -> Iterator
         try:
             yield anchor, body(runs, number, page, links, values)
         except BadAddress as mistake:
-            yield anchor, render("empty", title="Not found", sentence=str(mistake))
+            yield anchor, render("empty", title="Not found", sentence=str(mistake), links=links)
 
 
 def is_report(path: Path) -> bool:

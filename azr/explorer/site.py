@@ -23,8 +23,8 @@ from azr.records import Sample
 Values = Mapping[str, str]
 """What an address says after its question mark."""
 PAGES = {
-    "": "overview", "tasks": "tasks", "step": "steps", "lengths": "lengths", "lineage": "lineage", "flags": "flags",
-    "evaluations": "evaluations",
+    "": "overview", "evaluations": "evaluations", "step": "steps", "responses": "responses", "tasks": "tasks",
+    "lineage": "lineage", "lengths": "lengths", "flags": "flags",
 }  # fmt: skip
 """By the last part of their address."""
 MAX_CELL = 300
@@ -57,6 +57,8 @@ class ShownRun:
 
     name: str
     index: RunIndex
+    number: int = 0
+    """Index among the runs that were named; it gives the run its colour."""
     reading: str = ""
     """How far its index is, while it is not up to date."""
 
@@ -174,13 +176,10 @@ def whole(values: Values, name: str) -> int | None:
 
 def decimal(values: Values, name: str) -> float | None:
     """A number of an address; None where there is none. Raises `BadAddress`."""
-    text = values.get(name, "").strip()
-    if not text:
-        return None
     try:
-        return float(text)
+        return float(values[name]) if values.get(name, "").strip() else None
     except ValueError:
-        raise BadAddress(f"{name} must be a number, not {text!r}.") from None
+        raise BadAddress(f"{name} must be a number, not {values[name]!r}.") from None
 
 
 def choice(values: Values, name: str, known: Sequence[str], otherwise: str) -> str:
@@ -193,10 +192,8 @@ def choice(values: Values, name: str, known: Sequence[str], otherwise: str) -> s
 
 MAX_POINTS = 2000
 """Points of a line; a longer line is sent as means of a few steps each."""
-ROWS = 20
-"""Steps of the table that stands for a chart where scripts do not run."""
 COLOURS = 10
-"""Classes c0, c1, … of the style sheet."""
+"""Classes c0, c1, … of the style sheet for lines, s0, s1, … for parts of one run."""
 Points = Sequence[tuple[float, float]]
 
 
@@ -206,71 +203,51 @@ class Series:
 
     name: str
     points: Points
+    colour: str = ""
+    """Class of the style sheet; by default that of its index, so that it is the same in charts of the same things."""
+    dash: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Runs whose curves a page shows."""
+
+    runs: Sequence[ShownRun]
+    texts: Mapping[str, str]
+    """What its form offers: other runs by their values in the address."""
+    chosen: str
+
+    def series(self, run: ShownRun, at: int, label: str, points: Points) -> Series:
+        """Return a line of a run. Of several runs each has its colour in every chart, and lines differ by their dashes.
+        ``at``: index of what is measured."""
+        if len(self.runs) == 1:
+            return Series(label, points, f"c{at % COLOURS}")
+        return Series(f"{run.name} · {label}", points, f"c{run.number % COLOURS}", at)
 
 
 def chart(
-    title: str, series: Sequence[Series], unit: str = "", *, shape: Literal["line", "area"] = "line",
-    least: float | None = None, most: float | None = None,
+    title: str, series: Sequence[Series], unit: str = "", *, shape: Literal["line", "area"] = "line", of: str = "",
+    bounds: Sequence[float] = (), run: ShownRun | None = None,
 ) -> Markup:  # fmt: skip
     """Return a chart of values over steps; nothing if there is none.
 
     Areas are stacked, and a step that one lacks counts 0. ``unit``: name on the axis; ``%`` for shares from 0 to 1.
-    ``least`` and ``most``: values that the axis includes.
+    ``of``: what it is of, behind the title. ``bounds``: values that the axis includes. ``run``: the only run that it
+    is of.
     """
-    # A series has the colour of its index, so that it has the same in other charts of the same things.
-    there = [(at % COLOURS, each) for at, each in enumerate(series) if each.points]
-    there = [(colour, each) for colour, each in there if shape == "line" or any(y for _, y in each.points)]
-    if not there:
-        return Markup()
+    coloured = ((each.colour or f"s{at % COLOURS}", each) for at, each in enumerate(series))
     lines = [
-        {"name": each.name, "colour": colour, "points": [(x, float(f"{y:.6g}")) for x, y in _thinned(each.points)]}
-        for colour, each in there
+        {"name": each.name, "dash": each.dash, "colour": colour, "points": _thinned(each.points)}
+        for colour, each in coloured
+        if any(y for _, y in each.points) or (each.points and shape == "line")
     ]
-    data = {"shape": shape, "unit": unit, "bounds": [each for each in (least, most) if each is not None]}
-    legend = [(colour, each.name, _shown(each.points[-1][1], unit)) for colour, each in there]
-    values = [dict(each.points) for _, each in there]
-    steps = sorted({step for of_line in values for step in of_line}, reverse=True)
-    rows = [
-        [step, *(_shown(of_line.get(step), unit) for of_line in values)]
-        for step in reversed(steps[:: math.ceil(len(steps) / ROWS)])
-    ]
-    return render("figure", title=title, legend=legend, data=json.dumps(data | {"series": lines}), rows=rows)
-
-
-def _shown(value: float | None, unit: str) -> str:
-    return f"{value:.1%}" if unit == "%" and value is not None else number(value, 4)
+    if not lines:
+        return Markup()
+    data = json.dumps({"shape": shape, "unit": unit, "bounds": bounds, "series": lines})
+    return render("figure", title=title, of=of, run=run, data=data, lines=lines, unit=unit)
 
 
 def _thinned(points: Points) -> Points:
     stride = math.ceil(len(points) / MAX_POINTS)
     groups = (points[start : start + stride] for start in range(0, len(points), stride))
-    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
-
-
-NODE_WIDTH, NODE_HEIGHT, GAP_X, GAP_Y = 190, 26, 60, 8
-
-
-def lineage_chart(
-    columns: Mapping[str, int], edges: Sequence[tuple[str, str]], rates: Mapping[str, float | None], links: Links
-) -> Markup:
-    """Return tasks in columns by generation, with lines from each to those that were proposed in its sight."""
-    members: dict[int, list[str]] = {column: [] for column in sorted(columns.values())}
-    for id, column in columns.items():
-        members[column].append(id)
-    tallest = max(map(len, members.values()))
-    place = {
-        id: (at * (NODE_WIDTH + GAP_X), (row + (tallest - len(ids)) / 2) * (NODE_HEIGHT + GAP_Y))
-        for at, ids in enumerate(members.values())
-        for row, id in enumerate(ids)
-    }
-    paths = []
-    for parent, child in edges:
-        (x0, y0), (x1, y1) = place[parent], place[child]
-        middle = f"{(x0 + NODE_WIDTH + x1) / 2:.1f}"
-        a, b = f"{y0 + NODE_HEIGHT / 2:.1f}", f"{y1 + NODE_HEIGHT / 2:.1f}"
-        paths.append(f"M{x0 + NODE_WIDTH},{a} C{middle},{a} {middle},{b} {x1},{b}")
-    return render(
-        "lineage_graph", links=links, nodes=[(id, columns[id], rates.get(id), *place[id]) for id in columns],
-        edges=paths, width=len(members) * (NODE_WIDTH + GAP_X) - GAP_X, height=tallest * (NODE_HEIGHT + GAP_Y),
-        node_width=NODE_WIDTH, node_height=NODE_HEIGHT,
-    )  # fmt: skip
+    return [(group[-1][0], float(f"{sum(y for _, y in group) / len(group):.6g}")) for group in groups]

@@ -72,7 +72,7 @@ class MadeRun:
     def evaluation(self, step: int, answers: Sequence[Sample]) -> Path:
         """The answers of an evaluation after a step, as a run writes them."""
         path = self.path / "evaluations" / f"step_{step:06d}.jsonl.gz"
-        Evaluated({}, list(answers), {"suites": ["exam"]}).write(path)
+        Evaluated({}, list(answers), {"suites": {"exam": {"sha256": ""}}}).write(path)
         return path
 
     def _append(self, name: str, records: list[dict]) -> None:

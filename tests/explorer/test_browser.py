@@ -1,6 +1,7 @@
 """The explorer's pages in a real browser: Debian's Chromium, driven by Playwright."""
 
 import importlib
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -84,8 +85,9 @@ def test_charts_have_axes_and_say_their_values_beside_the_pointer(page, address)
     assert places(chart.locator("polyline")) == [[52, 144.5], [450, 103]], "a quarter, then half, of 20 to 186"
     said = ["0%", "20%", "40%", "60%", "80%", "100%", "1", "2", "step"]
     assert chart.locator("text").all_text_contents() == said
-    chart.locator("svg").hover(position={"x": 60, "y": 50})
-    assert chart.locator(".tip").inner_text().split("\n") == ["step 1", "deduction  25%"]
+    chart.locator("svg[role=img]").hover(position={"x": 60, "y": 50})
+    assert chart.locator(".tip").inner_text().split("\n") == ["step 1", "deduction  25.0%"]
+    page.locator("summary:has-text('proposals')").click()
     below, above = page.locator("figure:has-text('proposal funnel, deduction') polygon").all()
     assert places(above)[2:] == places(below)[1::-1], "it stands upon the other"
     assert places(above)[:2] == [[52, 20], [450, 130.7]], "a step that it lacks counts 0"
@@ -98,30 +100,59 @@ def test_curves_are_smoothed_and_zoomed_together(page, tmp_path: Path) -> None:
         run.step(step, [], deduction__solver__accuracy=step % 2, seconds__step=step)
     with serving(str(run.path)) as address:
         page.goto(f"{address}/0/")
-        raw, line = "figure:first-of-type .raw", "figure:first-of-type .line"
+        raw, line = (f".charts:has(figure:has-text('solve rate')) {mark}" for mark in (".raw", "polyline.line"))
         assert page.locator(raw).count() == 0 and not page.locator(".whole").is_visible()
         page.locator(".smoothing").fill("0.9")
         assert page.locator(raw).count() == 1
         assert all(80 < y < 126 for _, y in places(page.locator(line))[5:]), "near the middle of 20 to 186"
-        box = page.locator("figure svg").first.bounding_box()
+        box = page.locator("figure svg[role=img]").first.bounding_box()
         page.mouse.move(box["x"] + box["width"] * 0.35, box["y"] + 50)
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 50)
         page.mouse.up()
         steps = page.locator("figure >> nth=-1").locator("text.below").all_text_contents()
         assert len(places(page.locator(line))) == 9 and steps == ["8", "10", "12", "14", "step"]
+        page.locator("summary:has-text('time')").click()
+        assert page.url.endswith("/0/?smoothing=0.9&first=7&last=15&open=solver%2Ctime")
+        page.goto(page.url)  # the view is in the address
+        assert page.input_value(".smoothing") == "0.9" and len(places(page.locator(line))) == 9
+        assert page.locator(".group[open] h2").all_inner_texts() == ["solver", "time"]
+        assert page.locator("figure:has-text('time of a step') .legend b").inner_text() == "15 s", "of the last in view"
+        page.locator("[name=metric]").fill("seconds/step")
+        page.locator("form button").click()
+        assert "metric=seconds%2Fstep" in page.url and "smoothing=0.9" in page.url
         page.click(".whole")
+        assert len(places(page.locator(line))) == 21 and "first" not in page.url
+        page.locator("figure svg[role=img]").first.focus()
+        for key, said in ("ArrowLeft", 21), ("ArrowLeft", 20), ("Home", 1), ("ArrowLeft", 1), ("ArrowRight", 2):
+            page.keyboard.press(key)
+            assert page.locator(".tip:not([hidden])").inner_text().startswith(f"step {said}\n")
+        for key in ("Shift+ArrowRight", "Shift+ArrowRight", "Enter"):
+            page.keyboard.press(key)
+        assert "first=2&last=4" in page.url and len(places(page.locator(line))) == 3
+        page.keyboard.press("Escape")
         assert len(places(page.locator(line))) == 21
+        with page.expect_download() as download:
+            page.locator("figure .csv").first.click()
+        assert Path(download.value.path()).read_text().splitlines()[:2] == ["step,seconds/step", "1,1"]
         page.goto("about:blank")  # it would look for the server that ends now
 
 
 def test_no_page_is_wider_than_a_narrow_window(browser, address) -> None:
     page = browser.new_page(viewport={"width": 400, "height": 800})
-    for path in ("", "tasks", "step?step=1", "task?id=000001-deduction-0001", "response?step=1&line=1", "lengths",
-                 "lineage?id=000001-deduction-0001", "evaluations", "question?suite=exam&id=q1", "flags"):  # fmt: skip
+    for path in (
+        "", "tasks", "step?step=1", "task?id=000001-deduction-0001", "response?step=1&line=1", "lengths", "responses",
+        "lineage?id=000001-deduction-0001", "evaluations", "question?suite=exam&id=q1", "flags",
+    ):  # fmt: skip
         page.goto(f"{address}/0/{path}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
+        for scheme, by in itertools.product(("light", "dark"), ("by-p", "by-m")):
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate(FAINT, by) == [], (path, scheme)
     page.close()
+
+
+FAINT = Path(__file__).with_name("faint.js").read_text()
 
 
 def test_the_page_of_a_growing_run_grows_by_itself(page, tmp_path: Path) -> None:
@@ -147,6 +178,6 @@ def test_a_report_opens_without_a_server(page, run: MadeRun, tmp_path: Path) -> 
     page.locator(":target a:has-text('q2')").click()
     said = page.locator(":target .sides summary").all_inner_texts()
     assert said[0] == "greedy, 7 tokens right" and "greedy, 7 tokens malformed" in said
-    page.locator("figure:has-text('solve rate of this step') svg").first.hover(position={"x": 60, "y": 50})
+    page.locator("figure:has-text('solve rate of this step') svg[role=img]").first.hover(position={"x": 60, "y": 50})
     assert page.locator(".tip:not([hidden])").inner_text().startswith("step 1")
     assert page.evaluate("getComputedStyle(document.querySelector('polyline')).stroke") == "rgb(47, 111, 222)"

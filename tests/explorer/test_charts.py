@@ -15,14 +15,14 @@ from azr.explorer.site import MAX_POINTS, Series, chart, encoded, highlighted, r
 def drawn(title: str, *series: Series, shape: Literal["line", "area"] = "line") -> tuple[dict, list[str]]:
     """What the script draws, and the classes of the legend."""
     made = chart(title, series, shape=shape)
-    return json.loads(unescape(re.search('data-chart="([^"]+)"', made)[1])), re.findall(r"key (c\d)", made)
+    return json.loads(unescape(re.search('data-chart="([^"]+)"', made)[1])), re.findall(r'class="line (\w+)', made)
 
 
 def test_a_series_has_the_colour_of_its_place_whatever_is_not_there():
     series = Series("a", [(1, 1.0)]), Series("none", []), Series("zero", [(1, 0.0)]), Series("b", [(1, 1.0)])
     data, legend = drawn("t", *series, shape="area")
-    assert [each["colour"] for each in data["series"]] == [0, 3] and legend == ["c0", "c3"]
-    assert drawn("t", *series)[1] == ["c0", "c2", "c3"]
+    assert [each["colour"] for each in data["series"]] == ["s0", "s3"] == legend
+    assert drawn("t", *series)[1] == ["s0", "s2", "s3"]
 
 
 def test_what_is_sent_to_the_script_that_draws():

@@ -285,7 +285,7 @@ def test_answers_come_without_texts_and_whole_when_asked_for_and_what_is_none_or
     answers = answers_to("exam", "0", "deduction/short", Verdict.RIGHT, [Verdict.WRONG])
     path = write_evaluation(tmp_path / "now", answers) / "answers.jsonl.gz"
     side, key = read_side("a side", path), ("exam", "0")
-    assert side.problems == [] and side.share(key) == 0.5
+    assert side.problems == [] and side.share(key) == 0.0
     greedy, sampled = side.whole(key)
     assert (greedy.index, sampled.index, greedy.response_tokens) == (None, 0, 7)
     assert greedy.prompt == "What?" and greedy.response == "It is\u2028so \\ud800."

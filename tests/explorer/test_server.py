@@ -1,15 +1,19 @@
 """What the server answers, to whom, and that nothing in a run becomes markup."""
 
 import gzip
+import json
 import re
 import time
+from html import escape
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from azr.explorer import server
+from azr.evaluation.report import gains
+from azr.explorer import overview, pages, queries, server
 from azr.explorer.index import NAME
 from azr.explorer.server import BODIES, COMPARING, make_app, names_of
 from azr.explorer.single_file import report
@@ -169,14 +173,17 @@ NOTHING = {
     "/0/response?step=1&line=99": "There is no response 99 in step 1.",
     "/0/question?suite=exam&id=q9": "There is no answer to the question 'q9'",
     "/0/evaluations?left=7-1": "left must be one of 0-0, 0-2, not '7-1'.",
+    "/9/": "There is no such page here.", "/0/nope/x": "There is no such page here.", "/<b>": "no such page here.",
+    "/0/?metric=x": "No step has a number 'x'.", "/0/responses?role=x": "role must be one of proposer, solver",
 }  # fmt: skip
 
 
 def test_an_address_of_nothing_is_a_sentence_and_an_empty_run_has_every_page(run: MadeRun, tmp_path: Path) -> None:
     for path, said in NOTHING.items():
-        assert said in page(client(run), path, 404).text
+        found = page(client(run), path, 404)
+        assert said in found.text and "/0/" in found.links[-1:], "a way back"
     of = client(MadeRun(tmp_path / "empty"))
-    for name in ("", "tasks", "step", "lengths", "lineage", "evaluations"):
+    for name in ("", "tasks", "step", "responses", "lengths", "lineage", "evaluations"):
         page(of, f"/0/{name}")
 
 
@@ -192,7 +199,13 @@ def test_two_runs_share_their_curves_and_keep_their_tasks(run: MadeRun, tmp_path
         re.search("solve rate of this step.*?<noscript>(.*?)</noscript>", client(run).get("/0/").text, re.S)[1]
     )
     assert re.findall(r"\S+", table.text) == ["stepdeduction", "125.0%", "250.0%"], "a chart without its script"
-    assert "other · mean 33" in text and "run · mean 9" in text and "deduction, solver: length" in text
+    assert "other · mean 33" in text and "run · mean 9" in text and "length, deduction, solver" in text
+    for path in ("/0/", "/1/", "/0/lengths", "/1/lengths?with=0"):
+        drawn = [json.loads(value) for _, name, value in page(of, path).attributes if name == "data-chart" and value]
+        lines = [line for each in drawn for line in each["series"] if " · " in line["name"]]
+        colours = {(line["name"].partition(" ")[0], line["colour"]) for line in lines}
+        assert colours == {("run", "c0"), ("other", "c1")}, "one a run, on each page"
+        assert len({(line["dash"], line["name"]) for line in lines}) == len({line["name"] for line in lines})
     assert "b-0" in page(of, "/1/tasks").text and "b-0" not in page(of, "/0/tasks").text
     twins = [tmp_path / "a" / "x", tmp_path / "b" / "x"]
     assert names_of(twins) == [*map(str, twins)]
@@ -206,14 +219,15 @@ def rows(of: Page) -> list[str]:
 def test_two_evaluations_stand_side_by_side_those_of_azr_eval_too(run: MadeRun, tmp_path: Path) -> None:
     of = client(run)
     both = page(of, "/0/evaluations")
-    assert "step 0: greedystep 0: right answersstep 2: greedystep 2: right answers" in both.text
-    assert "q1examdeductionwrong0 of 2right1 of 2" in both.text
-    assert "q2examdeductionright1 of 1malformed0 of 1" in both.text
-    assert "step 0250.0 ± 98.0%50.0 ± 98.0%" in both.text and "step 2250.0 ± 98.0%25.0 ± 49.0%" in both.text
-    assert "difference on the same questions2+0.0 ± 196.0 points-25.0 ± 147.0 points" in both.text
-    assert rows(page(of, "/0/evaluations?change=better")) == ["q1"]
+    assert "step 0: greedystep 0: samplesstep 2: greedystep 2: samples" in both.text
+    assert "q1examdeductionwrong0 of 1right0 of 1What is q1?" in both.text
+    assert "q2examdeductionright-malformed-What is q2?" in both.text
+    assert "step 0250.0 ± 98.0%0.0%" in both.text and "step 2250.0 ± 98.0%0.0%" in both.text
+    assert "difference on the same questions2+0.0 ± 196.0 points+0.0 points" in both.text
     assert rows(page(of, "/0/evaluations?change=worse&suite=exam")) == ["q2"]
-    assert rows(page(of, "/0/evaluations?change=wrong")) == []
+    assert rows(page(of, "/0/evaluations?change=wrong")) == ["q1"]
+    assert rows(page(of, "/0/evaluations?change=better&left=0-2&right=0-0")) == ["q2"]
+    assert "matches: show all" in page(of, "/0/evaluations?change=better").text
     asked = page(of, "/0/question?suite=exam&id=q1")
     assert "What is q1?" in asked.text and asked.text.count(HOSTILE) == 2 and "sample 0, 7 tokens wrong" in asked.text
     assert "why: a list" in page(of, "/0/question?suite=exam&id=q2").text
@@ -226,9 +240,68 @@ def test_two_evaluations_stand_side_by_side_those_of_azr_eval_too(run: MadeRun, 
     answers = [eval_answer("q1", "right", answer="8"), eval_answer("q7", "wrong", suite="math500")]
     write_evaluation(run.path / "eval" / "step_000002", answers)
     both = page(client(run), "/0/evaluations?left=0-2&right=0-eval-step_000002")
-    assert "step 2: greedystep 2: right answersazr eval, step_000002: greedy" in both.text
-    assert "q7math500deduction--wrong0 of 1" in both.text
-    assert "step 0: greedystep 0: right answersstep 2: greedy" in page(client(run), "/0/evaluations").text
+    assert "step 2: greedystep 2: samplesazr eval, step_000002: greedy" in both.text
+    assert "q7math500deduction--wrong-" in both.text
+    assert "step 0: greedystep 0: samplesstep 2: greedy" in page(client(run), "/0/evaluations").text
+
+
+def test_the_result_on_top_is_that_of_the_terminal(run: MadeRun, tmp_path: Path) -> None:
+    assert "exam0.0% → 0.0%+0.0 points2 questions" not in (text := page(client(run), "/0/").text)
+    assert re.search(r"exam\s*0\.0% → 0\.0%\s*\+0\.0 points\s*1 questions at temperature 1, step 0 and step 2", text)
+    other = MadeRun(tmp_path / "other")
+    assert "No evaluation has been made yet" in page(client(other), "/0/").text
+    for step, right in (0, 12), (4, 30):
+        answers = [
+            eval_answer(f"q{i}", "right" if i * 7 % 40 < right else "wrong", at) for i in range(40) for at in (0, 1)
+        ]
+        other.evaluation(step, answers)
+    (said,) = gains(other.path / "evaluations")
+    assert (
+        said
+        == "exam: 30.0% to 75.0% of 40 questions at temperature 1, +45.0 points [+30.0, +60.0]: a gain beyond chance"
+    )
+    text = re.sub(r"\s+", " ", page(client(other), "/0/").text)
+    assert "30.0% → 75.0% +45.0 points, 95% interval +29.4 to +60.6: a gain beyond chance" in text
+    assert "40 questions at temperature 1, step 0 and step 4" in text
+
+
+def test_responses_are_searched_in_every_step(run: MadeRun, monkeypatch) -> None:
+    of = client(run)
+
+    def found(asked: str) -> list[str]:
+        return [link.partition("?")[2] for link in page(of, f"/0/responses?{asked}").links if "/response?" in link]
+
+    assert found("text=AN+ANSWER&step=2") == [f"step=2&line={line}" for line in (1, 2, 3)]
+    assert len(found("text=%3Cscript%3E")) == 5 and found("text=%3Cscript%3E&role=proposer") == ["step=1&line=1"]
+    assert f"<mark>{escape('<script>')}</mark>" in of.get("/0/responses?text=%3CSCRIPT%3E").text
+    assert (
+        found("text=nowhere") == [] and "There is none in steps 1 to 2." in page(of, "/0/responses?text=nowhere").text
+    )
+    assert len(found("")) == 16 and found("verdict=refused") == ["step=1&line=2", "step=1&line=3"]
+    for name, value in ("LIMIT", 3), ("SEARCHING_S", -1.0):
+        monkeypatch.setattr(pages if name == "LIMIT" else queries, name, value)
+        whole, path = list[str](), "/0/responses?text=an+answer"
+        while path:
+            one = page(of, path)
+            whole += [link.partition("?")[2] for link in one.links if "/response?" in link]
+            path = next((link for link in one.links if "from=" in link), "")
+        assert whole == [f"step=2&line={line}" for line in (1, 2, 3)] + [f"step=1&line={line}" for line in (4, 5, 6, 7)]
+
+
+def test_every_chart_says_what_it_shows_and_any_number_can_be_drawn(run: MadeRun) -> None:
+    run.step(
+        3, [], deduction__solver__own__teaching_mass=3.5, deduction__proposer__repeats__seed=2, shapes__deduction=9
+    )
+    run.step(4, [], deduction__solver__own__idle=0.25, policy__lr=1e-6)
+    text = page(client(run), "/0/?metric=policy/lr").text
+    for said in (
+        "4s(1-s) summed over their solve rates", "all are wrong: they teach nothing", "policy/lr 1e-06",
+        "differ in more than names and constants", "seed: a task that the buffer began with",
+    ):  # fmt: skip
+        assert said in text
+    source = (resources.files("azr.explorer") / "templates" / "pages.html").read_text()
+    titles = [each[0] for rows in overview._GROUPS.values() for each in rows] + [each[1] for each in overview._PARTS]
+    assert [title for title in titles if f'"{title}": "' not in source] == []
 
 
 def test_folders_of_azr_eval_have_pages_of_their_own_and_stand_beside_a_run(run: MadeRun, tmp_path: Path) -> None:
@@ -237,10 +310,10 @@ def test_folders_of_azr_eval_have_pages_of_their_own_and_stand_beside_a_run(run:
     write_evaluation(after, [eval_answer("q1", "right")])
     of = client(before, after, run)
     alone = page(of, "/0/")
-    assert "base: greedybase: right answersrun, step 2: greedy" in alone.text and rows(alone) == ["q2", "q1"]
+    assert "base: greedybase: samplesrun, step 2: greedy" in alone.text and rows(alone) == ["q2", "q1"]
     assert [link for link in alone.links if "question" not in link] == ["/0/", "/1/", "/2/", "/0/"]
     compared = page(of, "/0/evaluations?left=0-eval&right=1-eval")
-    assert "q1examdeductionwrong0 of 1right1 of 1" in compared.text
+    assert "q1examdeductionwrong-right-" in compared.text
     assert page(of, "/2/").text.count("solve rate of this step's attempts") == 1
     assert "tuned · " not in page(of, "/2/lengths").text
     assert not [path for path in before.iterdir() if path.name != "answers.jsonl.gz"]
@@ -282,7 +355,7 @@ def test_a_step_and_the_overview_tell_why_responses_are_malformed(run: MadeRun) 
     (link,) = [link for link in found.links if "reason=no_box" in link]
     one = page(of, link)
     assert len([each for each in one.links if "/response?" in each]) == 1
-    assert "malformed or ungraded solver responses" in page(of, "/0/").text
+    assert "malformed or ungraded answers, math" in page(of, "/0/").text
     assert "Malformed or ungraded" not in page(of, "/0/step?step=2").text
     page(of, "/0/step?step=3&reason=nonsense", 404)
 
@@ -311,7 +384,11 @@ def test_the_setup_of_a_run_stands_on_top_and_a_run_can_be_seen_alone(run: MadeR
     assert f"model {HOSTILE}" in both.text and "estimator rloo" in both.text and "seed 7" in both.text
     assert "code 0.1.0 (<b>)" in both.text and config.replace("\x1b", "\\x1b") in both.text
     assert "other · deduction" in both.text and "model.path" in both.text, "an option that differs"
-    assert [value for tag, name, value in both.attributes if (tag, name) == ("option", "value")] == ["", "none", "1"]
+    assert [value for tag, name, value in both.attributes if (tag, name) == ("option", "value")][:3] == [
+        "",
+        "none",
+        "1",
+    ]
     alone = page(of, "/0/?with=none")
     assert "other · deduction" not in alone.text and "options that differ" not in alone.text
     assert "other · deduction" in page(of, "/0/?with=1").text
@@ -334,7 +411,7 @@ def test_filters_and_orders_columns_that_sort_both_ways_and_pages_that_lead_to_t
     to_task = next(link for link in page(of, to_step).links if "/task?" in link)
     assert to_task.endswith("000001-deduction-0001")
     assert page(of, to_task).text.count(f"f(1) returned {HOSTILE}, not 2") == 4
-    links = [link for link in page(of, "/0/response?step=2&line=1").links if "response" in link]
+    links = [link for link in page(of, "/0/response?step=2&line=1").links if "response?" in link]
     assert links == ["/0/response?step=2&line=0", "/0/response?step=2&line=2"]
 
     def headed(path: str, head: str) -> str:
