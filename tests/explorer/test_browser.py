@@ -71,6 +71,10 @@ def test_what_a_model_wrote_stays_text(page, address) -> None:
         assert page.locator("script").count() == 1 and page.locator("main script").count() == 0
     page.goto(f"{address}/0/task?id=000001-deduction-0001")
     assert page.get_by_text(f"f(1) returned {HOSTILE}, not 2").count() == 4
+    page.context.grant_permissions(["clipboard-read"])
+    page.locator(".copy").first.click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.locator("pre.program").first.inner_text() and HOSTILE.split("'")[0] in copied
     page.goto(f"{address}/0/tasks?text=%22%27%26")
     assert page.input_value("input[name=text]") == "\"'&"
 
@@ -97,7 +101,7 @@ def test_charts_have_axes_and_say_their_values_beside_the_pointer(page, address)
 def test_curves_are_smoothed_and_zoomed_together(page, tmp_path: Path) -> None:
     run = MadeRun(tmp_path / "run")
     for step in range(1, 22):
-        run.step(step, [], deduction__solver__accuracy=step % 2, seconds__step=step)
+        run.step(step, [], **{"=deduction__solver__accuracy": step % 2}, seconds__step=step)
     with serving(str(run.path)) as address:
         page.goto(f"{address}/0/")
         raw, line = (f".charts:has(figure:has-text('solve rate')) {mark}" for mark in (".raw", "polyline.line"))
@@ -132,9 +136,10 @@ def test_curves_are_smoothed_and_zoomed_together(page, tmp_path: Path) -> None:
         assert "first=2&last=4" in page.url and len(places(page.locator(line))) == 3
         page.keyboard.press("Escape")
         assert len(places(page.locator(line))) == 21
-        with page.expect_download() as download:
-            page.locator("figure .csv").first.click()
-        assert Path(download.value.path()).read_text().splitlines()[:2] == ["step,seconds/step", "1,1"]
+        for at, said in (0, ["step,seconds/step", "1,1"]), (1, ["step,'=deduction", "1,1"]):
+            with page.expect_download() as download:
+                page.locator("figure .csv").nth(at).click()
+            assert Path(download.value.path()).read_text().splitlines()[:2] == said
         page.goto("about:blank")  # it would look for the server that ends now
 
 

@@ -199,9 +199,11 @@ function saveTable(table) {
   save(title.textContent, [...table.rows].map((row) => [...row.cells].map((each) => each.textContent.trim())));
 }
 
-function copy(element) {  // by the selection, which works without a secure context too, and shows what was copied
+function copy(element, button) {  // by the selection, which works without a secure context too
   getSelection().selectAllChildren(element);
-  document.execCommand("copy");
+  button.textContent = document.execCommand("copy") ? "copied" : "not allowed";
+  getSelection().removeAllRanges();
+  setTimeout(() => { button.textContent = "copy"; }, 1500);
 }
 
 function connect(graph) {  // draws the lines between the boxes of a lineage
@@ -233,13 +235,13 @@ function prepare() {
         groups.forEach((each) => { each.open = open; });
       });
     }
-    for (const group of groups) {
-      if (view.open !== null) group.open = view.open.includes(group.dataset.group);
-      group.addEventListener("toggle", () => {
-        view.open = groups.filter((each) => each.open).map((each) => each.dataset.group);
-        if (curves.isConnected) remember();
-      });
-    }
+    if (view.open !== null) groups.forEach((each) => { each.open = view.open.includes(each.dataset.group); });
+    const opened = () => groups.filter((each) => each.open).map((each) => each.dataset.group), before = String(opened());
+    groups.forEach((each) => each.addEventListener("toggle", () => {
+      if (!curves.isConnected || (view.open === null && String(opened()) === before)) return;
+      view.open = opened();
+      remember();
+    }));
     curves.before(tools);
   }
   for (const figure of document.querySelectorAll("figure[data-chart]")) {
@@ -257,7 +259,8 @@ function prepare() {
     box.className = "copied";
     text.replaceWith(box);
     box.append(text);
-    add(box, "button", {type: "button", class: "copy"}, "copy").addEventListener("click", () => copy(text));
+    const button = add(box, "button", {type: "button", class: "copy"}, "copy");
+    button.addEventListener("click", () => copy(text, button));
   }
   document.querySelectorAll(".lineage").forEach(connect);
   document.querySelectorAll("main form[method]").forEach((form) => form.addEventListener("formdata", (event) => {
