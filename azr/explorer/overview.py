@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from markupsafe import Markup
 
@@ -54,7 +54,7 @@ _GROUPS = {
 }  # fmt: skip
 """Charts by group: title, names of metrics, whose parentheses name the lines, unit, and values on the axis."""
 _WHY = "(?:malformed|ungraded)/(.+)"
-_PARTS = (
+_PARTS: tuple[tuple[str, str, str, str, Literal["line", "area"]], ...] = (
     ("proposals", "proposal funnel", "(.+)/proposer/funnel/(?!proposed)(.+)", "proposals", "area"),
     ("proposals", "what duplicates repeat", "(.+)/proposer/repeats/(.+)", "proposals", "area"),
     ("proposals", "malformed or ungraded proposals", f"(.+)/proposer/{_WHY}", "proposals", "area"),

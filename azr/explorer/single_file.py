@@ -46,7 +46,7 @@ class SavedLinks(Links):
 def report(paths: Sequence[Path], tell: Callable[[str], None]) -> bytes:
     """The file's content. ``tell`` hears how far indexing is."""
     with ExitStack() as opened:
-        runs = []
+        runs: list[ShownRun] = []
         for path, name in zip(paths, names_of(paths), strict=True):
             index = opened.enter_context(closing(RunIndex(path)))
             index.refresh(tell)
