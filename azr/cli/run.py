@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import get_args
 
 import yaml
@@ -22,8 +23,9 @@ from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor.machine import Gpus, check_disk, check_fit, check_machine, memory_bytes, query_gpus
 from azr.errors import UserError, printable
 from azr.launch import Run, is_run, load_recipe, resolve
-from azr.plan.inputs import Assumptions, ClusterSpec, Workload
-from azr.plan.planner import cpu_text, plan_run, step_lines, text
+from azr.plan.inputs import Assumptions, ClusterSpec, Workload, shape_of
+from azr.plan.memory import checkpoint_bytes, model_roles
+from azr.plan.planner import cpu_text, known_plan, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import LATEST, Verify, resolve_run
 from azr.runs.run_dir import RunDirectory
@@ -113,7 +115,32 @@ def _run(run: Run) -> int:
 def _check_here(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
     """Compare the run with this machine. Return warnings; raises UserError if it cannot start or does not fit."""
     check_machine(config, gpus)
-    return [*check_fit(config, gpus, suppose=suppose), *check_disk(config)]
+    return [*fit_notes(config, gpus, suppose=suppose), *disk_notes(config)]
+
+
+def fit_notes(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
+    """Return warnings if the run may not fit on the GPUs of this machine; raises UserError if it certainly does not.
+
+    Returns none for a run on a CPU. Without GPUs of known memory here, or for a cluster, the GPUs are not known yet:
+    returns none either, but with ``suppose`` compares the run with 80 GB GPUs.
+    """
+    if config.train.device == "cpu":
+        return []
+    here = gpus if config.cluster.address is None else Gpus()
+    size = here.largest_gib if here.all else ClusterSpec.with_gpus(1).gpu_memory_gib if suppose else None
+    return check_fit(config.num_gpus, here, known_plan(config, size) if size is not None else None)
+
+
+def disk_notes(config: Config) -> list[str]:
+    """Return a warning if the disk has no room for the checkpoints that stay and the one that is being written; none
+    if the model's shape is not known here."""
+    try:
+        roles = model_roles(config, shape_of(config.model.path))
+    except UserError:
+        return []
+    # The next one is written aside before the oldest goes.
+    copies = config.checkpoint.keep + 1 if config.checkpoint.every else 1
+    return check_disk(Path(config.run.root), copies, checkpoint_bytes(roles, config.train))
 
 
 def _dry_run(run: Run) -> int:

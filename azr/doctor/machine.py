@@ -17,14 +17,12 @@ from pathlib import Path
 
 from azr.algorithms.kernels import flash_attn_problem
 from azr.config import Config, ExecutorConfig
-from azr.config_tree import override
 from azr.doctor import Finding, FindingGroup, Mark, info, missing, ok, warning
 from azr.errors import UserError
 from azr.executor import backends
-from azr.hardware import BFLOAT16_SINCE, compute_type, cpu_engine_problem, gpu_capabilities
-from azr.plan.inputs import GIB, ClusterSpec, shape_of
-from azr.plan.memory import checkpoint_bytes, model_roles
-from azr.plan.planner import check_memory
+from azr.hardware import BFLOAT16_SINCE, cpu_engine_problem, gpu_capabilities
+from azr.plan.inputs import GIB
+from azr.plan.planner import Plan, check_memory
 
 PACKAGES = ("torch", "ray", "deepspeed", "transformers")
 SHM_BASE_GIB, SHM_GPU_GIB = 8, 1
@@ -282,6 +280,11 @@ class Gpus:
         return min(self.sizes_mib) / 1024
 
     @property
+    def largest_gib(self) -> float | None:
+        """Memory of the largest GPU; None if nvidia-smi gives none."""
+        return max(self.sizes_mib) / 1024 if self.sizes_mib else None
+
+    @property
     def sizes_mib(self) -> list[int]:
         """Memory of every GPU of which nvidia-smi gives it."""
         return [gpu.total_mib for gpu in self.all if gpu.total_mib is not None]
@@ -387,39 +390,21 @@ def check_machine(config: Config, gpus: Gpus) -> None:
     check_socket_paths()
 
 
-def check_fit(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
-    """Compare the run with the largest GPU of this machine, see `azr.plan.planner.check_memory`. Return warnings.
-    Raises UserError too for a GPU that is too old for CUDA 13.
+def check_fit(wanted: int, gpus: Gpus, plan: Plan | None) -> list[str]:
+    """Compare the number of GPUs that a run takes with those of this machine, and its plan with their memory. Return
+    warnings.
 
-    Returns none for a run on a CPU. Without GPUs of known memory here, or for a cluster, the GPUs are not known yet:
-    returns none either, but with `suppose` compares the run with 80 GB GPUs.
+    `plan`: for the largest of these GPUs; None if its memory is not known. Raises UserError as `check_memory`.
     """
-    if config.train.device == "cpu":
-        return []
-    if config.cluster.address is None and gpus.all:
-        wanted, present = config.num_gpus, len(gpus.all)
-        remedy = "lower train.data_parallel and rollout.engines, or name a larger cluster by cluster.address"
-        few = [f"the run takes {wanted} GPUs, and this machine has {present}: {remedy}"] if wanted > present else []
-        if (old := _oldest()) is not None:
-            if old.mark is Mark.MISSING:
-                raise UserError(f"{old.message}.")
-            few.append(old.message)
-        config = override(config, {"train.dtype": compute_type(config.train.dtype, "cuda")})
-        return few + (check_memory(config, max(gpus.sizes_mib) / 1024) if gpus.sizes_mib else [])
-    return check_memory(config, ClusterSpec.with_gpus(config.num_gpus).gpu_memory_gib) if suppose else []
+    remedy = "lower train.data_parallel and rollout.engines, or name a larger cluster by cluster.address"
+    few = [f"the run takes {wanted} GPUs, and this machine has {len(gpus.all)}: {remedy}"]
+    return (few if gpus.all and wanted > len(gpus.all) else []) + (check_memory(plan) if plan is not None else [])
 
 
-def check_disk(config: Config) -> list[str]:
-    """Return a warning if the disk has no room for the checkpoints that stay and the one that is being written; none
-    if the model's shape is not known here."""
-    try:
-        roles = model_roles(config, shape_of(config.model.path))
-    except UserError:
-        return []
-    # The next one is written aside before the oldest goes.
-    count, root = config.checkpoint.keep + 1 if config.checkpoint.every else 1, Path(config.run.root)
-    needed, free = count * checkpoint_bytes(roles, config.train), free_bytes(existing(root))
+def check_disk(root: Path, copies: int, checkpoint_bytes: float) -> list[str]:
+    """Return a warning if the disk has no room for so many checkpoints of this size."""
+    needed, free = copies * checkpoint_bytes, free_bytes(existing(root))
     if free >= needed:
         return []
-    sizes = f"{count} checkpoints take {needed / GIB:.0f} GiB, and {root} has {free / GIB:.0f} GiB free"
+    sizes = f"{copies} checkpoints take {needed / GIB:.0f} GiB, and {root} has {free / GIB:.0f} GiB free"
     return [f"{sizes}: choose a larger disk with --run.root, or lower checkpoint.keep"]

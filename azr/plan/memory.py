@@ -324,13 +324,12 @@ def _most(role: ModelRole, train: TrainConfig, tokens: int, keys: float) -> floa
     return max(sum(bytes_of.values()) for bytes_of in passes)
 
 
-def smallest_footprint(config: Config, roles: Sequence[ModelRole], nodes: ClusterSpec) -> dict[str, float]:
+def smallest_footprint(config: Config, roles: Sequence[ModelRole], engine: EngineMemory) -> dict[str, float]:
     """By turn: bytes without which no run of this config can do, on a GPU that has a rank of every role.
 
     States of the largest role, or of all where they do not take turns; an engine's weights with the KV cache of one
     sequence. No activations, buffers or contexts: what exceeds a GPU here cannot fit on it, whatever else is assumed.
     """
-    engine = EngineMemory.of(config, roles[0].shape, nodes, Assumptions())
     sizes = [states(role, config.train) for role in roles]
     each = [size["parameters"] + size["gradients"] + size["optimiser"] for size in sizes]
     learning = max(each) if config.cluster.colocate else sum(each)

@@ -251,19 +251,24 @@ def _spread(ranks: int, width: int) -> dict[str, Any]:
     return {"train.data_parallel": ranks, "rollout.engines": engines, "rollout.tensor_parallel": width}
 
 
-def check_memory(config: Config, gpu_memory_gib: float) -> list[str]:
-    """Compare the run with GPUs of this size, as many as it asks for.
-
-    Returns a sentence if the run does not fit by the plan's estimate, which may be wrong; none if it fits, or if the
-    shape of its model is not known. Raises UserError only for what no assumption changes, see `smallest_footprint`.
-    """
+def known_plan(config: Config, gpu_memory_gib: float) -> Plan | None:
+    """Return the plan for GPUs of this size, as many as the run takes; None if the shape of its model is not known."""
     try:
         shape = shape_of(config.model.path)
     except UserError:
-        return []
+        return None
     nodes = replace(ClusterSpec.with_gpus(config.num_gpus), gpu_memory_gib=gpu_memory_gib)
+    return make_plan(config, shape, nodes, Assumptions())
+
+
+def check_memory(plan: Plan) -> list[str]:
+    """Return a sentence if the run does not fit by the plan's estimate, which may be wrong.
+
+    Raises UserError only for what no assumption changes, see `smallest_footprint`.
+    """
+    config, nodes, gpu_memory_gib = plan.config, plan.nodes, plan.nodes.gpu_memory_gib
     size = f"{nodes.nodes} node(s) of {nodes.gpus} GPU(s) with {gpu_memory_gib:.0f} GiB"
-    sizes = smallest_footprint(config, model_roles(config, shape), nodes)
+    sizes = smallest_footprint(config, plan.roles, plan.engine)
     share = config.rollout.gpu_memory_utilization
     certain = []
     if sizes["learning"] > gpu_memory_gib * GIB:
@@ -278,7 +283,6 @@ def check_memory(config: Config, gpu_memory_gib: float) -> list[str]:
         )
     if certain:
         raise UserError(f"The run does not fit on {size}: {'; '.join(certain)}. {_what_helps(config)}")
-    plan = make_plan(config, shape, nodes, Assumptions())
     if not plan.problems:
         return []
     problems = "; ".join(plan.problems)

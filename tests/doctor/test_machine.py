@@ -11,9 +11,10 @@ import pytest
 from ray._common.utils import get_default_ray_temp_dir
 from ray._private.utils import validate_socket_filepath
 
+from azr.cli.run import disk_notes, fit_notes
 from azr.config_tree import override
 from azr.doctor import Finding, Mark, machine
-from azr.doctor.machine import Gpu, Gpus, check_disk, check_fit, check_machine
+from azr.doctor.machine import Gpu, Gpus, check_machine
 from azr.errors import UserError
 from tests.e2e.three_kinds import config as mini
 from tests.mistakes import mistake
@@ -126,19 +127,19 @@ def test_checkpoints_and_the_one_that_is_being_written_must_fit(tmp_path, monkey
     large = override(recipes()["azr_coder7b_ppo"], {"run.root": str(tmp_path / "runs"), "checkpoint.keep": 2})
     needed = 3 * (14 * policy + 12 * critic)
     monkeypatch.setattr(machine, "free_bytes", lambda folder: needed if folder == tmp_path else 0)
-    assert check_disk(large) == []
+    assert disk_notes(large) == []
     monkeypatch.setattr(machine, "free_bytes", lambda folder: needed - 1)
-    (said,) = check_disk(large)
+    (said,) = disk_notes(large)
     assert said.startswith("3 checkpoints take 535 GiB, and ") and "535 GiB free: choose" in said
-    assert check_disk(override(large, {"checkpoint.every": 0})) == [], "only the last step is saved"
-    assert check_disk(override(large, {"model.path": "someone/new-model"})) == []
+    assert disk_notes(override(large, {"checkpoint.every": 0})) == [], "only the last step is saved"
+    assert disk_notes(override(large, {"model.path": "someone/new-model"})) == []
     free = override(large, {"algorithm.estimator": "trrpp", "algorithm.kl.coef": 0})
     adapters = override(free, {"train.lora.rank": 8, "train.lora.targets": ["q_proj"]})
     for config, size in ((free, 14 * policy), (adapters, 14 * 8 * 28 * (3584 + 3584))):
         monkeypatch.setattr(machine, "free_bytes", lambda folder, size=size: 3 * size)
-        assert check_disk(config) == []
+        assert disk_notes(config) == []
         monkeypatch.setattr(machine, "free_bytes", lambda folder, size=size: 3 * size - 1)
-        assert len(check_disk(config)) == 1
+        assert len(disk_notes(config)) == 1
 
 
 ROW = "{}, NVIDIA H100 80GB HBM3, 81559, {}, {}"
@@ -174,30 +175,30 @@ def test_a_gpu_that_is_certainly_too_small_is_refused_and_one_that_may_be_is_war
     large = override(mini, {**values, "rollout.max_prompt_tokens": 3000})
     # Parameters, float32 gradients, master copy and moments: 18 bytes for each of 1.54 billion parameters.
     with pytest.raises(UserError, match=r"take 25\.9 of a GPU's 24\.0 GiB .* Set .*--train\.shard offload"):
-        check_fit(large, cards(24))
-    (said,) = check_fit(large, cards(32))
+        fit_notes(large, cards(24))
+    (said,) = fit_notes(large, cards(32))
     assert "by the plan's estimate the run does not fit on 1 node(s) of 1 GPU(s) with 32 GiB" in said
-    assert check_fit(large, cards(80)) == []
+    assert fit_notes(large, cards(80)) == []
     with pytest.raises(UserError, match=r"take 3\.0 GiB of the 2\.4 .* Set --rollout.gpu-memory-utilization 0.85"):
-        check_fit(override(large, {"rollout.gpu_memory_utilization": 0.03}), cards(80))
+        fit_notes(override(large, {"rollout.gpu_memory_utilization": 0.03}), cards(80))
     offloaded = override(large, {"train.shard": "offload"})
-    assert len(check_fit(offloaded, cards(24))) == 1, "no certain part is too large, but the estimate is"
-    assert check_fit(offloaded, cards(80)) == []
+    assert len(fit_notes(offloaded, cards(24))) == 1, "no certain part is too large, but the estimate is"
+    assert fit_notes(offloaded, cards(80)) == []
 
 
 def test_too_few_gpus_are_a_warning_and_where_none_is_known_only_a_supposed_one_is_judged():
     large = recipes()["azr_coder7b_ppo"]
-    (said,) = check_fit(large, cards(80, 4))
+    (said,) = fit_notes(large, cards(80, 4))
     assert said.startswith("the run takes 8 GPUs, and this machine has 4: lower train.data_parallel and rollout.engi")
-    assert check_fit(override(large, {"cluster.address": "auto"}), cards(80, 4)) == check_fit(large, cards(80, 8)) == []
+    assert fit_notes(override(large, {"cluster.address": "auto"}), cards(80, 4)) == fit_notes(large, cards(80, 8)) == []
     large = override(mini, {"model.path": "Qwen/Qwen2.5-14B"})
     none, other = Gpus(has_smi=False), override(large, {"cluster.address": "auto"})
-    assert check_fit(large, none) == check_fit(other, cards(8)) == []
-    assert check_fit(mini, none, suppose=True) == []
+    assert fit_notes(large, none) == fit_notes(other, cards(8)) == []
+    assert fit_notes(mini, none, suppose=True) == []
     with mistake(says="does not fit on 1 node(s) of 1 GPU(s) with 80 GiB: "):
-        check_fit(large, none, suppose=True)
-    assert check_fit(override(large, {"train.device": "cpu"}), cards(8), suppose=True) == []
-    assert check_fit(override(large, {"model.path": "nobody/knows"}), cards(8)) == []
+        fit_notes(large, none, suppose=True)
+    assert fit_notes(override(large, {"train.device": "cpu"}), cards(8), suppose=True) == []
+    assert fit_notes(override(large, {"model.path": "nobody/knows"}), cards(8)) == []
 
 
 def test_good_gpus_an_old_driver_a_taken_gpu_and_one_whose_memory_is_not_given():
@@ -215,7 +216,7 @@ def test_good_gpus_an_old_driver_a_taken_gpu_and_one_whose_memory_is_not_given()
     assert finding.mark is Mark.INFO and finding.message.startswith("NVIDIA GB10; nvidia-smi does not give its memory")
     cuda = override(mini, {"train.device": "cuda"})
     check_machine(cuda, found)
-    assert check_fit(cuda, found) == []
+    assert fit_notes(cuda, found) == []
 
 
 def test_a_run_on_a_gpu_needs_one_and_shared_memory_where_an_engine_has_several(monkeypatch):
