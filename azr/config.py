@@ -77,7 +77,8 @@ class SelfPlayConfig:
     proposer_baseline: Literal["prompt", "kind"] = "prompt"
     """`kind`: all proposals of a kind form one group, whatever their prompts."""
     solver_prompts: CountOrZero = 64
-    """Solver prompts per kind and step with one response each, besides the groups that estimate solve rates."""
+    """Solver prompts per kind and step with one response each, besides the groups that estimate solve rates. With
+    `rloo`, `grpo` and `dr_grpo`, which compare answers to one task, these responses have the advantage 0."""
     references: CountOrZero = 6
     """K: past tasks shown to the proposer."""
     induction_inputs: Annotated[int, Field(ge=2, le=MAX_INPUTS)] = 10

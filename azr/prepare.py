@@ -267,7 +267,7 @@ def load_codec(config: Config, folder: Path) -> PromptCodec:
 def contradictions(config: Config) -> Iterator[str]:
     """Yield a sentence, with what to do about it, for each rule between options that the config breaks."""
     first = (_prompt_rules, _data_rules, _length_and_container_rules)
-    for rules in (*first, _batch_rules, _staleness_rules):
+    for rules in (*first, _reward_rules, _batch_rules, _staleness_rules):
         yield from rules(config)
 
 
@@ -336,6 +336,31 @@ def _length_and_container_rules(config: Config) -> Iterator[str]:
         yield (
             f"executor.docker_runtime={runtime} is for containers, and executor.backend={backend} has none: "
             "leave one of them out."
+        )
+
+
+def _reward_rules(config: Config) -> Iterator[str]:
+    reward, data, play, estimator = config.reward, config.data, config.selfplay, config.algorithm.estimator
+    if reward.malformed > reward.wrong:
+        yield (
+            f"reward.malformed is {reward.malformed:g} and reward.wrong {reward.wrong:g}, so no answer at all earns "
+            "more than a wrong one: lower reward.malformed."
+        )
+    if reward.wrong == 1:
+        yield "reward.wrong is 1, which is what a right answer earns: lower it."
+    if not estimator.compares_groups:
+        return
+    baseline = data.samples if config.algorithm.off_policy.loss == "sft" else data.group_size
+    if data.path is not None and baseline == 1:
+        yield (
+            f"algorithm.estimator {estimator.name} compares the answers to one row, and data.samples and data.traces "
+            "give it one: raise data.samples, or take another estimator."
+        )
+    if config.kinds and (play.group_size == 1 if play.train_on_estimates else play.solver_prompts):
+        yield (
+            f"algorithm.estimator {estimator.name} compares the answers to one task, and the solver learns from one "
+            "answer to each: switch selfplay.train_on_estimates on with a selfplay.group_size above 1, or take another "
+            "estimator."
         )
 
 

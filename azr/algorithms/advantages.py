@@ -23,7 +23,7 @@ def estimate_advantages(batch: Batch, estimator: Estimator) -> tuple[Tensor | No
     A batch's caps come after the estimator, and the KL of the reward last of all: it changes no baseline, no deviation
     and no cap. Both are None if a plug-in's estimator fails.
     """
-    advantages_R: Tensor | None = estimator.score(batch)
+    advantages_R = estimator.score(batch)
     if advantages_R is None:
         return None, None
     if batch.capped:

@@ -49,8 +49,9 @@ class Estimator:
         cls.__annotations__ = {"name": Literal[cls.name], **get_annotations(cls)}
         dataclass(frozen=True, kw_only=True)(cls)
 
-    def score(self, batch: Batch) -> Tensor:
-        """Return the advantages of all response tokens (R), from the rewards of the tasks and without their KL."""
+    def score(self, batch: Batch) -> Tensor | None:
+        """Return the advantages of all response tokens (R), from the rewards of the tasks and without their KL; None to
+        learn nothing in this step."""
         raise NotImplementedError
 
     @cached_property

@@ -56,7 +56,7 @@ class Learner:
     ) -> None:
         self._config, self._phase = config, phase
         self._policy, self._critic, self._reference = policy, critic, reference
-        self.estimator: Estimator = replace(config.algorithm.estimator)
+        self.estimator: Estimator = replace(config.algorithm.estimator)  # type: ignore[type-var]  # a dataclass
         """The config's, with a state of its own."""
         self._computed: dict[str, float] = {}
         """Tokens that the models computed in a step, by phase."""

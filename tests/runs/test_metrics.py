@@ -149,7 +149,7 @@ def versions(*versions: int, used: str = "trained") -> Sample:
 
 
 def test_ages_are_of_the_sampled_tokens_that_are_trained_on() -> None:
-    samples = [versions(4, 5), versions(5, 5, used="cut off"), versions(2, 5, used="stale")]
+    samples = [versions(4, 5), versions(5, 5), versions(0, used="cut off"), versions(2, 5, used="stale")]
     samples += [versions(1, used="estimate"), sample("solver", trace_tokens=2, version=0)]
     assert measures.staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.25, "max": 1.0, "mixed": 0.5}
     assert measures.staleness_metrics([], 5) == {"dropped": 0.0}
