@@ -19,7 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from azr.config import ESTIMATOR_TYPES, Config
 from azr.errors import UserError, did_you_mean
-from azr.plugins import load_estimator
+from azr.plugins import load_named
+from azr.plugins.own import ESTIMATORS
 from azr.text import first_line
 
 ESTIMATOR = "algorithm.estimator"
@@ -188,7 +189,7 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
     for path, value in first.items():
         _set(tree, _knob(path), value)
     if isinstance(name := tree["algorithm"]["estimator"]["name"], str) and name not in ESTIMATOR_TYPES:
-        load_estimator(name, tree["run"]["plugins"])
+        load_named(tree["run"]["plugins"], ESTIMATORS, name)
     # Another choice drops the options of the last one, so it comes before its own.
     for path in sorted(values.keys() - first.keys(), key=lambda path: (not _knob(path).choices, path)):
         _set(tree, _knob(path), values[path])

@@ -19,7 +19,7 @@ from azr.config import ESTIMATOR_TYPES, Config
 from azr.errors import UserError
 from azr.isolated import Nonsense
 from azr.plugins import own as groups
-from azr.plugins.calls import PluginKind, guard_estimator, guarded_function
+from azr.plugins.calls import PluginKind, guarded
 from azr.plugins.own import Stated, checked_task, read_stated
 from azr.registry import find_entry
 from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS
@@ -30,41 +30,26 @@ from azr.tasks.registry import KINDS
 NAME, _LABEL = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[a-z][a-z_]*")
 TAGS = ("pad", "end", "answer", "propose", "solve", "python", "think")
 """Names that prompts give to other things than labels."""
+_REGISTRIES: dict[str, dict[str, Any]] = {groups.KINDS: KINDS, groups.REWARDS: SOLVE_RATE_REWARDS}
+_REGISTRIES |= {groups.BONUSES: BONUSES, groups.ESTIMATORS: ESTIMATOR_TYPES}
 _loaded: set[str] = set()
 
 
 def load_for(config: Config) -> None:
     """Loads the plug-ins that a config names, and what it names of installed packages, see `azr.registry`. Raises
     UserError as `load_plugins`."""
-    load_plugins(config.run.plugins)
-    named = {
-        groups.KINDS: config.selfplay.kinds,
-        groups.REWARDS: [config.reward.proposer],
-        groups.BONUSES: [entry.partition(":")[0] for entry in config.reward.intrinsic.bonuses],
-    }
-    for group, names in named.items():
-        _load_entries(group, names)
+    load_named(config.run.plugins, groups.KINDS, *config.selfplay.kinds)
+    load_named((), groups.REWARDS, config.reward.proposer)
+    load_named((), groups.BONUSES, *(entry.partition(":")[0] for entry in config.reward.intrinsic.bonuses))
 
 
-def load_estimator(name: str, plugins: Sequence[str]) -> None:
-    """Loads plug-ins, and the entry point of the estimator if none of them states it. Raises UserError as
+def load_named(plugins: Sequence[str], group: str, *names: str) -> None:
+    """Loads plug-ins, and entry points of the group for names that none of them states. Raises UserError as
     `load_plugins`."""
     load_plugins(plugins)
-    _load_entries(groups.ESTIMATORS, [name])
-
-
-def _load_entries(group: str, names: Iterable[str]) -> None:
     for name in names:
         if name not in _REGISTRIES[group] and find_entry(group, name) is not None:
             load_plugins([f"{group}:{name}"])
-
-
-_REGISTRIES: dict[str, dict[str, Any]] = {
-    groups.KINDS: KINDS,
-    groups.REWARDS: SOLVE_RATE_REWARDS,
-    groups.BONUSES: BONUSES,
-    groups.ESTIMATORS: ESTIMATOR_TYPES,
-}
 
 
 def load_plugins(names: Sequence[str]) -> None:
@@ -85,17 +70,12 @@ def _add(plugin: str, stated: Stated) -> None:
     for group, entries in stated.items():
         if entries:
             _check_names(plugin, group, entries)
-            added[group] = {name: _usable(plugin, group, name, entry, entries) for name, entry in entries.items()}
+            added[group] = {
+                name: _checked(plugin, entry, entries) if group == groups.KINDS else guarded(plugin, group, name, entry)
+                for name, entry in entries.items()
+            }
     for group, entries in added.items():
         _REGISTRIES[group].update(entries)
-
-
-def _usable(plugin: str, group: str, name: str, entry: Any, beside: Collection[str]) -> Any:
-    if group == groups.KINDS:
-        return _checked(plugin, entry, beside)
-    if group == groups.ESTIMATORS:
-        return guard_estimator(plugin, entry)
-    return guarded_function(plugin, group, name, entry)
 
 
 def _check_names(plugin: str, group: str, names: Iterable[object]) -> None:

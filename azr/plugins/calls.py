@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from azr.estimators import Estimator
 from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
 from azr.isolated import NUM_SAID, TIME_LIMIT_S, Nonsense
-from azr.plugins.own import WORDS, checked_task
+from azr.plugins.own import ESTIMATORS, WORDS, checked_task
 from azr.records import Task
 from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.prompts import Section
@@ -105,7 +105,7 @@ class Watch:
         self._timer.start()
 
 
-def guarded(function: PluginFunction, call: Callable[..., Any], read: Callable[..., T]) -> Callable[..., T | None]:
+def _guarded(function: PluginFunction, call: Callable[..., Any], read: Callable[..., T]) -> Callable[..., T | None]:
     """Return a function that calls the plug-in's and returns None if it fails. ``read``: from what is returned and what
     was given to the answer; raises Nonsense."""
 
@@ -117,16 +117,14 @@ def guarded(function: PluginFunction, call: Callable[..., Any], read: Callable[.
     return answer
 
 
-def guarded_function(plugin: str, group: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a plug-in's reward or bonus, which returns None if it fails."""
-    return guarded(PluginFunction(f"{plugin}: {WORDS[group]} {name}", _PROPOSAL), function, _number)
-
-
-def guard_estimator(plugin: str, estimator: type[Estimator]) -> type[Estimator]:
-    """Have a plug-in's estimator return None if it fails, and return it."""
-    function = PluginFunction(f"{plugin}: estimator {estimator.name}", _STEP, ESTIMATE_LIMIT_S)
-    estimator.score = guarded(function, estimator.score, _advantages)  # type: ignore[method-assign]
-    return estimator
+def guarded(plugin: str, group: str, name: str, stated: Any) -> Any:
+    """Return a plug-in's reward, bonus or estimator, which returns None if it fails. The class of an estimator stays
+    the same one."""
+    what = f"{plugin}: {WORDS[group]} {name}"
+    if group != ESTIMATORS:
+        return _guarded(PluginFunction(what, _PROPOSAL), stated, _number)
+    stated.score = _guarded(PluginFunction(what, _STEP, ESTIMATE_LIMIT_S), stated.score, _advantages)
+    return stated
 
 
 def _number(returned: object, *_: object) -> float:
@@ -175,7 +173,7 @@ class PluginKind(TaskKind):
         what = f"{plugin}: kind {kind.name}"
         self._validating = PluginFunction(f"{what}, validate", _RESPONSE)
         self._grading = PluginFunction(f"{what}, grade", _RESPONSE)
-        self._derive = guarded(PluginFunction(f"{what}, derive_tasks", _RESPONSE), kind.derive_tasks, self._tasks)
+        self._derive = _guarded(PluginFunction(f"{what}, derive_tasks", _RESPONSE), kind.derive_tasks, self._tasks)
 
     seed, references_per_prompt, io_pairs = map(_delegate, ("seed", "references_per_prompt", "io_pairs"))
     reference, proposal, solver_view, solution = map(_delegate, ("reference", "proposal", "solver_view", "solution"))

@@ -71,14 +71,15 @@ def _of_module(plugin: str) -> Iterator[tuple[str, str, Any]]:
     """Yield group, name and object of all that a module states; some have their names in them."""
     has = vars(import_own(plugin, f"The plug-in {plugin}"))
     for group, name in _NAMES.items():
-        word = f"list of {_NAMED[group]}" if group in _NAMED else "dict of functions by name"
-        if has.get(name) and not isinstance(has[name], (list, tuple) if group in _NAMED else dict):
-            raise UserError(f"{name} of the plug-in {plugin} is {brief(has[name])}: make it a {word}.")
-    for group, name in _NAMES.items():
-        if group in _NAMED:
-            yield from ((group, "", given) for given in has.get(name) or ())
-        else:
-            yield from ((group, each, function) for each, function in (has.get(name) or {}).items())
+        given, word = (
+            has.get(name) or {},
+            f"list of {_NAMED[group]}" if group in _NAMED else "dict of functions by name",
+        )
+        if given and not isinstance(given, (list, tuple) if group in _NAMED else dict):
+            raise UserError(f"{name} of the plug-in {plugin} is {brief(given)}: make it a {word}.")
+        yield from (
+            ((group, "", each) for each in given) if group in _NAMED else ((group, *each) for each in given.items())
+        )
 
 
 def _of_entries(entries: list[EntryPoint]) -> Iterator[tuple[str, str, Any]]:

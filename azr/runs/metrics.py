@@ -145,7 +145,9 @@ def step_parts(
     beside = {"learned beside play": timing.learned_beside_s} if staleness else {}
     return {
         "seconds": {**timing.seconds, "step": timing.wall_s, "executor alone": timing.exposed_s, **beside},
-        "tokens_per_s": {**throughput(tokens, timing.seconds)},
+        "tokens_per_s": {
+            name: count / timing.seconds[name] for name, count in tokens.items() if timing.seconds.get(name, 0.0) > 0.0
+        },
         "driver": {
             "cpu_share": timing.cpu_share,
             "cpu_ms_per_trajectory": 1e3 * timing.cpu_s / num_sampled if num_sampled else None,
@@ -158,7 +160,7 @@ def step_parts(
             f"push_by_{pushed.transfer}": 1,
             **{f"push_s_{part}": seconds for part, seconds in pushed.parts.items()},
         },
-        "batch": {"ungraded": num_ungraded(samples), "trajectories": len(batch), "tokens": in_batch},
+        "batch": {"ungraded": sum(map(_is_lost, samples)), "trajectories": len(batch), "tokens": in_batch},
         **{role: {"malformed": malformed_share(samples, role)} for role in ROLES},
         "staleness": {**staleness_metrics(samples, step - 1)} if staleness else {},
     }
@@ -313,11 +315,6 @@ def sampled_tokens(samples: Sequence[Sample]) -> Counter[str]:
     return tokens
 
 
-def num_ungraded(samples: Sequence[Sample]) -> int:
-    """Return how many proposals and answers the executor lost or the engine gave up; they are not trained on."""
-    return sum(_is_lost(sample) for sample in samples)
-
-
 def malformed_share(samples: Sequence[Sample], role: Role) -> float | None:
     """Return the share of a role's responses that are malformed or cut off; None when nothing was sampled."""
     malformed = [sample.is_malformed for sample in sampled(samples, role)]
@@ -330,11 +327,8 @@ def sampled(samples: Sequence[Sample], role: Role) -> list[Sample]:
 
 
 def _is_lost(sample: Sample) -> bool:
+    """Whether the executor lost it or the engine gave it up; it is not trained on."""
     return sample.finish_reason == "given_up" or sample.verdict in (RejectReason.LOST, Verdict.UNGRADED)
-
-
-def throughput(tokens: Mapping[str, float], seconds: Mapping[str, float]) -> dict[str, float]:
-    return {phase: count / seconds[phase] for phase, count in tokens.items() if seconds.get(phase, 0.0) > 0.0}
 
 
 def valid_rate(metrics: Metrics) -> float | None:

@@ -271,25 +271,16 @@ def summary(
     width = max(len(label) for label, _, _ in rows)
     title = f"{len(steps)} steps; start and end: means of {window} step{'s' * (window > 1)} each"
     table = [f"{label:<{width}}  {start:>6}  {end:>6}" for label, start, end in rows]
-    see = [f"to see it:     {view_command(run)}"]
+    see = [f"to see it:     {_program('azr')} view {run.path}"]
     if tensorboard:
-        see.append(f"               {tensorboard_command(run)}")
+        see.append(f"               {_program('tensorboard')} --logdir {run.tensorboard}")
     azr = _program("azr")
     then = f"next:          {azr} export {run.path} FOLDER writes this model; {azr} check-model FOLDER tests another"
     return "\n".join([title, *table, *gains, f"run directory: {run.path}", *see, then])
 
 
-def view_command(run: RunDirectory) -> str:
-    """The one command that shows a run's tasks and answers, from the folder this process was started in."""
-    return f"{_program('azr')} view {run.path}"
-
-
-def tensorboard_command(run: RunDirectory) -> str:
-    """The one command that opens TensorBoard on a run, from the folder this process was started in."""
-    return f"{_program('tensorboard')} --logdir {run.tensorboard}"
-
-
 def _program(name: str) -> Path:
+    """Return the path of an installed program, from the folder this process was started in."""
     program, here = Path(sys.prefix, "bin", name), Path.cwd()
     return program.relative_to(here) if program.is_relative_to(here) else program
 

@@ -17,7 +17,7 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionRes
 from azr.executor.pool import SandboxPool
 from azr.prompts.codec import PromptCodec
 from azr.records import REPEATS, VALID, Completion, Judgement, Sample
-from azr.runs.metrics import num_ungraded, step_metrics
+from azr.runs.metrics import step_metrics
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.chaining import is_chained
 from azr.selfplay.journal import Journal
@@ -269,7 +269,7 @@ async def test_a_proposal_that_was_lost_after_it_was_reserved_may_come_again(pla
     attempt = Script([proposal("a + 1")] * 2, lambda prompt, attempt: "<|input|>2<|end|>")
     lost, buffer = await play(config, attempt, LostVerifying())
     assert funnel(lost, "abduction").rejected == {RejectReason.LOST: 1}
-    assert num_ungraded(lost.samples) == 5 and not trained(lost) and buffer.sizes() == {"abduction": 1}
+    assert len(lost.samples) == 5 and not trained(lost) and buffer.sizes() == {"abduction": 1}
     again, buffer = await play(config, attempt, buffer=buffer, name="000002")
     assert not funnel(again, "abduction").rejected and funnel(again, "abduction").solve_rates == [1.0]
     assert buffer.sizes() == {"abduction": 2}
