@@ -28,6 +28,8 @@ _SAMPLING = (
 """Settings that vLLM reads from generation_config.json for requests without them. Training uses none of them."""
 VARIABLE = "AZR_SERVE_STOPS"
 """Environment variable that holds the stops."""
+MAX_BODY = 32 << 20
+"""Most bytes of a request that are read, to be changed while other requests wait."""
 PATHS = ("/v1/chat/completions", "/v1/completions")
 
 Message = MutableMapping[str, Any]
@@ -119,13 +121,20 @@ class StopMiddleware:
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(PATHS):
             await self._app(scope, receive, send)
             return
-        body, more = b"", True
+        read, more = bytearray(), True
         while more:
             message = await receive()
             if message["type"] != "http.request":
                 return  # the client is gone
-            body, more = body + message.get("body", b""), message.get("more_body", False)
-        body = with_stops(body, self._stops)
+            read += message.get("body", b"")
+            if len(read) > MAX_BODY:
+                await send({"type": "http.response.start", "status": 413, "headers": []})
+                await send(
+                    {"type": "http.response.body", "body": f"A request has at most {MAX_BODY:,} bytes.".encode()}
+                )
+                return
+            more = message.get("more_body", False)
+        body = with_stops(bytes(read), self._stops)
         headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
         unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -144,7 +153,7 @@ def with_stops(body: bytes, stops: Stops) -> bytes:
     """
     try:
         request = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body
     if not isinstance(request, dict):
         return body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -64,8 +65,24 @@ async def test_a_body_in_pieces_is_replaced_with_its_length(monkeypatch):
     assert dict(scope["headers"]) == {b"host": b"x", b"content-length": str(len(body)).encode()}
 
 
+async def test_a_body_in_many_pieces_takes_as_long_as_its_bytes_and_one_that_is_too_long_is_refused(monkeypatch):
+    began = time.process_time()
+    _, body = await passed(monkeypatch, "POST", "/v1/completions", [b'{"prompt": "', *[b"a" * 100] * 50_000, b'"}'])
+    assert len(body) > 5_000_000 and time.process_time() - began < 5
+    sent: list[Any] = []
+
+    async def endless() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"a" * (1 << 20), "more_body": True}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await StopMiddleware(None)({"type": "http", "method": "POST", "path": "/v1/completions"}, endless, send)
+    assert [sent[0]["status"], sent[1]["body"]] == [413, b"A request has at most 33,554,432 bytes."]
+
+
 async def test_other_requests_pass(monkeypatch):
-    for body in (b"", b"{", b"[1]", b"\xff"):
+    for body in (b"", b"{", b"[1]", b"\xff", b"[" * 100_000, b'{"a":' * 100_000):
         assert with_stops(body, STOPS) == body
     for method, path in (("POST", "/tokenize"), ("GET", "/v1/completions")):
         scope, body = await passed(monkeypatch, method, path, [b'{"prompt": ""}'])
