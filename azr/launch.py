@@ -16,7 +16,15 @@ from azr.config_tree import expand_home, from_tree, parse_yaml
 from azr.errors import UserError, did_you_mean
 from azr.own_data import find_own_data
 from azr.registry import search_here
-from azr.runs.checkpoint_store import ResumeState, Verify, config_changes, find_checkpoint, resolve_run
+from azr.runs.checkpoint_store import (
+    INITIAL,
+    CheckpointStore,
+    ResumeState,
+    Verify,
+    config_changes,
+    find_checkpoint,
+    resolve_run,
+)
 from azr.runs.run_dir import RUN_CONFIG, RunDirectory, RunOwner
 
 PACKAGE = "playground"
@@ -76,8 +84,10 @@ def resolve(
     config, folder = replace(config, run=place), RunDirectory.of(place)
     if owned is not None:
         owned.callback(RunOwner(folder.path).release)
-    changes = config_changes(load_recipe(str(folder.path)), config)
     found = find_checkpoint(folder, step, verify)
+    # The config.yaml of the run may have been edited since; that of a checkpoint is verified.
+    saved = CheckpointStore(folder.checkpoints).path(found.state.step) if found.state != INITIAL else folder.path
+    changes = config_changes(load_recipe(str(saved)), config)
     notes = (*(f"changed: {change}" for change in changes), *found.notes)
     return Run(config=config, folder=folder, resume=replace(found, notes=notes))
 

@@ -31,7 +31,9 @@ from azr.prompts.codec import PromptCodec
 from azr.records import NO_ROWS_TAKEN, Task
 from azr.runs.checkpoint_store import (
     INITIAL,
+    POLICY,
     STAGING,
+    TRAINERS,
     AsyncCheckpointer,
     CheckpointStore,
     ResumeState,
@@ -53,10 +55,6 @@ from azr.tasks.registry import KINDS
 from azr.train.learner import Learner
 from azr.train.worker_group import RankDied
 
-TRAINERS = "trainers"
-"""Folder in a checkpoint: weights, optimizers and random states of policy and critic."""
-POLICY = "policy"
-"""Folder in a checkpoint: the policy in Hugging Face's format."""
 MAX_RESTARTS_WITHOUT_PROGRESS = 2
 """Restarts in a row after a trainer died, without a checkpoint in between; the next death ends the run."""
 

@@ -26,6 +26,7 @@ from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import read_tasks
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
+from tests.runs.factory import write_checkpoint
 from tests.selfplay.test_journal import Executor
 from tests.selfplay.test_play import CODEC, CONFIG, completion, proposal
 from tests.test_experiment import experiment_of
@@ -90,7 +91,7 @@ def play(config: Config, engine: Engine) -> None:
 
         async def write(step: int, staging: Staging) -> None:
             await logger.flush()
-            RunState(step=step, elapsed_s=0.0, offsets=logger.offsets()).write(staging.folder)
+            write_checkpoint(staging.folder, RunState(step=step, elapsed_s=0.0, offsets=logger.offsets()), config)
             await asyncio.to_thread(write_journal, staging.folder, journal.copy(step))
 
         reader = TextReader(DEFAULT)

@@ -26,7 +26,7 @@ from azr.errors import UserError
 from azr.files import HashedFile, hash_file, sync
 from azr.own_data import code_version
 from azr.records import NO_ROWS_TAKEN, RowsLeft
-from azr.runs.run_dir import RunDirectory
+from azr.runs.run_dir import RUN_CONFIG, RunDirectory
 from azr.runs.sample_file import LogOffsets
 
 MANIFEST = "manifest.json"
@@ -40,6 +40,12 @@ STAGING = ".draft_"
 _WEIGHTS = ".safetensors"
 LATEST = "latest"
 STATE_FILE = "driver.json"
+TRAINERS = "trainers"
+"""Folder in a checkpoint: weights, optimizers and random states of policy and critic."""
+POLICY = "policy"
+"""Folder in a checkpoint: the policy in Hugging Face's format."""
+PARTS = (STATE_FILE, RUN_CONFIG, f"{POLICY}/", f"{TRAINERS}/")
+"""Files and folders of every checkpoint of a run."""
 FIXED = ("model.", "selfplay.kinds", "train.lora.rank", "train.lora.alpha", "train.lora.targets", "train.lora.four_bit")
 """Knobs, or beginnings of their names, that the saved weights and tasks are made for."""
 _PLACE = ("run.name", "run.root")
@@ -75,17 +81,6 @@ class CheckpointStore:
         """Steps with a checkpoint, damaged or not, oldest first."""
         folders = [path for path in self._folder.iterdir() if path.is_dir()] if self._folder.is_dir() else []
         return sorted(step for path in folders if (step := step_of(path)) >= 0)
-
-    def newest(self, warn: Callable[[str], None], level: Verify = "headers") -> int | None:
-        """The newest step with a sound checkpoint; ``warn`` gets a line for every damaged one that is passed over."""
-        for step in reversed(self.steps()):
-            try:
-                verify(self.path(step), level)
-            except CorruptCheckpoint as damage:
-                warn(f"the checkpoint of step {step} is not used: {damage}")
-            else:
-                return step
-        return None
 
     @asynccontextmanager
     async def stage(self, step: int) -> AsyncIterator[Staging]:
@@ -197,17 +192,20 @@ def step_of(path: Path) -> int:
     return int(match[1]) if match else -1
 
 
-def verify(folder: Path, level: Verify) -> None:
-    """Compare a checkpoint with its manifest. Raises CorruptCheckpoint when a file is missing, cut off or altered, or
-    the manifest is missing or damaged, and OSError when the disk failed, which says nothing about the checkpoint."""
+def verify(folder: Path, level: Verify) -> list[str]:
+    """Compare a checkpoint with its manifest and return the files that it lists. Raises CorruptCheckpoint when one is
+    missing, cut off, altered or outside of the folder, or the manifest is missing or damaged, and OSError when the disk
+    failed, which says nothing about the checkpoint."""
     path = folder / MANIFEST
     try:
-        entries = json.loads(path.read_text())["files"].items()
+        entries = json.loads(path.read_text() if path.is_file() else "")["files"].items()
         expected = {name: (entry["bytes"], entry["blake3"]) for name, entry in entries}
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptCheckpoint(f"{path} cannot be read") from error
     for name, (nbytes, digest) in expected.items():
         file = folder / name
+        if name.startswith("/") or ".." in file.parts[len(folder.parts) :]:
+            raise CorruptCheckpoint(f"{path} lists {name}, which is no file of this folder")
         if not file.is_file():
             raise CorruptCheckpoint(f"{file} is missing")
         if file.stat().st_size != nbytes:
@@ -216,6 +214,20 @@ def verify(folder: Path, level: Verify) -> None:
             _check_header(file)
         if (level == "full" or file.suffix != _WEIGHTS) and hash_file(file).digest != digest:
             raise CorruptCheckpoint(f"{file} has another content than was written")
+    return list(expected)
+
+
+def read_checkpoint(folder: Path, level: Verify) -> tuple[RunState, str]:
+    """Verify a checkpoint of a run. Return the driver's state, and the version of the code that wrote it. Raises as
+    `verify`, and CorruptCheckpoint if a part of `PARTS` is not listed or the state is of another step."""
+    names = verify(folder, level)
+    for part in PARTS:
+        if not any(name.startswith(part) for name in names):
+            raise CorruptCheckpoint(f"{folder / MANIFEST} lists no {part}")
+    state, code = RunState.read(folder)
+    if state.step != step_of(folder):
+        raise CorruptCheckpoint(f"{folder} holds the state of step {state.step}")
+    return state, code
 
 
 def _check_header(file: Path) -> None:
@@ -278,7 +290,7 @@ class RunState:
         try:
             tree: dict[str, Any] = msgspec.json.decode((folder / STATE_FILE).read_bytes())
             return msgspec.convert(tree, cls), tree["code"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptCheckpoint(f"{folder / STATE_FILE} cannot be read") from error
 
 
@@ -329,26 +341,27 @@ def _read_state(
     run: RunDirectory, store: CheckpointStore, step: int | None, level: Verify
 ) -> tuple[RunState, list[str]]:
     notes: list[str] = []
-    try:
-        if step is not None and step not in store.steps():
-            there = f"there are those of steps {', '.join(map(str, store.steps()))}" if store.steps() else "it has none"
-            raise UserError(f"{run.path} has no checkpoint of step {step}: {there}.")
-        if step is not None:
-            verify(store.path(step), level)
-        chosen = store.newest(notes.append, level) if step is None else step
-        if chosen is None and store.steps():
-            raise UserError(
-                f"{run.path} has no sound checkpoint ({notes[0]}): restore one from a copy, or start again with "
-                "--restart, which keeps this run under another name."
-            )
-        if chosen is None:
-            return INITIAL, [f"{run.path} has no checkpoint yet: it starts again from its beginning"]
-        state, code = RunState.read(store.path(chosen))
-    except CorruptCheckpoint as damage:
-        raise UserError(f"The checkpoint of step {step} cannot be used: {damage}.") from damage
-    if code != code_version():
-        notes.append(f"the code has changed since the checkpoint was saved: {code} -> {code_version()}")
-    return state, [*notes, f"going on after step {chosen}"]
+    steps = store.steps()
+    if step is not None and step not in steps:
+        there = f"there are those of steps {', '.join(map(str, steps))}" if steps else "it has none"
+        raise UserError(f"{run.path} has no checkpoint of step {step}: {there}.")
+    for chosen in reversed(steps) if step is None else [step]:
+        try:
+            state, code = read_checkpoint(store.path(chosen), level)
+        except CorruptCheckpoint as damage:
+            if step is not None:
+                raise UserError(f"The checkpoint of step {step} cannot be used: {damage}.") from damage
+            notes.append(f"the checkpoint of step {chosen} is not used: {damage}")
+            continue
+        if code != code_version():
+            notes.append(f"the code has changed since the checkpoint was saved: {code} -> {code_version()}")
+        return state, [*notes, f"going on after step {chosen}"]
+    if steps:
+        raise UserError(
+            f"{run.path} has no sound checkpoint ({notes[0]}): restore one from a copy, or start again with "
+            "--restart, which keeps this run under another name."
+        )
+    return INITIAL, [f"{run.path} has no checkpoint yet: it starts again from its beginning"]
 
 
 def config_changes(saved: Config, wanted: Config) -> list[str]:

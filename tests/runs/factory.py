@@ -5,8 +5,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
+from azr.config import Config
 from azr.records import VALID, Completion, FinishReason, Judgement, Role, Sample
+from azr.runs.checkpoint_store import POLICY, TRAINERS, RunState
+from azr.runs.run_dir import RUN_CONFIG, write_config
 from azr.tasks.base import RejectReason
 
 
@@ -52,6 +56,15 @@ def sample(role: Role, kind: str = "deduction", *, reward: float | None = 1.0, *
         "judgement": None if verdict is None else Judgement(verdict=str(verdict)),
     }  # fmt: skip
     return Sample(role=role, kind=kind, reward=reward, **fields | change)  # type: ignore[arg-type]
+
+
+def write_checkpoint(folder: Path, state: RunState, config: Config) -> None:
+    """Fill a checkpoint's folder with each part that a run saves, tiny."""
+    state.write(folder)
+    write_config(config, folder / RUN_CONFIG)
+    for part in (POLICY, TRAINERS):
+        (folder / part).mkdir()
+        (folder / part / "state").write_text("weights")
 
 
 class Clock:

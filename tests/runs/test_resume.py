@@ -1,4 +1,6 @@
 import contextlib
+import json
+import os
 import random
 import shutil
 from dataclasses import replace
@@ -12,6 +14,7 @@ from azr.algorithms.batch import Batch
 from azr.config import GAE, RAE, AlgorithmConfig, Config, DataConfig, ModelConfig, RunConfig, TrainConfig
 from azr.errors import UserError
 from azr.files import hash_file
+from azr.launch import load_recipe, resolve
 from azr.runs.checkpoint_store import (
     INITIAL,
     CheckpointStore,
@@ -26,6 +29,7 @@ from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import FileOffset, LogOffsets
 from tests.mistakes import mistake
+from tests.runs.factory import write_checkpoint
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ async def save(run: RunDirectory, step: int) -> RunState:
         file.write(f'{{"step": {step}}}\n')
     state = RunState(step=step, elapsed_s=10.0 * step, offsets=LogOffsets(offset_of(run.metrics), offset_of(run.tasks)))
     async with CheckpointStore(run.checkpoints, keep=9).stage(step) as staging:
-        state.write(staging.folder)
+        write_checkpoint(staging.folder, state, Config())
     return state
 
 
@@ -75,7 +79,7 @@ def test_an_estimator_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 async def save_shards(run: RunDirectory, *steps: int) -> None:
     for step in steps:
         async with CheckpointStore(run.checkpoints, keep=9).stage(step) as staging:
-            RunState(step=step, elapsed_s=0.0, offsets=LogOffsets()).write(staging.folder)
+            write_checkpoint(staging.folder, RunState(step=step, elapsed_s=0.0, offsets=LogOffsets()), Config())
             (staging.folder / "rank_000.safetensors").write_bytes(save_tensors({"weight": np.arange(9.0)}))
 
 
@@ -126,6 +130,39 @@ async def test_a_damaged_one_is_passed_over_unless_it_was_asked_for(config, run)
         find_checkpoint(run, 3)
 
 
+@pytest.mark.parametrize("part", ["driver.json", "config.yaml", "policy/", "trainers/"])
+async def test_a_manifest_without_a_part_of_a_checkpoint_makes_it_unsound(config, run, part):
+    await save(run, 1)
+    await save(run, 2)
+    manifest = run.checkpoints / "step_000002" / "manifest.json"
+    files = json.loads(manifest.read_text())["files"]
+    manifest.write_text(json.dumps({"files": {name: files[name] for name in files if not name.startswith(part)}}))
+    found = find_checkpoint(run, None)
+    assert found.state.step == 1 and f"{manifest} lists no {part}" in found.notes[0]
+
+
+async def test_a_folder_is_of_the_step_that_its_state_tells(config, run):
+    await save(run, 1)
+    os.rename(run.checkpoints / "step_000001", run.checkpoints / "step_000009")
+    with pytest.raises(UserError, match="step_000009 holds the state of step 1"):
+        find_checkpoint(run, None)
+
+
+@pytest.mark.parametrize("old, new, said", [
+    ("steps: 500", "steps: 77", "run.steps: 500 -> 77"), ("  - deduction\n", "", "selfplay.kinds"),
+    ("rank: 0", "rank: 8", "train.lora.rank"), ("prompt_format: auto", "prompt_format: chat", "model.prompt_format"),
+])  # fmt: skip
+async def test_a_resume_compares_with_the_checkpoint_not_with_what_was_edited(config, run, old, new, said):
+    await save(run, 1)
+    run.config.write_text(run.config.read_text().replace(old, new, 1))
+    edited = load_recipe(str(run.path))
+    if " -> " in said:
+        assert resolve(edited, str(run.path)).resume.notes[0] == f"changed: {said}"
+    else:
+        with pytest.raises(UserError, match=f"{said} was .* when the run was saved"):
+            resolve(edited, str(run.path))
+
+
 async def test_full_verification_finds_before_a_start_what_headers_do_not_show(config, run):
     await save_shards(run, 1, 2)
     damaged = run.checkpoints / "step_000002" / "rank_000.safetensors"
@@ -169,7 +206,7 @@ async def test_whatever_is_damaged_the_newest_sound_checkpoint_is_found(config, 
             else:
                 data[at] ^= 1 << rng.randrange(8)
                 path.write_bytes(data)
-            hurt.add(step_of(path.parent))
+            hurt.add(step_of(run.checkpoints / path.relative_to(run.checkpoints).parts[0]))
         left = sorted({1, 2, 3} - hurt)
         before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
         if left:
