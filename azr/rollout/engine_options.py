@@ -1,4 +1,4 @@
-"""Options that a user passes through to vLLM's engine arguments, checked by name without importing vLLM."""
+"""Options that a user passes through to vLLM's engine arguments, checked by name and type without importing vLLM."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ _WORLD = {
     "prefill_context_parallel_size", "speculative_config", "tokenizer",
 }  # fmt: skip
 """Engine arguments that need other GPUs, or whose engine could not load the policy's weights."""
+_TYPES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list",
+    dict: "a mapping",
+}
+_BUILTINS = {each.__name__: each for each in _TYPES}
 TAKEN = _KNOBS.keys() | _FIXED | _WORLD
 
 
@@ -42,7 +51,7 @@ def engine_options(entries: Sequence[str]) -> dict[str, Any]:
     """Return vLLM's engine arguments named by `rollout.engine_options`, with their values read as YAML.
 
     Raises UserError for an entry that is not ``name:value``, that is named twice, that the installed vLLM does not
-    know, or that a user may not set.
+    know, that a user may not set, or whose value is of a wrong type.
     """
     options: dict[str, Any] = {}
     for entry in entries:
@@ -63,18 +72,65 @@ def engine_options(entries: Sequence[str]) -> dict[str, Any]:
             options[name] = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise UserError(f"{KNOB} holds {entry!r}, whose value is not YAML: write it as in a config.") from error
+        _check_type(name, options[name], entry)
     return options
 
 
 @cache
 def argument_names() -> frozenset[str]:
-    """Return the fields of the installed vLLM's ``EngineArgs``, from its source: importing vLLM takes many seconds."""
+    """Return the fields of the installed vLLM's ``EngineArgs``."""
+    return frozenset(_annotations())
+
+
+@cache
+def _annotations() -> dict[str, ast.expr]:
+    """Return the type of each engine argument, from vLLM's source: importing vLLM takes many seconds."""
+    for node in _source("vllm.engine.arg_utils").body:
+        if isinstance(node, ast.ClassDef) and node.name == "EngineArgs":
+            fields = (statement for statement in node.body if isinstance(statement, ast.AnnAssign))
+            return {field.target.id: field.annotation for field in fields if isinstance(field.target, ast.Name)}
+    raise AssertionError("vLLM's source defines EngineArgs")
+
+
+@cache
+def _source(module: str) -> ast.Module:
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
         raise UserError(f"{KNOB} is set, and vLLM is not installed here: make install.")
-    source = Path(spec.origin).parent / "engine" / "arg_utils.py"
-    for node in ast.parse(source.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef) and node.name == "EngineArgs":
-            fields = (statement.target for statement in node.body if isinstance(statement, ast.AnnAssign))
-            return frozenset(target.id for target in fields if isinstance(target, ast.Name))
-    raise AssertionError(f"{source} defines EngineArgs")
+    place = Path(spec.origin).parent.joinpath(*module.split(".")[1:])
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _check_type(name: str, value: object, entry: str) -> None:
+    """Raise UserError if vLLM's annotation allows no such value. Other types than `_TYPES` pass."""
+    allowed = _allowed(_annotations()[name], "vllm.engine.arg_utils")
+    if allowed is None or value is None and None in allowed:
+        return
+    if not any(type(value) is each or (each is float and type(value) is int) or value == each for each in allowed):
+        wanted = [_TYPES.get(each, each) for each in allowed if isinstance(each, str | type)]
+        raise UserError(f"{KNOB} holds {entry!r}, whose value must be {' or '.join(map(str, wanted))}.")
+
+
+def _allowed(annotation: ast.expr, module: str) -> list[Any] | None:
+    """Return the types, texts and None that an annotation in a module of vLLM allows; None if it cannot be read."""
+    match annotation:
+        case ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name)) if name in _BUILTINS:
+            return [_BUILTINS[name]]
+        case ast.Constant(value=None):
+            return [None]
+        case ast.BinOp(op=ast.BitOr()):
+            sides = [_allowed(side, module) for side in (annotation.left, annotation.right)]
+            return None if None in sides else [each for side in sides for each in side or ()]
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=ast.Tuple(elts=names)):
+            texts = [name.value for name in names if isinstance(name, ast.Constant)]
+            return texts if len(texts) == len(names) else None
+        case ast.Name(id=name):
+            for node in _source(module).body:
+                if isinstance(node, ast.ImportFrom) and node.module and name in [each.name for each in node.names]:
+                    return _allowed(annotation, node.module) if node.module.startswith("vllm") else None
+                targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+                if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                    value: ast.expr | None = getattr(node, "value", None)
+                    return _allowed(value, module) if value is not None else None
+    return None

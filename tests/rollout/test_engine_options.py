@@ -28,10 +28,11 @@ def test_names_read_from_the_source_are_those_of_vllm() -> None:
 def test_values_are_read_as_in_a_config() -> None:
     entries = (
         "max-num-batched-tokens:16384", "kv_cache_dtype: fp8", "enforce_eager:true", "compilation_config:{mode: 0}",
+        "cpu_offload_gb:2", "block_size:null", "runner:generate",
     )  # fmt: skip
     assert engine_options(entries) == {
         "max_num_batched_tokens": 16384, "kv_cache_dtype": "fp8", "enforce_eager": True,
-        "compilation_config": {"mode": 0},
+        "compilation_config": {"mode": 0}, "cpu_offload_gb": 2, "block_size": None, "runner": "generate",
     }  # fmt: skip
 
 
@@ -44,6 +45,12 @@ def test_values_are_read_as_in_a_config() -> None:
         (["block_size:16", "block_size:32"], "names 'block_size' twice"),
         (["block_size"], "it must be a name and a value"),
         (["block_size:["], "whose value is not YAML"),
+        (["max_num_batched_tokens:abc"], "holds 'max_num_batched_tokens:abc', whose value must be a whole number"),
+        (["block_size:1.5"], "must be a whole number"),
+        (["enforce_eager:1"], "must be true or false"),
+        (["revision:12"], "must be text"),
+        (["cudagraph_capture_sizes:8"], "must be a list"),
+        (["scheduling_policy:lifo"], "must be fcfs or priority"),
     ],
 )
 def test_what_cannot_be_passed_on_is_refused_before_a_start(entries: list[str], sentence: str) -> None:
