@@ -3,10 +3,12 @@
 import json
 import shlex
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import HTTPError
 from transformers import AutoConfig
 
 from azr.cli.options import Parser
@@ -81,6 +83,20 @@ def test_knobs_that_contradict_each_other_are_named(sound, words):
 def test_what_is_not_there_is_named(sound, words, options, says, fetch):
     with mistake(*options.split(), says=says):
         prepare(changed(sound, words), fetch=fetch)
+
+
+@pytest.mark.parametrize("error", [
+    ImportError("Using SOCKS proxy, but"), ValueError("Invalid IPv6 URL"),
+    import_module(HTTPError.__module__).InvalidURL("port"),
+])  # fmt: skip
+@pytest.mark.parametrize("fetch", [True, False])
+def test_a_proxy_or_an_address_of_the_hub_that_cannot_be_used_is_named(sound, error, fetch, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    with mistake("model.path", says=f"or mend this: {error}"):
+        prepare(override(sound, {"model.path": "someone/some-model"}), fetch=fetch)
 
 
 def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):

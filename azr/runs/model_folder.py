@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,31 +45,29 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
         return folder
     if must_be_local(path):
         raise UserError(f"{named} {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    refused = f"{named} {path!r} is no local folder and could not be fetched from the hub"
+    with hub_errors(f"{refused}; give a Hugging Face model folder, or mend this"):
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.constants import HF_HUB_OFFLINE
+        from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
-    try:
-        if fetch:
-            return Path(snapshot_download(path))
-        return Path(snapshot_download(path, allow_patterns=[*_SMALL_FILES], etag_timeout=HUB_S))
-    except GatedRepoError as error:
-        raise UserError(
-            f"The hub does not let you read {named} {path!r}: ask for access on its page, and log in with "
-            ".venv/bin/hf auth login."
-        ) from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise UserError(
-            f"{named} {path!r} is no local folder, and the hub has no such model; give a Hugging Face model folder."
-        ) from error
-    except OSError as error:
-        if not fetch:
-            return None
-        why = "HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else clipped(first_line(error), 200)
-        raise UserError(
-            f"{named} {path!r} is no local folder and could not be fetched from the hub ({why}): give a Hugging Face "
-            "model folder."
-        ) from error
+        try:
+            if fetch:
+                return Path(snapshot_download(path))
+            return Path(snapshot_download(path, allow_patterns=[*_SMALL_FILES], etag_timeout=HUB_S))
+        except GatedRepoError as error:
+            raise UserError(
+                f"The hub does not let you read {named} {path!r}: ask for access on its page, and log in with "
+                ".venv/bin/hf auth login."
+            ) from error
+        except (RepositoryNotFoundError, HFValidationError) as error:
+            raise UserError(
+                f"{named} {path!r} is no local folder, and the hub has no such model; give a Hugging Face model folder."
+            ) from error
+        except OSError as error:
+            if not fetch:
+                return None
+            raise OSError("HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else first_line(error)) from error
 
 
 def check_place(path: str) -> None:
@@ -88,12 +87,15 @@ def must_be_local(path: str) -> bool:
 
 @contextmanager
 def hub_errors(sentence: str) -> Iterator[None]:
-    """Raise UserError with this sentence and the reason if the hub refuses something or does not answer."""
+    """Raise UserError with this sentence and the reason if the hub refuses something or does not answer, or if its
+    address or a proxy's is none that can be used."""
     from huggingface_hub.errors import HTTPError  # of the HTTP library that it uses
 
     try:
         yield
-    except (OSError, ValueError, HTTPError) as error:
+    except UserError:
+        raise
+    except (OSError, ValueError, ImportError, HTTPError, import_module(HTTPError.__module__).InvalidURL) as error:
         why = clipped(first_line(error), 200).rstrip(".")
         raise UserError(f"{sentence}: {why}.") from error
 
