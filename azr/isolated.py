@@ -19,6 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,20 @@ class Workers:
             yield process
         finally:
             free.put_nowait(process)
+
+
+def ask_once(module: str, arguments: Sequence[str], message: Mapping[str, Any]) -> Any:
+    """Return the answer of one process that ends with it, also where an event loop runs. Raises Trouble."""
+
+    async def ask() -> Any:
+        workers = Workers(module, arguments)
+        try:
+            return await workers.ask(message, TIME_LIMIT_S)
+        finally:
+            await workers.end()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, ask()).result()
 
 
 class OwnFunctions(Workers):

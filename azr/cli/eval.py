@@ -105,6 +105,7 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
     from azr.evaluation import report
     from azr.evaluation.standalone import Evaluation, Serve, check_out, run_evaluation, serve_here
     from azr.evaluation.suites import load_suites, to_be_continued
+    from azr.graders import check_graders
     from azr.hardware import compute_type
     from azr.runs.asked_model import open_model
     from azr.runs.model_export import policies
@@ -116,6 +117,7 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
         names = to_be_continued(names)
         print(f"{models[0].label} continues examples ({', '.join(names)}); --template conversation asks it in words")
     suites = load_suites(names, options.data, options.limit, altered=options.altered)
+    check_graders({each.suite.grader: each.questions[0] for each in suites})
     if options.chart:
         report.check_chart()
     dtype = compute_type(options.dtype)

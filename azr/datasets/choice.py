@@ -10,7 +10,7 @@ from pathlib import Path
 from azr.config import Config
 from azr.datasets.hub import rows_file
 from azr.datasets.play import graded_part
-from azr.datasets.rows import DataRow, grader_names, read_rows
+from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError
 from azr.evaluation.suites import hash_of
 from azr.files import atomic_write
@@ -31,7 +31,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     assert config.data.path is not None
     path, limit = rows_file(config.data.path), config.rollout.max_prompt_tokens
     rows = read_rows(path)
-    check_graders(grader_names(rows))
+    check_graders({each.name: each.question for row in reversed(rows) for each in row.graders})
     numbers = {id(row): number for number, row in enumerate(rows, 1)}
 
     def of_row(row: DataRow, error: Exception) -> UserError:

@@ -90,7 +90,7 @@ class PeriodicEval:
                 "eval.every asks for evaluations but eval.path is none: give the folder of an exam, or leave the exam "
                 "out of eval.suites."
             )
-        check_graders(each.suite.grader for each in self._loaded)
+        check_graders({each.suite.grader: each.questions[0] for each in self._loaded})
         limit = config.rollout.max_prompt_tokens
         self._prompts = tokenized(codec, self.questions)
         for (suite, id), prompt in self._prompts.items():

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from azr.graders.choice import ChoiceGrader
 from azr.graders.maths import MathGrader, check_math
-from azr.graders.own import OwnGrader, is_own, load_grader
+from azr.graders.own import OwnGrader, is_own, try_grader
 from azr.graders.programs import ProgramGrader
-from azr.graders.question import TASK, Grader, GraderName
+from azr.graders.question import TASK, Grader, GraderName, Question
 from azr.graders.value import TaskGrader, ValueGrader
 from azr.tasks.base import Run
 
@@ -19,13 +19,13 @@ OpenExecutor = Callable[[], AbstractAsyncContextManager[Any]]
 """Starts something whose `execute` is an `azr.tasks.base.Run`."""
 
 
-def check_graders(names: Iterable[GraderName]) -> None:
-    """Raise UserError if a grader lacks a package, or is the user's and cannot be imported."""
-    for name in sorted(set(names)):
+def check_graders(questions: Mapping[GraderName, Question]) -> None:
+    """Raise UserError if a grader lacks a package, or is the user's and cannot grade a response to its question."""
+    for name, question in sorted(questions.items()):
         if name == "math":
             check_math()
         elif is_own(name):
-            load_grader(name)
+            try_grader(name, question)
 
 
 _WITH_EXECUTOR: dict[GraderName, Callable[[Run], Grader]] = {

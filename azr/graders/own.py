@@ -15,7 +15,7 @@ from typing import Any
 
 from azr.errors import UserError, did_you_mean
 from azr.graders.question import GRADERS, Question
-from azr.isolated import Nonsense, OwnFunctions, Trouble, serve
+from azr.isolated import Nonsense, OwnFunctions, Trouble, ask_once, serve
 from azr.records import Judgement
 from azr.registry import find_entry, import_own
 from azr.tasks.base import Verdict
@@ -27,6 +27,8 @@ GROUP = "azr.graders"
 MAX_PARTS = 16
 """Most named numbers beside a score: each of them is a metric."""
 SCORE = "score"
+DUMMY = "0"
+"""Response that a function is tried on before a run."""
 _PART = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
 
 GradeFunction = Callable[[Mapping[str, Any], str], object]
@@ -89,6 +91,19 @@ class OwnGrader:
         verdict = Verdict.RIGHT if score == 1 else Verdict.WRONG
         number = None if isinstance(score, bool) else score
         return Judgement(verdict=verdict, answer=(("answer", response),), parts=parts, score=number)
+
+
+def try_grader(name: str, question: Question) -> None:
+    """Grade `DUMMY` in a process of its own. Raises UserError as `load_grader`, and if the function fails over it."""
+    load_grader(name)
+    message = {"row": question.gold, "response": DUMMY}
+    try:
+        ask_once("azr.graders.own", (_function(name),), message)
+    except Trouble as trouble:
+        raise UserError(
+            f"The grader {name} {trouble} for its first row and the response {DUMMY!r}: make it take a row and a "
+            "response, and return None for what is no answer."
+        ) from trouble
 
 
 def checked(returned: object) -> dict[str, Any]:

@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from azr.config import RewardConfig
+from azr.errors import UserError
 from azr.estimators import Estimator
 from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
 from azr.isolated import NUM_SAID, TIME_LIMIT_S, Nonsense
-from azr.plugins.own import ESTIMATORS, WORDS, checked_task
+from azr.plugins.own import ESTIMATORS, REWARDS, WORDS, checked_task
 from azr.records import Task
 from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.prompts import Section
+from azr.tasks.registry import KINDS
 from azr.text import brief, clipped, first_line
 
 if TYPE_CHECKING:
@@ -119,12 +122,20 @@ def _guarded(function: PluginFunction, call: Callable[..., Any], read: Callable[
 
 def guarded(plugin: str, group: str, name: str, stated: Any) -> Any:
     """Return a plug-in's reward, bonus or estimator, which returns None if it fails. The class of an estimator stays
-    the same one."""
+    the same one. Raises UserError if a reward or bonus fails over a dummy."""
     what = f"{plugin}: {WORDS[group]} {name}"
-    if group != ESTIMATORS:
-        return _guarded(PluginFunction(what, _PROPOSAL), stated, _number)
-    stated.score = _guarded(PluginFunction(what, _STEP, ESTIMATE_LIMIT_S), stated.score, _advantages)
-    return stated
+    if group == ESTIMATORS:
+        stated.score = _guarded(PluginFunction(what, _STEP, ESTIMATE_LIMIT_S), stated.score, _advantages)
+        return stated
+    given: tuple[Any, ...] = (0.5, RewardConfig()) if group == REWARDS else (KINDS["deduction"].seed(), [], list)
+    try:
+        _number(stated(*given))
+    except Nonsense as nonsense:
+        raise UserError(f"The {WORDS[group]} {name} of the plug-in {plugin} returns {nonsense}: correct it.") from None
+    except Exception as error:
+        said = f"{type(error).__name__}: {clipped(first_line(error), 200)}"
+        raise UserError(f"The {WORDS[group]} {name} of the plug-in {plugin} cannot be called ({said}).") from error
+    return _guarded(PluginFunction(what, _PROPOSAL), stated, _number)
 
 
 def _number(returned: object, *_: object) -> float:

@@ -71,10 +71,8 @@ def _of_module(plugin: str) -> Iterator[tuple[str, str, Any]]:
     """Yield group, name and object of all that a module states; some have their names in them."""
     has = vars(import_own(plugin, f"The plug-in {plugin}"))
     for group, name in _NAMES.items():
-        given, word = (
-            has.get(name) or {},
-            f"list of {_NAMED[group]}" if group in _NAMED else "dict of functions by name",
-        )
+        given: Any = has.get(name) or {}
+        word = f"list of {_NAMED[group]}" if group in _NAMED else "dict of functions by name"
         if given and not isinstance(given, (list, tuple) if group in _NAMED else dict):
             raise UserError(f"{name} of the plug-in {plugin} is {brief(given)}: make it a {word}.")
         yield from (

@@ -105,10 +105,10 @@ def _source(module: str) -> ast.Module:
 def _check_type(name: str, value: object, entry: str) -> None:
     """Raise UserError if vLLM's annotation allows no such value. Other types than `_TYPES` pass."""
     allowed = _allowed(_annotations()[name], "vllm.engine.arg_utils")
-    if allowed is None or value is None and None in allowed:
+    if allowed is None or (value is None and None in allowed):
         return
     if not any(type(value) is each or (each is float and type(value) is int) or value == each for each in allowed):
-        wanted = [_TYPES.get(each, each) for each in allowed if isinstance(each, str | type)]
+        wanted = [_TYPES[each] if isinstance(each, type) else each for each in allowed if each is not None]
         raise UserError(f"{KNOB} holds {entry!r}, whose value must be {' or '.join(map(str, wanted))}.")
 
 

@@ -127,6 +127,30 @@ def test_one_that_is_not_there_is_one_sentence(module, name, says, capsys):
     assert ("Traceback" in capsys.readouterr().err) == ("broken" in name), "a traceback where it is the module's own"
 
 
+FAILING = """
+import os
+one = lambda response: True
+text = lambda row, response: "right"
+field = lambda row, response: row["gone"] == response
+end = lambda row, response: os._exit(1)
+def hang(row, response):
+    while True: pass
+"""
+
+
+@pytest.mark.parametrize("name, says", [
+    ("one", "raised TypeError: <lambda>() takes 1 positional argument but 2 were given for its first row and the"),
+    ("text", f"returned 'right', {NUMBER} for its first row"), ("field", "raised KeyError: 'gone' for its first row"),
+    ("end", "took over 2 s, or ended its process for"), ("hang", "took over 2 s, or ended its process for"),
+])  # fmt: skip
+def test_one_that_fails_is_named_before_a_run(module, name, says, config, codec, tmp_path, monkeypatch):
+    monkeypatch.setattr(isolated, "TIME_LIMIT_S", 2.0)
+    (tmp_path / f"{module}_failing.py").write_text(FAILING)
+    row = {"prompt": "2 + 2?", "grader": f"{module}_failing:{name}", "answer": "4"}
+    with mistake(says=f"The grader {module}_failing:{name} {says}"):
+        load_rows(replace(config, data=DataConfig(path=str(write(tmp_path / "rows.jsonl", row)))), codec)
+
+
 async def test_a_module_that_works_in_no_process_of_its_own_is_one_sentence(module: str, tmp_path: Path) -> None:
     text = "import sys\nassert 'pytest' in sys.modules\ndef grade(row, response): return True\n"
     (tmp_path / f"{module}_needy.py").write_text(text)

@@ -284,10 +284,12 @@ import time
 def slow(*inputs):
     time.sleep(0.5)
     return 0.25
+def later(*given):
+    return given[0] != 0.5 and given[1] != []  # not over the dummies of the start
 functions = {
-    "raises": lambda *inputs: 1 / 0,
-    "nonsense": lambda *inputs: "much",
-    "infinite": lambda *inputs: float("nan"),
+    "raises": lambda *given: 1 / 0 if later(*given) else 0.0,
+    "nonsense": lambda *given: "much" if later(*given) else 0.0,
+    "infinite": lambda *given: float("nan") if later(*given) else 0.0,
     "slow": slow,
 }
 proposer_rewards = functions

@@ -148,6 +148,9 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
     ("from azr.config import GAE\nestimators = [GAE]", "calls its estimator 'gae', which exists"),
     ("from azr.config import GAE\nestimators = [GAE()]", r"among its estimators: give it classes of azr\.est"),
     ("bonuses = {'short': 3}", r"short of the plug-in \S+ is no function"),
+    ("proposer_rewards = {'half': lambda rate: rate}", "reward half .* cannot be called .TypeError: .*takes 1"),
+    ("proposer_rewards = {'half': lambda rate, knobs: None}", "reward half .* returns None, which is no finite"),
+    ("bonuses = {'short': lambda task, references, known: task.size}", "short .* cannot be called .AttributeError"),
     ("bonuses = [len]", r"bonuses of the plug-in \S+ is \[<.*\]: make it a dict of functions by name\.$"),
     ("raise RuntimeError('no licence')", "cannot be imported: RuntimeError: no licence"),
 ])  # fmt: skip
