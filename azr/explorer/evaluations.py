@@ -30,6 +30,8 @@ Key = tuple[str, str]
 """Suite and id of a question."""
 Mean = tuple[float, float | None]
 """Mean over questions, and half the width of its 95% interval by the normal approximation; None for one question."""
+Result = tuple[str, str, list[tuple[str, int, Mean | None]]]
+"""Suite, how its answers were sampled, and `means`."""
 MEASURES: dict[str, Measure] = {"at temperature 1": sampled_share, "greedily": greedy_share}
 """By how the answers were sampled."""
 SHORT_PREFIX = 80
@@ -97,7 +99,7 @@ def read_side(title: str, path: Path) -> EvalSide:
         return EvalSide(title, path, {}, {}, [f"{path.name} cannot be read: {error.strerror}"])
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _read(title: str, path: Path, mtime_ns: int) -> EvalSide:
     """Read a file as it was at that time; unlike `azr.evaluation.answer_file`, a damaged one as far as it goes."""
     answers: dict[Key, list[Sample]] = {}
@@ -208,15 +210,18 @@ def _by_numbers(key: Key) -> tuple[str, str]:
     return key[0], re.sub(r"\d+", lambda digits: digits[0].zfill(12), key[1])
 
 
-def results(run: Path) -> list[tuple[str, str, list[tuple[str, int, Mean | None]]]]:
-    """Return suite, how its answers were sampled, and the `means` of the run's first and its last evaluation."""
-    files = [(title, path) for name, title, path in eval_files(run) if name.isdigit()]
-    rows = []
-    if files:
-        both = Sides(read_side(*files[0]), read_side(*files[-1]), {"left": files[0][0], "right": files[-1][0]}, {})
-        for suite in sorted({suite for suite, _ in both.keys}):
-            found = [(suite, how, means(both, both.changed("", suite), share)) for how, share in MEASURES.items()]
-            rows += [each for each in found if all(mean is not None for *_, mean in each[-1])][:1]
+def results(run: Path) -> list[Result]:
+    """Compare the run's first evaluation with its last one, by suite."""
+    files = [(title, path) for name, title, path in eval_files(run) if name.isdigit() and path.is_file()]
+    return _results(files[0], files[-1], files[-1][1].stat().st_mtime_ns) if files else []
+
+
+@lru_cache(maxsize=256)
+def _results(first: tuple[str, Path], last: tuple[str, Path], mtime_ns: int) -> list[Result]:
+    sides, rows = Sides(read_side(*first), read_side(*last), {"left": first[0], "right": last[0]}, {}), []
+    for suite in sorted({suite for suite, _ in sides.keys}):
+        found = [(suite, how, means(sides, sides.changed("", suite), share)) for how, share in MEASURES.items()]
+        rows += [each for each in found if all(mean is not None for *_, mean in each[-1])][:1]
     return rows
 
 

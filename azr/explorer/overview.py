@@ -62,8 +62,6 @@ _PARTS: tuple[tuple[str, str, str, str, Literal["line", "area"]], ...] = (
     ("time", "phases, which overlap", "()seconds/(?!step|executor alone|checkpoint|learned)(.+)", "seconds", "line"),
 )
 """Charts of a single run: group, title, names of metrics, whose parentheses name the kind and the part, unit, shape."""
-LENGTHS = ("p90", "p50", "p10", "mean")
-"""Curves of response lengths: columns of the index."""
 MAX_CONFIG = 100_000
 """Bytes of a config that are read."""
 _SETUP = {"model": "model.path", "estimator": "algorithm.estimator.name", "seed": "run.seed"}
@@ -160,7 +158,7 @@ def lengths(compared: Compared, links: Links) -> Markup:
         for (role, kind), group in groupby(queries.lengths(run.index), key=itemgetter("role", "kind")):
             spreads = [*group]
             kinds += [kind] * (kind not in kinds)
-            for at, name in enumerate(LENGTHS):
+            for at, name in enumerate(("p90", "p50", "p10", "mean")):
                 points = [(each["step"], each[name]) for each in spreads]
                 lines[role, kind].append(compared.series(run, at, name, points))
             shares = [(each["step"], each["truncated"] / each["count"]) for each in spreads]

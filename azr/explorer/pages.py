@@ -19,8 +19,6 @@ LIMIT = 50
 """Rows of a page."""
 MAX_TEXT = 1000
 """Characters that are searched for."""
-HARDEST = 10
-NOT_STORED = "It was not stored: it was refused, or is derived from another task."
 MAX_ATTEMPTS = 100
 MAX_BESIDE = 12
 """Tasks of one generation in a graph."""
@@ -70,7 +68,7 @@ def task(index: RunIndex, links: Links, values: Values) -> Markup:
     attempts = [row for row in rows if row.sample.role == "solver"]
     return render(
         "task", links=links, id=id,
-        note="It is a row of a file." if rows and rows[0].sample.phase == "data" else NOT_STORED, stored=stored,
+        is_row=bool(rows) and rows[0].sample.phase == "data", stored=stored,
         proposals=[(row, _readable(index, row)) for row in rows if row.sample.role == "proposer"], attempts=attempts,
         shown=f"the newest {len(rows)} of {total}" if total > len(rows) else len(attempts),
         derived=queries.derived_attempts(index, id), beside=queries.neighbours(index, id),
@@ -93,7 +91,7 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
         order=choice(values, "order", [*queries.SAMPLE_ORDERS], "step"),
     )  # fmt: skip
     counts, why, place = queries.verdicts(index, at), queries.reasons(index, at), there.index(at)
-    hardest, _ = queries.find_tasks(index, TaskFilter(step_from=at, step_to=at, order="hardest", limit=HARDEST))
+    hardest, _ = queries.find_tasks(index, TaskFilter(step_from=at, step_to=at, order="hardest", limit=10))
     rows, total = queries.find_samples(index, wanted)
     return render(
         "step", links=links, at=at, counts=counts, why=why,
