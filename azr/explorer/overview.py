@@ -45,10 +45,10 @@ _GROUPS = {
     "training": (
         ("policy loss", "policy/loss", "", ()),
         ("gradient norm of the policy", "policy/grad_norm", "", ()),
-        ("entropy of the policy over all sampled tokens", "policy/entropy", "nats", ()),
-        ("mismatch: mean |log-probability, trainer - engine|", "policy/mismatch_mean", "nats", ()),
+        ("entropy of the policy", "policy/entropy", "nats", ()),
+        ("mismatch of trainer and engine", "policy/mismatch_mean", "nats", ()),
         ("critic loss", "critic/loss", "", ()),
-        ("tokens that the policy's update computes", "computed_tokens/train policy", "tokens", ()),
+        ("tokens that the update computes", "computed_tokens/train policy", "tokens", ()),
     ),
     "time": (("time of a step", "seconds/step", "seconds", (0.0,)),),
 }  # fmt: skip
