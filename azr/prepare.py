@@ -50,6 +50,7 @@ class Prepared:
     """A run that is checked and ready to start."""
 
     run: Run
+    """With `model.prompt_format` auto decided."""
     codec: PromptCodec
     seeds: Sequence[SeedLine] | None
     """Lines of `selfplay.seeds` for a run that has no tasks yet."""
@@ -59,6 +60,12 @@ class Prepared:
     screen: Screen
     notes: Sequence[str]
     """Lines on suites that are not held out and on rows that are left out."""
+
+    def empty_buffer(self) -> TaskBuffer:
+        """Return a buffer that takes no program of an evaluation, and none that prompts show as a worked example."""
+        kinds = self.run.config.kinds
+        examples = self.codec.example_programs(KINDS[kind] for kind in kinds)
+        return TaskBuffer(kinds, benchmark=self.evaluation.programs, examples=examples)
 
 
 class ModelUnreachable(Exception):
@@ -129,15 +136,13 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
         codec.check_prompts([KINDS[kind] for kind in config.kinds], config.rollout.max_prompt_tokens)
     _check_layers(config, folder)
     evaluation = PeriodicEval(config, codec)
-    if not run.step and seeds is None:
-        first_tasks(empty_buffer(codec, evaluation, config.kinds), config.kinds)
     rows, notes = load_rows(config, codec) if config.data.path is not None else ([], [])
     if run.resume is not None:
         PromptForm(codec.template, codec.stops).check(run.folder.prompt_form)
         if config.data.path is not None:
             check_identity(run.folder.data, config.data.path)
-    return Prepared(
-        run=run,
+    prepared = Prepared(
+        run=replace(run, config=config),
         codec=codec,
         seeds=seeds,
         evaluation=evaluation,
@@ -145,12 +150,9 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
         screen=screen,
         notes=[*evaluation.notes, *notes, *_prompt_notes(config, codec, asked)],
     )
-
-
-def empty_buffer(codec: PromptCodec, evaluation: PeriodicEval, kinds: Sequence[str]) -> TaskBuffer:
-    """Return a buffer that takes no program of an evaluation, and none that prompts show as a worked example."""
-    examples = codec.example_programs(KINDS[kind] for kind in kinds)
-    return TaskBuffer(kinds, benchmark=evaluation.programs, examples=examples)
+    if not run.step and seeds is None:
+        first_tasks(prepared.empty_buffer(), config.kinds)
+    return prepared
 
 
 def _check_kinds(config: Config) -> None:

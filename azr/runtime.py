@@ -26,7 +26,7 @@ from azr.experiment import SelfPlayExperiment
 from azr.graders import open_graders
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.texts import TextReader, patterns_of
-from azr.prepare import Prepared, empty_buffer
+from azr.prepare import Prepared
 from azr.prompts.codec import PromptCodec
 from azr.records import NO_ROWS_TAKEN, Task
 from azr.runs.checkpoint_store import (
@@ -211,7 +211,7 @@ class Driver:
         elapsed_s: Callable[[], float],
     ) -> SelfPlayExperiment:
         config, prepared, log_line, done = self._config, self._prepared, logger.progress.log, state.step
-        buffer = empty_buffer(prepared.codec, prepared.evaluation, config.kinds)
+        buffer = prepared.empty_buffer()
         restore(buffer, read_tasks(self._run.tasks), prepared.codec, config.rollout.max_prompt_tokens, log_line)
         journal = Journal(system.engines.generate, config.rollout.temperature)
         journal.read(self._store.path(done), done)

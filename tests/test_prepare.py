@@ -158,7 +158,7 @@ def test_the_choice_of_auto_is_explained_and_thinking_opened_by_an_unknown_tag_i
 def test_a_model_without_a_template_is_asked_by_examples_and_the_run_says_so(sound):
     inputs = {"selfplay.induction_inputs": 4}
     ready = prepare(override(sound, {"model.prompt_format": "auto", **inputs}))
-    assert ready.config == override(sound, {"model.prompt_format": "completion", **inputs})
+    assert ready.run.config == override(sound, {"model.prompt_format": "completion", **inputs})
     assert "auto takes completion, because the tokenizer has no chat template" in ready.notes[-1]
 
 
