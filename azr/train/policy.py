@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from math import prod
 from pathlib import Path
 
@@ -168,7 +169,11 @@ class PolicyWorker(ModelWorker):
         tensors = (weight for _, weight in weights)
         if lora.rank:
             return [*small, write_safetensors(folder / ADAPTER_FILE, {"format": "pt"}, specs, tensors)]
-        return small + write_model(folder, specs, tensors)
+        # Constants that a folder holds beside the weights, such as those of Apertus' activation.
+        kept = hf.state_dict().keys()
+        constants = {name: buffer.to(self.dtype) for name, buffer in hf.named_buffers() if name in kept}
+        specs += [TensorSpec(name, self.dtype, tuple(each.shape)) for name, each in constants.items()]
+        return small + write_model(folder, specs, chain(tensors, constants.values()))
 
 
 class CriticWorker(ModelWorker):

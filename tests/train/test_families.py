@@ -26,9 +26,9 @@ def plainly(folder: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
-@pytest.mark.parametrize(("number", "family"), enumerate([*CHECKED, "qwen3_moe"]))
+@pytest.mark.parametrize(("number", "family"), enumerate([*CHECKED, "qwen3_moe", "apertus"]))
 async def test_a_family_is_trained_as_plain_torch_does_it(number, family, lend_group, tmp_path, completions, columns):
-    """The layers of Qwen3 with experts, which is none of the checked families, are not gathered as one."""
+    """Layers of the two that are not checked are not gathered as one. Apertus has constants beside its weights."""
     folder = save_tiny(tmp_path / "base", family, byte_tokenizer())
     config = make_config(folder, gradient_checkpointing=CHECKPOINTING[number % 3])
     plain = plainly(folder)
