@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, REFUSED, check_architecture, check_targets
+from azr.algorithms.architectures import CHECKED, REFUSED, check_architecture, check_targets
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.push_choice import decide_push
 from azr.config import TEMPLATES, Config, NoImportance
@@ -249,9 +249,10 @@ def _check_layers(config: Config, folder: Path) -> None:
         from azr.algorithms.models import check_unknown  # only now: it takes seconds to load
 
         check_unknown(str(folder))
-    check_architecture(config.model.path, tree, unchecked=config.model.unchecked)
+    longest = config.max_trajectory_tokens
+    check_architecture(config.model.path, tree, unchecked=config.model.unchecked, longest=longest)
     if config.train.lora.rank and family in CHECKED:
-        check_targets(config.train.lora.targets, LINEAR_LAYERS)
+        check_targets(config.train.lora.targets, CHECKED[family].linear)
     if config.train.device != "cpu":
         choose_kernels(config.train.kernels, "cuda", family)
 

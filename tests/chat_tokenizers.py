@@ -50,6 +50,36 @@ def llama(*, instruct: bool = False) -> PreTrainedTokenizerFast:
     return fast
 
 
+_SWITCH = "{% if enable_thinking | default(true) %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}"
+_TURN = (
+    "{{% for message in messages %}}{before}{{{{ message['content'] }}}}{after}{{% endfor %}}"
+    "{{% if add_generation_prompt %}}{prompt}{{% endif %}}"
+)
+LIKE: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
+    "phi4": ("<|im_start|>{{ message['role'] }}<|im_sep|>", "<|im_end|>", "<|im_start|>assistant<|im_sep|>", ()),
+    "olmo3-think": (
+        "<|im_start|>{{ message['role'] }}\n", "<|im_end|>\n", "<|im_start|>assistant\n<think>", ("<|im_end|>",)
+    ),
+    "exaone4": ("[|{{ message['role'] }}|]\n", "[|endofturn|]\n", "[|assistant|]\n" + _SWITCH, ()),
+    "apertus": (
+        "<|{{ message.role }}_start|>", "<|{{ message.role }}_end|>", "<|assistant_start|>", ("<|assistant_end|>",)
+    ),
+    "glm4": ("<|{{ message['role'] }}|>\n", "", "<|assistant|>\n", ("<|user|>",)),
+}  # fmt: skip
+"""Turns like those of models of 2026: what stands before and after a message, what asks for a response, and what ends
+one beside the tokenizer's own end token."""
+
+
+def like(name: str) -> PreTrainedTokenizerFast:
+    """A tokenizer whose end token is that of a turn, but for ``glm4``, whose turns end where the next begins."""
+    before, after, prompt, ends = LIKE[name]
+    eos = "<|endoftext|>" if name == "glm4" else ends[0] if ends else after.strip()
+    special = dict.fromkeys(["<|endoftext|>", eos, *ends, *(f"<|{role}|>" for role in ("user", "assistant"))])
+    fast = PreTrainedTokenizerFast(tokenizer_object=of_bytes(list(special)), eos_token=eos, pad_token="<|endoftext|>")
+    fast.chat_template = _TURN.format(before=before, after=after, prompt=prompt)
+    return fast
+
+
 def plain() -> PreTrainedTokenizerFast:
     """No template and no BOS."""
     return PreTrainedTokenizerFast(tokenizer_object=of_bytes(["</s>"]), eos_token="</s>")

@@ -8,12 +8,21 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from transformers import (
+    ApertusConfig,
     AutoModelForCausalLM,
+    Exaone4Config,
     Gemma2Config,
     Gemma3TextConfig,
+    Glm4Config,
+    GraniteConfig,
     Lfm2Config,
     LlamaConfig,
+    Ministral3Config,
+    MinistralConfig,
     MistralConfig,
+    Olmo2Config,
+    Olmo3Config,
+    Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -21,6 +30,7 @@ from transformers import (
     Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    SmolLM3Config,
 )
 
 from azr.config import Config, ModelConfig, RunConfig
@@ -43,6 +53,15 @@ _GEMMA3_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0},
 }
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 256}
+_PART_ROPE = {**_ROPE, "partial_rotary_factor": 0.5}
+_LONG_ROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+    "short_factor": [1 + i / 12 for i in range(12)], "long_factor": [2.0 + i for i in range(12)],
+}  # fmt: skip
+_MIXED: dict[str, Any] = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+_ALL_HEADS = {"hidden_size": 128}
+"""For configs without a head size, which then is 32 as in the others."""
 FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "qwen2": (Qwen2Config, {"hidden_size": 128, "rope_parameters": _ROPE, "tie_word_embeddings": True}),
     "qwen3": (Qwen3Config, {"rope_parameters": _ROPE, "tie_word_embeddings": True}),
@@ -51,6 +70,26 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "gemma3_text": (Gemma3TextConfig, {
         "rope_parameters": _GEMMA3_ROPE, "sliding_window": WINDOW, "query_pre_attn_scalar": 20,
         "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": True,
+    }),
+    "smollm3": (SmolLM3Config, {"rope_parameters": _ROPE, "no_rope_layers": [1, 0], "tie_word_embeddings": True}),
+    "olmo2": (Olmo2Config, {**_ALL_HEADS, "rope_parameters": _ROPE}),
+    "olmo3": (Olmo3Config, {
+        **_ALL_HEADS, **_MIXED, "rope_parameters": {"sliding_attention": _ROPE, "full_attention": _YARN},
+    }),
+    "phi3": (Phi3Config, {**_ALL_HEADS, "rope_parameters": {**_ROPE, "partial_rotary_factor": 1.0}}),
+    "glm4": (Glm4Config, {"rope_parameters": _PART_ROPE, "attention_bias": True}),
+    "exaone4": (Exaone4Config, {**_MIXED, "rope_parameters": _LLAMA3_ROPE, "sliding_window_pattern": 2}),
+    "apertus": (ApertusConfig, {"rope_parameters": _LLAMA3_ROPE}),
+    "ministral": (MinistralConfig, {**_MIXED, "rope_parameters": _ROPE}),
+    "ministral3": (Ministral3Config, {
+        "rope_parameters": {
+            **_YARN, "original_max_position_embeddings": 1024, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        },
+    }),
+    "granite": (GraniteConfig, {
+        "rope_parameters": _ROPE, "attention_multiplier": 0.1, "embedding_multiplier": 4.0, "residual_multiplier": 0.5,
+        "logits_scaling": 6.0, "tie_word_embeddings": True,
     }),
     "gemma2": (Gemma2Config, {"sliding_window": WINDOW, "query_pre_attn_scalar": 20}),
     "qwen3_moe": (Qwen3MoeConfig, {
@@ -64,14 +103,22 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
 }  # fmt: skip
 """By ``model_type``: class of its config, and what a tiny one has beside the sizes that all share."""
 
-
-_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 256}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-yarn-untied": ("qwen2", {"rope_parameters": _YARN, "tie_word_embeddings": False}),
     "qwen3-yarn-untied": ("qwen3", {"rope_parameters": _YARN, "tie_word_embeddings": False}),
     "llama-default-tied": ("llama", {"rope_parameters": _ROPE, "tie_word_embeddings": True}),
     "mistral-no-window": ("mistral", {"sliding_window": None}),
-}
+    "phi3-longrope-tied": ("phi3", {
+        "rope_parameters": _LONG_ROPE, "original_max_position_embeddings": 1024, "tie_word_embeddings": True,
+    }),
+    "phi3-window": ("phi3", {"sliding_window": WINDOW}),
+    "granite-untied": ("granite", {"tie_word_embeddings": False}),
+    "glm4-no-bias": ("glm4", {"attention_bias": False}),
+    "exaone4-global-tied": ("exaone4", {
+        "sliding_window": None, "sliding_window_pattern": None, "layer_types": ["full_attention"] * 2,
+        "tie_word_embeddings": True,
+    }),
+}  # fmt: skip
 """What else was checked of the families: the type and the differences of its config."""
 
 

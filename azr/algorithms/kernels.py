@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 Kernels = Literal["liger", "plain"]
 
-COVERED = frozenset({"qwen2", "qwen3", "llama", "mistral", "gemma3_text"})
-"""Architectures, by `model_type`, whose layers Liger's kernels compute."""
+COVERED = frozenset({
+    "qwen2", "qwen3", "llama", "mistral", "gemma3_text", "smollm3", "exaone4", "ministral", "ministral3",
+})  # fmt: skip
+"""Architectures, by `model_type`, whose layers Liger's kernels compute: norms, rotary positions and gated activations
+of all but Gemma are the code of Llama's."""
 IMPORT_S = 300.0
 """Limit for an import of FlashAttention 4, which takes 10 to 20 s."""
 _INSTALL = "install it with pip install liger-kernel, or take train.kernels=auto or plain"

@@ -113,12 +113,11 @@ _PLAIN_LOGITS: dict[str, float | None] = {
     "logits_soft_cap": None,
     "output_logit_soft_cap": None,
     "logit_scale": 1.0,
-    "logits_scaling": 1.0,
     "lm_head_multiplier": 1.0,
     "dim_model_base": None,
 }
 """Fields of configs that change the logits after, or the hidden states right before, the output head, with the value
-that changes nothing: Gemma, RecurrentGemma, xLSTM, Cohere, Granite, Falcon-H1 and MiniCPM have one each."""
+that changes nothing: Gemma, RecurrentGemma, xLSTM, Cohere, Falcon-H1 and MiniCPM have one each."""
 
 
 def check_head(hf: PreTrainedModel) -> None:
@@ -171,6 +170,8 @@ class PolicyModel(nn.Module):
         _prepare(hf, kernels, gradient_checkpointing)
         add_adapters(hf, lora)
         self.hf = hf
+        self._logit_divisor = float(hf.config.get_text_config().to_dict().get("logits_scaling", 1.0))
+        """Granite divides its logits, which is a temperature."""
 
     @classmethod
     def from_pretrained(
@@ -200,6 +201,7 @@ class PolicyModel(nn.Module):
         head: LogprobHead = self.hf.get_output_embeddings()
         hidden_RH = _hidden_states(self.hf.base_model, batch)
         target_R = to_device(batch.target_R, hidden_RH.device)
+        temperature *= self._logit_divisor
         scores: tuple[Tensor | None, ...] = head(hidden_RH, target_R, temperature, with_entropy, token_loss=token_loss)
         return scores
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from azr.algorithms.architectures import ALL_LINEAR, LINEAR_LAYERS
+from azr.algorithms.architectures import ALL_LINEAR, CHECKED, Checked
 from azr.cluster.push_choice import decide_push
 from azr.config import Config, DataConfig
 from azr.errors import UserError, nearest
@@ -23,7 +23,7 @@ HOST_PUSH_GB_S = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """A Llama-like decoder: RMSNorm, rotary positions, grouped-query attention, gated MLP."""
+    """A Llama-like decoder: RMSNorm, rotary positions, grouped-query attention, MLP."""
 
     hidden: int
     layers: int
@@ -36,8 +36,7 @@ class ModelShape:
     """Output head and embedding are one matrix."""
     head_size: int
     qkv_bias: bool = False
-    qk_norm: bool = False
-    """A norm over each head's query and key."""
+    family: Checked = CHECKED["llama"]
 
     @property
     def query(self) -> int:
@@ -57,8 +56,9 @@ class ModelShape:
     @property
     def layer(self) -> int:
         """Parameters of one layer."""
-        others = (self.query + 2 * self.key) * self.qkv_bias + 2 * self.head_size * self.qk_norm + 2 * self.hidden
-        return self.layer_linear + others
+        biases = (self.query + 2 * self.key) * self.qkv_bias
+        over_qk = {"none": 0, "head": 2 * self.head_size, "all": self.query + self.key}[self.family.qk_norm]
+        return self.layer_linear + biases + over_qk + self.family.norms * self.hidden
 
     @property
     def layer_linear(self) -> int:
@@ -88,16 +88,12 @@ class ModelShape:
     def adapters(self, rank: int, targets: Sequence[str]) -> int:
         """Parameters of the adapters of this rank; `targets` as in `train.lora.targets`."""
         sizes = {
-            "q_proj": self.hidden + self.query,
-            "k_proj": self.hidden + self.key,
-            "v_proj": self.hidden + self.key,
-            "o_proj": self.query + self.hidden,
-            "gate_proj": self.hidden + self.intermediate,
-            "up_proj": self.hidden + self.intermediate,
-            "down_proj": self.intermediate + self.hidden,
-        }
-        assert sizes.keys() == set(LINEAR_LAYERS)
-        return rank * self.layers * sum(size for name, size in sizes.items() if {name, ALL_LINEAR} & set(targets))
+            "q_proj": self.query, "k_proj": self.key, "v_proj": self.key, "qkv_proj": self.query + 2 * self.key,
+            "o_proj": self.query, "gate_proj": self.intermediate, "up_proj": self.intermediate,
+            "gate_up_proj": 2 * self.intermediate, "down_proj": self.intermediate,
+        }  # fmt: skip
+        adapted = [self.hidden + sizes[name] for name in self.family.linear if {name, ALL_LINEAR} & set(targets)]
+        return rank * self.layers * sum(adapted)
 
 
 def _qwen2(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, vocabulary: int) -> ModelShape:
@@ -120,7 +116,16 @@ _LLAMA_8B = ModelShape(
 )
 _QWEN3_4B = ModelShape(
     hidden=2560, layers=36, heads=32, kv_heads=8, intermediate=9728, vocabulary=151936, tied=True, head_size=128,
-    qk_norm=True,
+    family=CHECKED["qwen3"],
+)  # fmt: skip
+_QWEN3_0B6 = replace(_QWEN3_4B, hidden=1024, layers=28, heads=16, intermediate=3072)
+_SMOLLM3_3B = ModelShape(
+    hidden=2048, layers=36, heads=16, kv_heads=4, intermediate=11008, vocabulary=128256, tied=True, head_size=128,
+    family=CHECKED["smollm3"],
+)  # fmt: skip
+_OLMO3_7B = ModelShape(
+    hidden=4096, layers=32, heads=32, kv_heads=32, intermediate=11008, vocabulary=100278, tied=False, head_size=128,
+    family=CHECKED["olmo3"],
 )  # fmt: skip
 KNOWN = {
     f"Qwen/Qwen2.5-{family}{size}{tuned}": shape
@@ -133,9 +138,11 @@ KNOWN = {
     "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_8B,
     "Qwen/Qwen3-4B": _QWEN3_4B,
     "Qwen/Qwen3-4B-Base": _QWEN3_4B,
+    "Qwen/Qwen3-0.6B": _QWEN3_0B6,
+    "HuggingFaceTB/SmolLM3-3B": _SMOLLM3_3B,
+    "allenai/Olmo-3-7B-Think": _OLMO3_7B,
 }
 """By hub name, from the models' published config.json."""
-_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def shape_of(path: str, config_file: str | None = None) -> ModelShape:
@@ -159,8 +166,9 @@ def _read(file: Path) -> ModelShape:
     except (OSError, ValueError) as error:
         raise UserError(f"{file} is no model's config.json: {error}") from error
     family = tree.get("model_type")
-    if family not in _FAMILIES:
-        raise UserError(f"{file} describes a {family!r} model; a plan can be made for {', '.join(_FAMILIES)}.")
+    if family not in CHECKED:
+        raise UserError(f"{file} describes a {family!r} model; a plan can be made for {', '.join(CHECKED)}.")
+    checked = CHECKED[family]
 
     def size(name: str, default: int | None = None) -> int:
         value = default if tree.get(name) is None else tree[name]
@@ -178,10 +186,10 @@ def _read(file: Path) -> ModelShape:
         kv_heads=size("num_key_value_heads", heads),
         intermediate=size("intermediate_size"),
         vocabulary=size("vocab_size"),
-        tied=tree.get("tie_word_embeddings", False),
+        tied=tree.get("tie_word_embeddings", checked.tied),
         head_size=size("head_dim", hidden // heads),
-        qkv_bias=family == "qwen2",
-        qk_norm=family == "qwen3",
+        qkv_bias=tree.get("attention_bias", checked.biases),
+        family=checked,
     )
 
 

@@ -166,12 +166,12 @@ def host_memory(
 def layer_activations(shape: ModelShape, b: int, keys: float = 1.0) -> float:
     """Bytes per token that one layer keeps for its backward.
 
-    Both norms keep a float32 copy, what they normalised and their output; attention its rotated queries, `keys` keys
-    and values per token, output and float32 normalisers; the MLP four arrays of its width.
+    Norms keep a float32 copy, what they normalised and their output; attention its rotated queries, `keys` keys and
+    values per token, output and float32 normalisers; the MLP four arrays of its width.
     """
-    norms = 2 * (4 + 2 * b) * shape.hidden
+    norms = shape.family.norms * (4 + 2 * b) * shape.hidden
     attention = b * (2 * shape.query + 2 * keys * shape.key) + 4 * shape.heads
-    head_norms = (4 + b) * (shape.query + shape.key) * shape.qk_norm
+    head_norms = (4 + b) * (shape.query + shape.key) * (shape.family.qk_norm != "none")
     return norms + attention + head_norms + 4 * b * shape.intermediate
 
 

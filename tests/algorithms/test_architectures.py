@@ -5,10 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import Linear
+from transformers import AutoModelForCausalLM
 
-from azr.algorithms.architectures import CHECKED, REFUSED, check_architecture
+from azr.algorithms.architectures import ALL_LINEAR, CHECKED, REFUSED, check_architecture
+from azr.algorithms.kernels import COVERED
+from azr.algorithms.models import check_head, check_layers
 from azr.errors import UserError
-from azr.plan.inputs import _FAMILIES
+from azr.plan.inputs import shape_of
 from tests.tiny_models import VARIANTS, tiny_config
 
 ROOT = Path(__file__).parents[2]
@@ -25,19 +30,35 @@ def test_shipped_models_and_all_that_a_plan_is_made_for_were_checked():
     base = json.loads((ROOT / "data/azr_14m_base/config.json").read_text())
     for config in (base, LLAMA_3_1, QWEN_2_5, {**QWEN_2_5, "rope_scaling": None}):
         check_architecture("a/model", config, unchecked=False)
-    assert set(_FAMILIES) <= set(CHECKED)
 
 
 @pytest.mark.parametrize("name", [*CHECKED, *VARIANTS])
-def test_what_the_tests_check_passes(name: str):
+def test_a_family_is_in_all_its_places(name: str, tmp_path: Path):
+    """docs/extending.md names them; `tests/doctor/test_model_check.py` compares it with vLLM."""
     family, differences = VARIANTS.get(name, (name, {}))
-    check_architecture("a/model", tiny_config(family, **differences).to_dict(), unchecked=False)
+    config = tiny_config(family, **differences)
+    check_architecture("a/model", config.to_dict(), unchecked=False)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    check_head(model)
+    check_layers(model)
+
+    linear = {path.split(".")[-1]: part for path, part in model.model.layers[0].named_modules() if type(part) is Linear}
+    assert linear.keys() == set(CHECKED[family].linear)
+    config.save_pretrained(tmp_path)
+    shape = shape_of(str(tmp_path))
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert shape.layer_linear == sum(part.weight.numel() for part in linear.values())
+    assert shape.adapters(8, (ALL_LINEAR,)) == 8 * 2 * sum(sum(part.weight.shape) for part in linear.values())
+
+    (row,) = (line for line in (ROOT / "docs/models.md").read_text().splitlines() if line.startswith(f"| `{family}` |"))
+    assert row.split(" | ")[-1] == ("Liger |" if family in COVERED else "none |")
 
 
 @pytest.mark.parametrize(
     "config, said",
     [
-        ({"model_type": "phi3"}, "'a/model' is a 'phi3' model, which was not checked against vLLM (checked are qwen2,"),
+        ({"model_type": "olmo"}, "'a/model' is a 'olmo' model, which was not checked against vLLM (checked are qwen2,"),
         ({}, "a model whose config.json names no model_type"),
         ({"model_type": "llama", "rope_scaling": {"type": "dynamic"}}, "with rotary positions of the type 'dynamic'"),
         ({**QWEN_2_5, "use_sliding_window": True}, "is a 'qwen2' model with sliding windows, which"),
@@ -56,3 +77,14 @@ def test_what_is_known_to_fail_is_refused_in_any_case():
     for family in REFUSED:
         with pytest.raises(UserError, match=f"is a '{family}' model, which cannot be trained: "):
             check_architecture("a/model", {"model_type": family}, unchecked=True)
+
+
+@pytest.mark.parametrize("rope, longest", [
+    ({"rope_type": "longrope", "original_max_position_embeddings": 4096}, 4096), ({"type": "dynamic"}, 131072),
+    ({"rope_type": "yarn", "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16384}, 16384),
+])  # fmt: skip
+def test_positions_that_depend_on_the_longest_packed_sample_are_refused_beyond_their_length(rope, longest: int):
+    config = {"model_type": "phi3", "rope_scaling": rope, "max_position_embeddings": 131072}
+    check_architecture("a/model", config, unchecked=True, longest=longest)
+    with pytest.raises(UserError, match=f"texts of more than {longest} tokens unlike shorter ones, and"):
+        check_architecture("a/model", config, unchecked=True, longest=longest + 1)

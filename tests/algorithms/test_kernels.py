@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as turn
 
 from azr.algorithms import attention, kernels
 from azr.algorithms.architectures import CHECKED
@@ -17,7 +21,7 @@ from azr.algorithms.attention import FLASH, PADDED, VARLEN, choose_attention
 from azr.algorithms.kernels import COVERED, apply_liger, choose_kernels, flash_attn_problem
 from azr.errors import UserError
 from benchmarks.kernels import compare
-from tests.tiny_models import FAMILIES
+from tests.tiny_models import tiny_config
 
 
 def packages(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
@@ -87,20 +91,26 @@ def test_a_flash_attn_that_cannot_be_imported_is_none(
     flash_attn_problem.cache_clear()
 
 
+def code(function: Callable[..., object]) -> bytes:
+    return inspect.unwrap(function).__code__.co_code
+
+
 @pytest.mark.parametrize("family", sorted(COVERED))
 def test_all_norms_activations_and_rotary_positions_are_bound_and_nothing_else(family: str) -> None:
     assert family in CHECKED
-    config_class, fields = FAMILIES[family]
-    config = config_class(**{"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, **fields})
+    config = tiny_config(family, vocab_size=64, pad_token_id=None)
     model = AutoModelForCausalLM.from_config(config)
     names = list(model.state_dict())
     other = AutoModelForCausalLM.from_config(config)
     apply_liger(model)
     assert list(model.state_dict()) == names
-    bound = {type(module).__name__ for module in model.modules() if "forward" in vars(module)}
-    assert {name.removeprefix("Gemma3") if family == "gemma3_text" else name for name in bound} == {
-        f"{'' if family == 'gemma3_text' else family.capitalize()}{part}" for part in ("RMSNorm", "MLP", "Attention")
-    }
+    bound = {type(module).__name__: type(module) for module in model.modules() if "forward" in vars(module)}
+    prefix = type(config).__name__.removesuffix("Config").removesuffix("Text")
+    assert bound.keys() == {f"{prefix}{part}" for part in ("RMSNorm", "MLP", "Attention")}
+    if prefix != "Gemma3":  # what `_norm`, `_swiglu` and `_rotary` compute
+        for part, of_llama in (("RMSNorm", LlamaRMSNorm), ("MLP", LlamaMLP)):
+            assert code(bound[prefix + part].forward) == code(of_llama.forward)
+        assert code(sys.modules[bound[f"{prefix}MLP"].__module__].apply_rotary_pos_emb) == code(turn)
     assert not any("forward" in vars(module) for module in other.modules()), "transformers itself stays as it is"
 
 

@@ -11,6 +11,7 @@ from azr.algorithms.architectures import CHECKED
 from azr.algorithms.attention import PADDED
 from azr.algorithms.models import CriticModel, PolicyModel, ValueHead
 from azr.algorithms.packing import pack
+from azr.doctor.model_check import check_gradients
 from azr.errors import UserError
 from tests.conftest import byte_tokenizer
 from tests.tiny_models import save_tiny
@@ -37,12 +38,21 @@ def test_the_trainer_names_weights_as_folders_do(family: str, tmp_path: Path) ->
     save_tiny(tmp_path, family, byte_tokenizer())
     load = {"dtype": torch.float32, "attention": PADDED}
     policy = PolicyModel.from_pretrained(str(tmp_path), logprob_chunk=64, **load)
-    assert {name for name, _ in policy.named_weights()} == names_in(tmp_path)
+    constants = {name for name, _ in policy.hf.named_buffers()}
+    assert {name for name, _ in policy.named_weights()} == names_in(tmp_path) - constants
     backbone = CriticModel.from_pretrained(str(tmp_path), **load).backbone
     for (name, one), (its_name, two) in zip(
         policy.hf.base_model.named_parameters(), backbone.named_parameters(), strict=True
     ):
         assert name == its_name and torch.equal(one, two), name
+
+
+@pytest.mark.parametrize("family", CHECKED)
+def test_the_trainer_moves_every_parameter_as_eager_training_does(family: str, tmp_path: Path) -> None:
+    """With three packed samples, two of one prompt."""
+    folder = str(save_tiny(tmp_path, family, byte_tokenizer()))
+    trained, faults = check_gradients(folder, dtype="float32", device="cpu", tokens=64)
+    assert trained > 10 and faults == []
 
 
 def test_an_output_head_with_a_bias_or_that_is_no_matrix_is_refused() -> None:
@@ -57,13 +67,13 @@ def test_an_output_head_with_a_bias_or_that_is_no_matrix_is_refused() -> None:
 def test_logits_that_are_changed_after_the_head_are_refused() -> None:
     for field, value in (
         ("final_logit_softcapping", 30.0), ("logits_soft_cap", 30.0), ("output_logit_soft_cap", 30.0),
-        ("logit_scale", 0.0625), ("logits_scaling", 8.0), ("lm_head_multiplier", 0.5), ("dim_model_base", 256),
+        ("logit_scale", 0.0625), ("lm_head_multiplier", 0.5), ("dim_model_base", 256),
     ):  # fmt: skip
         config = tiny_config()
         setattr(config, field, value)
         with pytest.raises(UserError, match=f"changes its logits by {field}={value}"):
             PolicyModel(Qwen2ForCausalLM(config), logprob_chunk=8)
-    for field, same in (("final_logit_softcapping", None), ("logit_scale", 1.0), ("logits_scaling", 1)):
+    for field, same in (("final_logit_softcapping", None), ("logit_scale", 1.0)):
         config = tiny_config()
         setattr(config, field, same)
         PolicyModel(Qwen2ForCausalLM(config), logprob_chunk=8)

@@ -133,6 +133,25 @@ def test_thinking_is_opened_and_asked_for_only_where_it_is_wanted(made, choice, 
     assert codec.parse_response(completion(codec, shown)) == (Section("output", "'anetPL'"),)
 
 
+@pytest.mark.parametrize("name", chat_tokenizers.LIKE)
+def test_templates_of_newer_families_are_taken_and_their_thinking_can_be_closed(name, tmp_path):
+    made, (_, _, prompt, ends) = chat_tokenizers.like(name), chat_tokenizers.LIKE[name]
+    folder = chat_tokenizers.save(made, tmp_path, [made.eos_token, *ends])
+    auto = load(folder)
+    assert auto.auto_template().startswith("conversation" if name == "glm4" else "tokenizer")
+    codec = load(folder, **{"model.template": "tokenizer"})
+    assert codec.stops.token_ids == tuple(sorted({made.convert_tokens_to_ids(end) for end in (made.eos_token, *ends)}))
+    text = codec.decode(codec.solver_prompt(KINDS["deduction"], KINDS["deduction"].seed()))
+    assert text.endswith(prompt if "{%" not in prompt else "<think>\n")
+    assert codec.opens_thinking == ("think" in prompt)
+    if name == "olmo3-think":
+        with pytest.raises(UserError, match="opens the thinking itself"):
+            load(folder, **{"model.template": "tokenizer", "model.thinking": "none"})
+    else:
+        silent = load(folder, **{"model.template": "tokenizer", "model.thinking": "none"})
+        assert not silent.opens_thinking
+
+
 def test_thinking_that_a_template_opens_itself_is_closed_or_refused(folders, tmp_path):
     switch = "{% if enable_thinking is not defined or enable_thinking %}<think>{% else %}<think></think>{% endif %}"
     values = {"model.template": str(tmp_path / "t.jinja"), "model.thinking": "none"}
