@@ -295,7 +295,7 @@ def staleness_metrics(samples: Sequence[Sample], version: int) -> dict[str, floa
     of samples that several policies sampled. ``dropped``: samples that were too old.
     """
     metrics = {"dropped": float(sum(sample.used == "stale" for sample in samples))}
-    fresh = [sample.sampled_versions for sample in samples if sample.used in ("trained", "cut off")]
+    fresh = [sample.sampled_versions for sample in samples if sample.used == "trained"]
     if versions := [of_one for of_one in fresh if len(of_one)]:
         import numpy as np
 
