@@ -35,7 +35,6 @@ from azr.hardware import ComputeType
 from azr.own_data import code_version
 from azr.records import PromptIds, Sample
 from azr.rollout.engine import RolloutEngine
-from azr.rollout.quiet_start import sigint_blocked
 from azr.runs.asked_model import AskedModel
 from azr.runs.progress import duration
 from azr.tasks.base import Verdict
@@ -249,8 +248,7 @@ async def serve_here(evaluation: Evaluation) -> AsyncIterator[Generate]:
         deterministic=config.run.deterministic,
     )
     try:
-        with sigint_blocked():  # in vLLM's processes, which would print a traceback each
-            await engine.start()
+        await engine.start()
         yield engine.generate
     finally:
         await engine.shutdown()

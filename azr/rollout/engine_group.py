@@ -32,7 +32,8 @@ MAX_RESTARTS = 2
 """Restarts of one engine in a row without a success. A run on such an engine would never end."""
 MAX_CONCURRENCY = 10_000
 """Calls a Ray actor may have in flight; the engine queues them itself."""
-SHUTDOWN_S = 30.0
+SHUTDOWN_S, CUT_SHORT_S = 30.0, 2.0
+"""For the end of the engines' processes, and of those that have not started yet."""
 COUNTS_S = 120.0
 log = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ class EngineGroup:
         try:
             await gather(*(slot.start(when) for slot in group.slots))
         except BaseException:
-            await group.shutdown()
+            await group.shutdown(within_s=CUT_SHORT_S)
             raise
         return group
 
@@ -290,10 +291,10 @@ class EngineGroup:
         except ActorLost as error:
             await slot.restart(error)
 
-    async def shutdown(self) -> None:
-        """Stop every engine and its processes."""
+    async def shutdown(self, within_s: float = SHUTDOWN_S) -> None:
+        """Stop every engine and its processes; those that take longer are killed."""
         ended = asyncio.gather(*(actor.shutdown.remote() for actor in self.actors), return_exceptions=True)
-        with contextlib.suppress(TimeoutError):  # those that are late are killed all the same
-            await asyncio.wait_for(ended, SHUTDOWN_S)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ended, within_s)
         for actor in self.actors:
             ray.kill(actor)

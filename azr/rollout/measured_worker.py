@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm.platforms import current_platform
@@ -111,6 +112,12 @@ class MeasuredWorker(PlatformWorker):
         """Return seconds by phase: `device`, `load`, `profile` (first forward pass), `warm up` (graph capture).
         `compile` is the part of the last two spent in torch.compile or in reading its cache."""
         return self._start_seconds
+
+    def shutdown(self) -> None:
+        """Shut down as vLLM's worker, which leaves the file behind in which processes of a group find each other."""
+        super().shutdown()
+        if self.distributed_init_method.startswith("file://"):
+            Path(self.distributed_init_method.removeprefix("file://")).unlink(missing_ok=True)
 
     def sleep(self, level: int = 1) -> None:
         """Sleep as vLLM's worker, whose last check fails where another process takes more than it frees meanwhile."""

@@ -1,33 +1,38 @@
-"""Start an engine from a terminal: its processes neither end by Ctrl-C nor print anything."""
+"""Start an engine from a terminal: Ctrl-C ends the start at once, and its processes print nothing."""
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
 import os
 import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from typing import IO
+from typing import IO, TypeVar
 
 from azr.errors import UserError
 
 _OF_CORE = "Engine core initialization failed"
 _CAUSE = re.compile(rf"\b\w*(?:Error|Exception): (?!{_OF_CORE})(.+)")
 """Last line of a Python traceback."""
+_LOOK_EVERY_S = 0.1
+T = TypeVar("T")
 
 
 @contextmanager
 def quiet_start(model_path: str) -> Iterator[None]:
-    """Start an engine in this context: its processes ignore Ctrl-C and print nothing here.
+    """Start an engine in this context: its processes print nothing here.
 
     Raises UserError if vLLM does not start with this model.
     """
     with tempfile.TemporaryFile() as log:
         try:
-            with sigint_blocked(), _output_to(log):
+            with _output_to(log):
                 yield
         except UserError:
             raise
@@ -39,19 +44,42 @@ def quiet_start(model_path: str) -> Iterator[None]:
             raise UserError(f"vLLM does not start with {model_path}: {why}") from error
 
 
-@contextmanager
-def sigint_blocked() -> Iterator[None]:
-    """Block SIGINT, which a terminal sends to all of its processes, in the processes started meanwhile.
+async def start_in_thread(start: Callable[[], T]) -> T:
+    """Return what ``start`` returns, whose processes do not get the SIGINT that a terminal sends to all of them.
 
-    They inherit the blocked signals. This process gets the signal when the context ends, or in another thread.
+    They inherit the signals that are blocked in the thread that starts them. Cancelled, it kills them at once.
     """
+
+    def blocked() -> T:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        return start()
+
     # Starting the process with which Python tracks shared memory would unblock the signal again.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    starting = asyncio.ensure_future(asyncio.to_thread(blocked))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        while True:
+            for process in multiprocessing.active_children():
+                process.kill()
+            if (await asyncio.wait({starting}, timeout=_LOOK_EVERY_S))[0]:
+                break
+        starting.exception()  # that they were killed
+        raise
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt at once, while asyncio would wait for a turn of its loop; in the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
 
 
 @contextmanager

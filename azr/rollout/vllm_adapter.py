@@ -6,9 +6,11 @@ import asyncio
 import functools
 import importlib
 import os
+import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -22,6 +24,7 @@ from azr.hardware import CPU_KV_CACHE_BYTES, KERNEL_CACHES, ComputeType, cpu_eng
 from azr.isolated import OWNER
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine_options import TAKEN, engine_options
+from azr.rollout.quiet_start import interruptible, start_in_thread
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -44,7 +47,7 @@ PATIENCE_S = 30.0
 async def start_vllm(
     model_path: str, rollout: RolloutConfig, *, dtype: ComputeType, seed: int, deterministic: bool, max_model_len: int
 ) -> tuple[AsyncLLM, bool]:
-    """Start an engine at weight version 0; returns it and whether it runs on a GPU."""
+    """Start an engine at weight version 0; return it and whether it runs on a GPU. Ends what it began if cancelled."""
     import_vllm(model_path, dtype, rollout)
     from vllm import AsyncEngineArgs
     from vllm.platforms import current_platform
@@ -82,14 +85,21 @@ async def start_vllm(
     chosen = {} if on_gpu else cpu_choices(max_model_len)
     engine_args = AsyncEngineArgs(**ours, **(chosen | engine_options(rollout.engine_options)))
     os.environ[OWNER] = str(os.getpid())
-    try:
-        engine = AsyncLLM.from_engine_args(engine_args)
-    except ValueError as error:
-        if not rollout.engine_options:
+    # The names of sockets are of use only until both sides have answered each other, and vLLM would leave them there.
+    with tempfile.TemporaryDirectory(prefix="azr-") as sockets:
+        os.environ["VLLM_RPC_BASE_PATH"] = sockets
+        try:
+            engine = await start_in_thread(partial(AsyncLLM.from_engine_args, engine_args))
+        except ValueError as error:
+            if not rollout.engine_options:
+                raise
+            refused = f"vLLM does not start with rollout.engine_options={rollout.engine_options}"
+            raise UserError(f"{refused}: {' '.join(str(error).split())}") from error
+        try:
+            await engine.update_weight_version("0")
+        except BaseException:
+            engine.shutdown()
             raise
-        why = " ".join(str(error).split())
-        raise UserError(f"vLLM does not start with rollout.engine_options={rollout.engine_options}: {why}") from error
-    await engine.update_weight_version("0")
     return engine, on_gpu
 
 
@@ -177,7 +187,8 @@ def import_vllm(model_path: str, dtype: ComputeType, rollout: RolloutConfig) -> 
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.update(vllm_environment(model_path, dtype, rollout.engines * rollout.tensor_parallel))
     keep_kernels()
-    importlib.import_module("vllm.v1.engine.async_llm")
+    with interruptible():
+        importlib.import_module("vllm.v1.engine.async_llm")
 
 
 def compute_threads(model_path: str, dtype: ComputeType, processes: int) -> int:

@@ -1,9 +1,14 @@
-"""An engine without Ray."""
+"""The start of an engine, and one without Ray."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import multiprocessing
+import re
+import signal
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -11,9 +16,7 @@ import pytest
 from azr.config import RolloutConfig
 from azr.errors import UserError
 from azr.rollout.engine import RolloutEngine
-from azr.rollout.quiet_start import quiet_start
-
-pytestmark = pytest.mark.long
+from azr.rollout.quiet_start import interruptible, quiet_start, start_in_thread
 
 PROMPT = list(b"def f(x):")
 
@@ -23,7 +26,9 @@ def engine_of(model: Path, max_model_len: int = 512) -> RolloutEngine:
     return RolloutEngine(str(model), RolloutConfig(max_concurrent=1), **options)
 
 
-def test_a_request_that_was_cancelled_leaves_nothing_behind(tiny_model_path: Path):
+@pytest.mark.long
+def test_a_request_that_was_cancelled_leaves_nothing_behind(tiny_model_path: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     engine = engine_of(tiny_model_path)
 
     async def sample(seconds: float | None = None) -> list[int]:
@@ -34,6 +39,7 @@ def test_a_request_that_was_cancelled_leaves_nothing_behind(tiny_model_path: Pat
     with asyncio.Runner() as runner:
         with quiet_start(str(tiny_model_path)):
             runner.run(engine.start())
+        assert not list(tmp_path.iterdir()), "no sockets"
         whole = runner.run(sample())
         with pytest.raises(TimeoutError):
             runner.run(sample(seconds=0.01))
@@ -41,6 +47,36 @@ def test_a_request_that_was_cancelled_leaves_nothing_behind(tiny_model_path: Pat
         runner.run(engine.shutdown())
 
 
+async def test_a_start_that_is_cancelled_ends_at_once_and_its_processes_get_no_sigint():
+    started = list[multiprocessing.Process]()
+
+    def start() -> None:
+        started.append(multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,)))
+        started[0].start()
+        started[0].join()
+
+    starting = asyncio.create_task(start_in_thread(start))
+    while not started or started[0].pid is None:
+        await asyncio.sleep(0.01)
+    (blocked,) = re.findall(r"SigBlk:\s*(\w+)", Path(f"/proc/{started[0].pid}/status").read_text())
+    assert int(blocked, 16) >> signal.SIGINT - 1 & 1
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(starting, 5)
+    assert started[0].exitcode == -signal.SIGKILL
+
+
+def test_an_import_is_interrupted_although_an_event_loop_runs():
+    async def importing() -> None:
+        with interruptible():
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("this came before the interrupt")
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(importing())
+
+
+@pytest.mark.long
 def test_what_vllm_refuses_is_told_in_one_sentence(tiny_model_path: Path):
     said = r"vLLM does not start with .*tiny_model.*: .*max_model_len"
     with pytest.raises(UserError, match=said) as refusal, quiet_start(str(tiny_model_path)):
