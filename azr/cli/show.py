@@ -82,6 +82,10 @@ def _rule(index: RunIndex, asked: str) -> str:
 def _check_step(index: RunIndex, step: int | None) -> None:
     there = queries.steps(index)
     if step is not None and step not in there:
+        for row in index.select("SELECT path, sentence FROM problems WHERE path = ?", f"step_{step:06d}.jsonl.gz"):
+            raise UserError(
+                "rollouts/{} of {} has no rollouts to show: {}.".format(row["path"], index.run, row["sentence"])
+            )
         known = f"it has steps {there[0]} to {there[-1]}" if there else "it has none yet"
         raise UserError(f"{index.run} has no rollouts of step {step}: {known}.")
 

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import sqlite3
 import tempfile
 import time
@@ -30,6 +31,8 @@ _TAIL = 256
 """Bytes before a growing file's offset by which it is known again."""
 NAME = "explorer.sqlite"
 """In the run's directory."""
+ROOM_BYTES = 64 << 20
+"""An index of thousands of steps takes about as much."""
 MAX_KEPT = 2000
 """Characters that the index keeps of a text; the file has all of it."""
 _COLUMNS = {
@@ -101,7 +104,8 @@ class RunIndex:
             raise UserError(f"There is no run in {run}: name a run directory, such as {run_in(run)}.")
         self.run = run
         self.path = temporary_path(run) if self.is_evaluation else index_path(run)
-        self._connection = open_index(self.path)
+        with self._removed_if_damaged():
+            self._connection = open_index(self.path)
 
     def close(self) -> None:
         self._connection.close()
@@ -121,12 +125,17 @@ class RunIndex:
 
     @contextmanager
     def _removed_if_damaged(self) -> Iterator[None]:
-        """Remove an index in which a damaged page is met, so that the next to open it makes another, and raise
-        UserError."""
+        """Raise UserError if the disk is full or a damaged page is met. A damaged index is removed, so that the next to
+        open it makes another."""
         try:
             yield
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code == sqlite3.SQLITE_FULL:
+                raise UserError(
+                    f"{self.path} cannot grow ({error}): make room, or set TMPDIR to a disk that has some."
+                ) from error
+            if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise
             self.path.unlink(missing_ok=True)
             raise UserError(f"{self.path} was damaged and is removed: try again, and it is made anew.") from error
@@ -264,8 +273,10 @@ def run_in(folder: Path) -> Path:
 
 
 def index_path(run: Path) -> Path:
-    """Where the index goes: into the run, or where that cannot be written, into the folder for temporary files."""
-    if os.access(run, os.W_OK) and (not (run / NAME).exists() or os.access(run / NAME, os.W_OK)):
+    """Where the index goes: into the run, or where that cannot be written or has no room, into the folder for temporary
+    files."""
+    may_write = os.access(run, os.W_OK) and (not (run / NAME).exists() or os.access(run / NAME, os.W_OK))
+    if may_write and shutil.disk_usage(run).free > ROOM_BYTES:
         return run / NAME
     return temporary_path(run)
 
@@ -274,7 +285,10 @@ def temporary_path(run: Path) -> Path:
     """A place for the index of a folder in which none may be."""
     name = hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"azr-explorer-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made ({error.strerror}): set TMPDIR to a folder of yours.") from error
     if folder.stat().st_uid != os.getuid():
         raise UserError(f"{run} cannot be written, and {folder} is another user's: set TMPDIR to a folder of yours.")
     return folder / f"{name}.sqlite"
@@ -323,7 +337,8 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk has ended it
+            connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
 

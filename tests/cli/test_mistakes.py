@@ -54,6 +54,10 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
     (here / "rows.jsonl").write_text('{"prompt": "How many legs has an ant?", "grader": "math", "answer": "6"}\n')
     small_run(here / "small")
     dispatch(["show", str(here / "small")])  # makes its index
+    small_run(here / "torn")
+    rollouts = here / "torn" / "rollouts" / "step_000002.jsonl.gz"
+    rollouts.write_bytes(rollouts.read_bytes()[:40])
+    dispatch(["show", str(here / "torn")])
     with socket.create_server(("127.0.0.1", 0)) as taken:
         files = {"chat": chat, "run": run.path, "bare": bare.path, "small": here / "small", "out": here / "out"}
         more = {"model": tiny_model_path, "base": "data/azr_14m_base", "mini": "azr_14m_three_kinds --dry-run"}

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from azr.records import Judgement
 from azr.tasks.base import Verdict
 from tests.evaluation.written import answers_to, write_evaluation
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
+from tests.mistakes import mistake
 
 
 def opened(run: MadeRun) -> RunIndex:
@@ -267,11 +269,22 @@ def test_two_may_index_and_read_at_once(run: MadeRun) -> None:
     assert not failures and count(opened(run)) == 16 + 17 * 50
 
 
-def test_a_run_that_cannot_be_written_is_indexed_elsewhere(run: MadeRun, monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+@pytest.mark.parametrize("name, answer", [
+    ("os.access", lambda path, mode: False), ("shutil.disk_usage", lambda path: SimpleNamespace(free=0)),
+], ids=["read only", "full"])  # fmt: skip
+def test_a_run_that_cannot_be_written_is_indexed_elsewhere(run: MadeRun, name, answer, monkeypatch, tmp_path: Path):
+    monkeypatch.setattr(name, answer)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     index = opened(run)
     assert count(index) == 16 and not (run.path / NAME).exists() and index.path.is_relative_to(tmp_path)
+
+
+def test_a_disk_that_fills_up_is_one_sentence(run: MadeRun) -> None:
+    index = RunIndex(run.path)
+    (pages,) = index.select("PRAGMA page_count")
+    index.select(f"PRAGMA max_page_count = {pages[0]}")
+    with mistake(says="cannot grow (database or disk is full): make room"):
+        index.refresh()
 
 
 def test_a_bomb_of_gzip_is_a_problem_of_its_file(tmp_path, monkeypatch):
