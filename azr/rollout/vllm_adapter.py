@@ -40,6 +40,8 @@ POLL_S = 1.0
 GIB = 2**30
 CONTEXT_BYTES = GIB // 2
 """Memory of the engine's CUDA context, about, which vLLM allocates before it reads the free memory."""
+MAX_TEMPORARY_PATH = 107 - len("/azr-12345678/") - 36
+"""Bytes of its path: a socket's path has at most 107, and ends with a UUID."""
 PATIENCE_S = 30.0
 """Seconds to wait for the GPU memory of an engine that has just ended."""
 
@@ -48,6 +50,11 @@ async def start_vllm(
     model_path: str, rollout: RolloutConfig, *, dtype: ComputeType, seed: int, deterministic: bool, max_model_len: int
 ) -> tuple[AsyncLLM, bool]:
     """Start an engine at weight version 0; return it and whether it runs on a GPU. Ends what it began if cancelled."""
+    if (excess := len(os.fsencode(tempfile.gettempdir())) - MAX_TEMPORARY_PATH) > 0:
+        raise UserError(
+            f"The folder of temporary files, {tempfile.gettempdir()}, is {excess} bytes too long for vLLM's sockets: "
+            "set TMPDIR to another, such as /tmp."
+        )
     import_vllm(model_path, dtype, rollout)
     from vllm import AsyncEngineArgs
     from vllm.platforms import current_platform
