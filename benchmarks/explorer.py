@@ -132,6 +132,7 @@ def measure(path: Path) -> None:
         "most complex": "tasks?order=most+complex&kind=induction&rate_to=0.5",
         "a step": f"step?step={last // 2}", "a step by mismatch": f"step?step={last}&order=mismatch&role=solver",
         "a task": f"task?id={task['id']}", "a response": f"response?step={last}&line=100", "lengths": "lengths",
+        "newest responses": "responses",
         "lineage": "lineage", "lineage of a task": f"lineage?id={shown}",
     }.items():  # fmt: skip
         times = []

@@ -75,7 +75,7 @@ def overview(compared: Compared, current: ShownRun, links: Links, values: Values
     and the latest steps. ``metric`` of the address: the name of one more curve."""
     index, runs = current.index, compared.runs
     measured = [(run, queries.metrics(run.index)) for run in runs]
-    steps, names, metric = queries.metrics(index), _names(measured), values.get("metric", "")
+    steps, names, metric = measured[runs.index(current)][1], _names(measured), values.get("metric", "")
     if metric and metric not in names:
         raise BadAddress(f"No step has a number {metric!r}.")
     configs = [_head_of(run.index.run / "config.yaml") for run in runs]
@@ -90,7 +90,7 @@ def overview(compared: Compared, current: ShownRun, links: Links, values: Values
         tasks=queries.find_tasks(index, TaskFilter(limit=1))[1],
         responses=index.select("SELECT coalesce(sum(count), 0) FROM lengths")[0][0],
         differing=[(name, each) for name, each in differing.items() if len({*each}) > 1],
-        chosen=chart(metric, _series(compared, measured, {metric: metric})), groups=charts(compared, measured),
+        chosen=chart(metric, _series(compared, measured, {metric: metric})), groups=charts(compared, measured, names),
         kinds=_kinds(steps), steps=steps, recorded=queries.steps(index), links=links,
     )  # fmt: skip
 
@@ -125,10 +125,10 @@ def _code(run: Path) -> list[tuple[str, str]]:
     return [("code", found[1])] if found else []
 
 
-def charts(compared: Compared, runs: Measured) -> dict[str, list[Markup]]:
+def charts(compared: Compared, runs: Measured, names: Sequence[str]) -> dict[str, list[Markup]]:
     """Return charts of what was measured in any of the runs, by group."""
-    names = [name for name in _names(runs) if not name.startswith(EVAL)]
-    groups = {"evaluations": [*_evaluations(compared, runs)]}
+    groups = {"evaluations": [*_evaluations(compared, runs, names)]}
+    names = [name for name in names if not name.startswith(EVAL)]
     for group, rows in _GROUPS.items():
         groups[group] = [
             chart(title, _series(compared, runs, _matching(names, pattern)), unit, bounds=bounds)
@@ -179,9 +179,8 @@ def _kinds(steps: StepNumbers) -> list[str]:
     return sorted({name.partition("/")[0] for step in steps[-50:] for name in step if name.endswith(ending)})
 
 
-def _evaluations(compared: Compared, runs: Measured) -> Iterator[Markup]:
+def _evaluations(compared: Compared, runs: Measured, names: Sequence[str]) -> Iterator[Markup]:
     """Yield charts of each suite's measures, and of its groups: of samples, or else of greedy answers."""
-    names = _names(runs)
     for suite in dict.fromkeys(name.split("/")[1] for name in names if name.startswith(EVAL)):
         start = EVAL + re.escape(suite)
         of_suite = _matching(names, f"{start}/({_MEASURE})")
