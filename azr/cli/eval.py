@@ -18,7 +18,6 @@ from azr.errors import UserError
 from azr.runs.model_folder import check_place
 
 if TYPE_CHECKING:
-    from azr.evaluation.scores import Row
     from azr.runs.asked_model import AskedModel
 
 _USAGE = (
@@ -85,7 +84,6 @@ def parser() -> Parser:
     parser.add_argument("--limit", type=whole(1, 10**9), help="questions of each suite, spread evenly (default: all)")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted evaluation")
     parser.add_argument("--out", type=Path, help="folder of the results (default: see docs/evaluation.md)")
-    parser.add_argument("--chart", action="store_true", help="also draw the table as chart.png")
     parser.add_argument("--altered", action="store_true", help="accept data files other than the tested ones")
     parser.add_argument("--seed", type=whole(0, 2**31), default=1, help="random seed of the samples")
     parser.add_argument("--deterministic", action="store_true", help="one question at a time: slow, repeatable")
@@ -118,8 +116,6 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
         print(f"{models[0].label} continues examples ({', '.join(names)}); --template conversation asks it in words")
     suites = load_suites(names, options.data, options.limit, altered=options.altered)
     check_graders({each.suite.grader: each.questions[0] for each in suites})
-    if options.chart:
-        report.check_chart()
     dtype = compute_type(options.dtype)
     evaluations = [
         Evaluation(
@@ -139,7 +135,6 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
     outs = [options.out or _default_out(model) for model in models]
     for out in outs:
         check_out(out, resume=options.resume)
-    tables: dict[str, Sequence[Row]] = {}
     for evaluation, out in zip(evaluations, outs, strict=True):
         serve: Serve = serve_here
         if evaluation.config.rollout.engines > 1:
@@ -147,13 +142,8 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
 
             serve = serve_by_ray
         table = asyncio.run(run_evaluation(evaluation, out, serve, resume=options.resume))
-        tables[evaluation.model.label] = table
         print(f"{evaluation.model.label}, percent with 95% intervals:\n\n{report.markdown(table)}\n")
         print(f"Answers are read leniently, in other forms than the asked one too.\nwritten to {out}")
-        if options.chart:
-            report.write_chart(out / report.CHART, {evaluation.model.label: table})
-    if options.chart and len(tables) > 1:
-        report.write_chart(Path(options.model) / "eval" / report.CHART, tables)
     return 0
 
 

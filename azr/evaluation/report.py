@@ -1,8 +1,7 @@
-"""Results of an evaluation as JSON, Markdown table and bar chart; two evaluations compared question by question."""
+"""Results of an evaluation as JSON and Markdown table; two evaluations compared question by question."""
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from azr.evaluation.suites import SUITES, top
 from azr.files import atomic_write
 from azr.records import Sample
 
-RESULTS, TABLE, CHART = "results.json", "table.md", "chart.png"
+RESULTS, TABLE = "results.json", "table.md"
 FORMAT = 1
 """Version of the results file."""
 SAMPLED = "samples"
@@ -72,48 +71,6 @@ def _write(path: Path, text: str) -> None:
             staging.write_text(text, encoding="utf-8", errors="surrogatepass")
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}): make room, then --resume.") from error
-
-
-def write_chart(path: Path, by_model: Mapping[str, Sequence[Row]]) -> None:
-    """Draw greedy accuracy with its 95% interval, one bar for each suite and model. Raises UserError when matplotlib is
-    missing."""
-    check_chart()
-    from matplotlib.figure import Figure
-
-    whole = {name: [row for row in table if not row.group and not row.part] for name, table in by_model.items()}
-    suites = list(dict.fromkeys(row.suite for table in whole.values() for row in table))
-    drawing = Figure(figsize=(max(5.0, 1.5 + 0.9 * len(suites) * len(whole)), 4.5), dpi=150, layout="constrained")
-    axes = drawing.subplots()
-    width = 0.8 / len(whole)
-    for index, (name, table) in enumerate(whole.items()):
-        shares = {row.suite: next(iter(row.estimates.values())) for row in table if row.estimates}
-        places = [suites.index(suite) + width * (index - (len(whole) - 1) / 2) for suite in shares]
-        heights = [100 * share.value for share in shares.values()]
-        errors = [
-            [100 * (share.value - share.low) for share in shares.values()],
-            [100 * (share.high - share.value) for share in shares.values()],
-        ]
-        bars = axes.bar(places, heights, width * 0.9, yerr=errors, capsize=3, label=name)
-        axes.bar_label(bars, fmt="%.1f", label_type="center", fontsize=8, color="white")
-    firsts = (next(iter(row.estimates), "") for table in whole.values() for row in table)
-    axes.set_xticks(range(len(suites)), suites, rotation=20, ha="right")
-    axes.set(ylabel=f"{', '.join(dict.fromkeys(firsts))}, %", xlim=(-0.7, len(suites) - 0.3))
-    axes.set_ylim(bottom=0)
-    axes.grid(axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    drawing.legend(loc="outside upper center", ncols=3, frameon=False)
-    drawing.savefig(path)
-
-
-def check_chart() -> None:
-    """Raise UserError when matplotlib is missing."""
-    try:
-        importlib.import_module("matplotlib")
-    except ImportError as error:
-        raise UserError(
-            "--chart is drawn by matplotlib, which is missing: run pip install -e '.[eval]' in the clone"
-        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
