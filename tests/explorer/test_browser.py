@@ -75,8 +75,14 @@ def test_what_a_model_wrote_stays_text(page, address) -> None:
     page.locator(".copy").first.click()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied == page.locator("pre.program").first.inner_text() and HOSTILE.split("'")[0] in copied
+    page.goto(f"{address}/0/response?step=1&line=1")
+    for key, line in ("j", 2), ("k", 1):
+        page.keyboard.press(key)
+        page.wait_for_url(f"**line={line}")
     page.goto(f"{address}/0/tasks?text=%22%27%26")
     assert page.input_value("input[name=text]") == "\"'&"
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.name") == "text"
 
 
 def places(mark: Any) -> list[list[float]]:
@@ -121,7 +127,9 @@ def test_curves_are_smoothed_and_zoomed_together(page, tmp_path: Path) -> None:
         page.goto(page.url)  # the view is in the address
         assert page.input_value(".smoothing") == "0.9" and len(places(page.locator(line))) == 9
         assert page.locator(".group[open] h2").all_inner_texts() == ["solver", "time"]
-        assert page.locator("figure:has-text('time of a step') .legend b").inner_text() == "15 s", "of the last in view"
+        assert page.locator("figure:has-text('time of a step') .legend b").inner_text() == "15.00 s", (
+            "of the last in view"
+        )
         page.locator("[name=metric]").fill("seconds/step")
         page.locator("form button").click()
         assert "metric=seconds%2Fstep" in page.url and "smoothing=0.9" in page.url

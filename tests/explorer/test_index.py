@@ -310,6 +310,13 @@ def test_answers_come_without_texts_and_whole_when_asked_for_and_what_is_none_or
     (problem,) = more.problems
     assert list(more.answers) == [key]
     assert problem.startswith("now/answers.jsonl.gz: 3 of its lines cannot be read, the first because it is no Sample")
+    long = [replace(each, prompt=90 * "-" + f"\n1 + {id}", problem_id=str(id)) for id in (1, 2) for each in answers]
+    both = read_side("a side", write_evaluation(tmp_path / "two", long) / "answers.jsonl.gz")
+    assert both.prompts([("exam", "1"), ("exam", "2"), ("exam", "3")]) == {
+        ("exam", "1"): "1 + 1",
+        ("exam", "2"): "1 + 2",
+    }
+    assert both.prompts([("exam", "1")])["exam", "1"].startswith("--"), "all of a single one"
     path.write_bytes(gzip.compress(b'{"protocol": {}}\n') + gzip.compress(b'{"kind": "exam"}\n'))
     with pytest.raises(Problem):
         side.whole(key)  # it has changed meanwhile

@@ -48,7 +48,7 @@ function shown(value, unit) {  // as the server writes it into a legend
   if (unit === "%") return `${(100 * value).toFixed(1)}%`;
   const word = {seconds: " s", nats: " nats", tokens: " tokens"}[unit] ?? "";
   if (Math.abs(value) >= 1000) return value.toLocaleString("en", {maximumFractionDigits: 0}) + word;
-  return `${+value.toPrecision(4)}${word}`;
+  return (unit === "seconds" ? value.toFixed(2) : `${+value.toPrecision(4)}`) + word;
 }
 
 function smoothed(points) {  // an exponential moving average that does not begin at 0
