@@ -97,8 +97,8 @@ REFUSED: dict[str, str] = {
     "gemma2": "it caps its attention scores and its logits, which training does not compute",
     "apertus": "after a push, its activation in vLLM does not have the numbers that were sent",
     "gpt_oss": "its attention has sinks, which training does not compute",
-    "gemma3": "it reads images too; its text models of the type gemma3_text can be trained",
-    "mistral3": "it reads images too; its text models of the type ministral3 can be trained",
+    "gemma3": "it reads images too; docs/models.md says how to take its text model out, which can be trained",
+    "mistral3": "it reads images too; docs/models.md says how to take its text model out, which can be trained",
 }
 """Architectures that are known not to work, by `model_type`, and why."""
 

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import Linear
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Gemma3Config, Mistral3Config
 
 from azr.algorithms.architectures import ALL_LINEAR, CHECKED, REFUSED, check_architecture
 from azr.algorithms.kernels import COVERED
 from azr.algorithms.models import check_head, check_layers
 from azr.errors import UserError
 from azr.plan.inputs import shape_of
+from tests.conftest import byte_tokenizer
 from tests.tiny_models import VARIANTS, tiny_config
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +78,31 @@ def test_what_is_known_to_fail_is_refused_in_any_case():
     for family in REFUSED:
         with pytest.raises(UserError, match=f"is a '{family}' model, which cannot be trained: "):
             check_architecture("a/model", {"model_type": family}, unchecked=True)
+
+
+VISION = {
+    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16,
+    "image_size": 28, "patch_size": 14,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("whole, family", [(Gemma3Config, "gemma3_text"), (Mistral3Config, "ministral3")])
+def test_the_text_model_of_one_that_reads_images_is_taken_out_as_the_page_says(whole, family, tmp_path: Path):
+    tokenizer = byte_tokenizer()
+    kind = "pixtral" if family == "ministral3" else "siglip_vision_model"
+    text = tiny_config(family, vocab_size=320, pad_token_id=0, eos_token_id=1).to_dict()
+    config = whole(text_config=text, vision_config={**VISION, "model_type": kind})
+    source, target = tmp_path / "whole", tmp_path / "text"
+    model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
+    model.save_pretrained(source)
+    tokenizer.save_pretrained(source)
+    page = (ROOT / "docs/models.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    exec(code.replace('"google/gemma-3-4b-it", "gemma-3-4b-it-text"', f"{str(source)!r}, {str(target)!r}"), {})
+    ids = torch.arange(2, 42)[None]
+    taken = AutoModelForCausalLM.from_pretrained(target)
+    torch.testing.assert_close(taken(input_ids=ids).logits, model(input_ids=ids).logits, atol=1e-5, rtol=0)
+    check_architecture(str(target), json.loads((target / "config.json").read_text()), unchecked=False)
 
 
 @pytest.mark.parametrize("rope, longest", [
