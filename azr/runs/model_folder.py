@@ -106,8 +106,8 @@ def context_length(folder: Path) -> int | None:
 
 
 def vocabulary_size(folder: Path) -> int | None:
-    """Rows of the embedding; None when the model's config does not tell."""
-    return _text_setting(folder, "vocab_size")
+    """Rows of the embedding; None when the model's config does not tell, or is not there beside the tokenizer."""
+    return _text_setting(folder, "vocab_size") if (folder / "config.json").is_file() else None
 
 
 def attention_heads(folder: Path) -> int | None:
