@@ -143,7 +143,8 @@ def charts(compared: Compared, runs: Measured, names: Sequence[str]) -> dict[str
             of_runs = []
             for run, steps in runs:
                 zero = 0.0 if shape == "area" else None
-                series = [Series(found[name], _points(steps, name, zero)) for name in parts]
+                played = [step for step in steps if any(name.startswith(kind) for name in step)]
+                series = [Series(found[name], _points(played, name, zero)) for name in parts]
                 of_runs.append(chart(title, series, unit, shape=shape, of=kind, run=run if len(runs) > 1 else None))
             groups[group].append(render("beside", charts=[*filter(None, of_runs)]))
     return {group: [*filter(None, of_group)] for group, of_group in groups.items()}

@@ -288,7 +288,11 @@ def test_every_chart_says_what_it_shows_and_any_number_can_be_drawn(run: MadeRun
         3, [], deduction__solver__own__teaching_mass=3.5, deduction__proposer__repeats__seed=2, shapes__deduction=9
     )
     run.step(4, [], deduction__solver__own__idle=0.25, policy__lr=1e-6)
-    text = page(client(run), "/0/?metric=policy/lr").text
+    run.step(5, [], eval__exam__greedy=0.5)
+    found = page(client(run), "/0/?metric=policy/lr")
+    (funnel,) = [json.loads(value) for *_, value in found.attributes if value and '"name": "valid"' in value]
+    assert funnel["series"][0]["points"] == [[1, 2], [2, 1], [3, 0], [4, 0]], "none where nothing was played"
+    text = found.text
     for said in (
         "4s(1-s) summed over their solve rates", "all are wrong: they teach nothing", "policy/lr 1e-06",
         "differ in more than names and constants", "seed: a task that the buffer began with",
