@@ -131,7 +131,7 @@ def measure(path: Path) -> None:
         "tasks with 'return'": "tasks?text=return", "tasks with 'x0_'": "tasks?text=x0_",
         "most complex": "tasks?order=most+complex&kind=induction&rate_to=0.5",
         "a step": f"step?step={last // 2}", "a step by mismatch": f"step?step={last}&order=mismatch&role=solver",
-        "a task": f"task?id={task['id']}", "a response": f"response?step={last}&line=100", "lengths": "lengths",
+        "a task": f"task?id={task['id']}", "a response": f"response?step={last}&line=100",
         "newest responses": "responses",
         "lineage": "lineage", "lineage of a task": f"lineage?id={shown}",
     }.items():  # fmt: skip

@@ -12,7 +12,6 @@ import sqlite3
 import tempfile
 import time
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
@@ -72,17 +71,13 @@ CREATE TABLE children (parent TEXT, child TEXT);
 CREATE INDEX child_of ON children (parent);
 CREATE TABLE texts (n INTEGER PRIMARY KEY, text TEXT);
 CREATE TABLE task_records (n INTEGER PRIMARY KEY, record TEXT);
-CREATE TABLE lengths (
-    step INTEGER, kind TEXT, role TEXT, count INTEGER, truncated INTEGER, mean REAL, p10 INTEGER, p50 INTEGER,
-    p90 INTEGER, longest INTEGER
-);
-
 CREATE TABLE samples (
     n INTEGER PRIMARY KEY, line INTEGER, member INTEGER, start INTEGER, size INTEGER, verdict TEXT, flags TEXT,
     record TEXT, reason TEXT AS (json_extract(record, '$.judgement.reason')),
     {", ".join(f"{name} {sql_type}" for name, sql_type in _COLUMNS.items())}
 );
 CREATE INDEX samples_of_step ON samples (step);
+CREATE INDEX samples_of_kind ON samples (kind);
 CREATE INDEX samples_of_problem ON samples (problem_id);
 CREATE INDEX flagged ON samples (step) WHERE flags IS NOT NULL;
 """
@@ -220,24 +215,16 @@ class RunIndex:
     def _read_rollouts(self, step: int, path: Path) -> None:
         stat = _stat(path)
         rows, problems = list[list[Any]](), list[str]()
-        lengths: defaultdict[tuple[str, str], list[tuple[int, bool]]] = defaultdict(list)
         for place, sample in read_samples(path, problems):
             sample.step = step
             rows.append(values(sample, len(rows), place))
-            is_sampled = sample.origin != "trace" and sample.finish_reason != "given_up"
-            if sample.response_tokens is not None and is_sampled:
-                is_cut_off = sample.finish_reason == "length"
-                lengths[sample.kind, sample.role].append((sample.response_tokens, is_cut_off))
         with transaction(self._connection):
             self._forget(step, path.name)
             self._connection.executemany(INSERT, rows)
-            spreads = [(step, *player, *_spread(some)) for player, some in sorted(lengths.items())]
-            self._connection.executemany("INSERT INTO lengths VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", spreads)
             self._note(path.name, stat, 0, b"", problems)
 
     def _forget(self, step: int, name: str) -> None:
-        for table in ("samples", "lengths"):
-            self._connection.execute(f"DELETE FROM {table} WHERE step = ?", (step,))
+        self._connection.execute("DELETE FROM samples WHERE step = ?", (step,))
         self._connection.execute("DELETE FROM files WHERE path = ?", (name,))
         self._connection.execute("DELETE FROM problems WHERE path = ?", (name,))
 
@@ -368,15 +355,6 @@ def kept(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [kept(each) for each in value]
     return {name: kept(each) for name, each in value.items()} if isinstance(value, dict) else value
-
-
-def _spread(lengths: list[tuple[int, bool]]) -> tuple[float, ...]:
-    """Count, how many were cut off, mean, three percentiles and the longest."""
-    tokens = sorted(length for length, _ in lengths)
-    last = len(tokens) - 1
-    percentiles = (tokens[round(share * last)] for share in (0.1, 0.5, 0.9))
-    cut_off = sum(is_cut_off for _, is_cut_off in lengths)
-    return len(tokens), cut_off, sum(tokens) / len(tokens), *percentiles, tokens[-1]
 
 
 def _num_nodes(program: str) -> int | None:

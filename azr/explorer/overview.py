@@ -1,4 +1,4 @@
-"""Curves of one run or several over their steps: the overview, and the page of response lengths."""
+"""The overview: results of one run or several, and curves over their steps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +26,8 @@ _GROUPS = {
         ("solve rate of this step's attempts", "(.+)/solver/accuracy", "%", (0.0, 1.0)),
         ("reward of solvers", "(.+)/solver/reward", "", ()),
         ("mean length of answers", "(.+)/solver/response_length", "tokens", (0.0,)),
+        ("length of answers", "(.+)/solver/tokens/(p50|p90|p99)", "tokens", (0.0,)),
+        ("cut off among answers", "(.+)/solver/truncated", "%", (0.0, 1.0)),
         ("teaching mass", f"(.+)/solver/({_ORIGIN})/teaching_mass", "4s(1-s)", (0.0,)),
         ("teaching mass per group", f"(.+)/solver/({_ORIGIN})/mass_per_group", "4s(1-s)", (0.0,)),
         ("groups without a gradient", f"(.+)/solver/({_ORIGIN})/idle", "%", (0.0, 1.0)),
@@ -39,6 +39,8 @@ _GROUPS = {
         ("estimated solve rate of new tasks", "(.+)/proposer/solve_rate", "%", (0.0, 1.0)),
         ("reward of proposers", "(.+)/proposer/reward", "", ()),
         ("mean length of proposals", "(.+)/proposer/response_length", "tokens", (0.0,)),
+        ("length of proposals", "(.+)/proposer/tokens/(p50|p90|p99)", "tokens", (0.0,)),
+        ("cut off among proposals", "(.+)/proposer/truncated", "%", (0.0, 1.0)),
         ("tasks in the buffer", "buffer/(.+)", "tasks", (0.0,)),
         ("distinct shapes among stored programs", "shapes/(.+)", "shapes", (0.0,)),
     ),
@@ -88,7 +90,7 @@ def overview(compared: Compared, current: ShownRun, links: Links, values: Values
         results=[(run, results(run.index.run)) for run in runs],
         pairs=[(name, value) for name, value in setup if value] + _code(index.run),
         tasks=queries.find_tasks(index, TaskFilter(limit=1))[1],
-        responses=index.select("SELECT coalesce(sum(count), 0) FROM lengths")[0][0],
+        responses=index.select("SELECT count(*) FROM samples")[0][0],
         differing=[(name, each) for name, each in differing.items() if len({*each}) > 1],
         chosen=chart(metric, _series(compared, measured, {metric: metric})), groups=charts(compared, measured, names),
         kinds=_kinds(steps), steps=steps, recorded=queries.steps(index), links=links,
@@ -148,31 +150,6 @@ def charts(compared: Compared, runs: Measured, names: Sequence[str]) -> dict[str
                 of_runs.append(chart(title, series, unit, shape=shape, of=kind, run=run if len(runs) > 1 else None))
             groups[group].append(render("beside", charts=[*filter(None, of_runs)]))
     return {group: [*filter(None, of_group)] for group, of_group in groups.items()}
-
-
-def lengths(compared: Compared, links: Links) -> Markup:
-    """Return the page of response lengths: percentiles and the share that was cut off, runs in the same charts."""
-    lines: defaultdict[tuple[str, str], list[Series]] = defaultdict(list)
-    cut_off: defaultdict[str, list[Series]] = defaultdict(list)
-    kinds: list[str] = []
-    for run in compared.runs:
-        for (role, kind), group in groupby(queries.lengths(run.index), key=itemgetter("role", "kind")):
-            spreads = [*group]
-            kinds += [kind] * (kind not in kinds)
-            for at, name in enumerate(("p90", "p50", "p10", "mean")):
-                points = [(each["step"], each[name]) for each in spreads]
-                lines[role, kind].append(compared.series(run, at, name, points))
-            shares = [(each["step"], each["truncated"] / each["count"]) for each in spreads]
-            cut_off[role].append(compared.series(run, kinds.index(kind), kind, shares))
-    charts = [
-        chart("length", series, "tokens", of=f"{kind}, {role}", bounds=(0.0,))
-        for (role, kind), series in sorted(lines.items(), key=itemgetter(0))
-    ]
-    charts += [
-        chart(f"cut off among {role} responses", series, "%", bounds=(0.0, 1.0))
-        for role, series in sorted(cut_off.items())
-    ]
-    return render("lengths", charts=charts, compared=compared, links=links)
 
 
 def _kinds(steps: StepNumbers) -> list[str]:

@@ -264,11 +264,6 @@ def given_up(index: RunIndex, step: int) -> int:
     return counts[0][1] - (before if before <= counts[0][1] else 0)
 
 
-def lengths(index: RunIndex) -> list[sqlite3.Row]:
-    """Response lengths in tokens by role, kind and step: count, truncated, mean, p10, p50, p90, longest."""
-    return index.select("SELECT * FROM lengths ORDER BY role, kind, step")
-
-
 def steps(index: RunIndex) -> list[int]:
     """Those that have samples."""
     return [row[0] for row in index.select("SELECT DISTINCT step FROM samples ORDER BY step")]
@@ -295,7 +290,7 @@ def _counts(index: RunIndex, step: int, by: str, of: str) -> dict[tuple[str, ...
 
 def kinds(index: RunIndex) -> list[str]:
     """Those of any task or sample."""
-    rows = index.select("SELECT DISTINCT kind FROM tasks UNION SELECT DISTINCT kind FROM lengths ORDER BY 1")
+    rows = index.select("SELECT DISTINCT kind FROM tasks UNION SELECT DISTINCT kind FROM samples ORDER BY 1")
     return [row[0] for row in rows]
 
 

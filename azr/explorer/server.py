@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from azr.explorer import evaluations, pages
 from azr.explorer.index import RunIndex
-from azr.explorer.overview import lengths, overview
+from azr.explorer.overview import overview
 from azr.explorer.site import PAGES, BadAddress, Compared, Links, ShownRun, Values, choice, encoded, render
 
 POLICY = (
@@ -45,7 +45,6 @@ BODIES: dict[str, Callable[[RunIndex, Links, Values], Markup]] = {
 COMPARING: dict[str, Callable[[Sequence[ShownRun], int, Links, Values], Markup]] = {
     "evaluations": evaluations.evaluations,
     "question": evaluations.question,
-    "lengths": lambda runs, number, links, values: lengths(_compared(runs, number, values), links),
 }
 """Pages that may show several runs."""
 

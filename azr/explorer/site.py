@@ -24,7 +24,7 @@ Values = Mapping[str, str]
 """What an address says after its question mark."""
 PAGES = {
     "": "overview", "evaluations": "evaluations", "step": "steps", "responses": "responses", "tasks": "tasks",
-    "lineage": "lineage", "lengths": "lengths", "flags": "flags",
+    "lineage": "lineage", "flags": "flags",
 }  # fmt: skip
 """By the last part of their address."""
 MAX_CELL = 300

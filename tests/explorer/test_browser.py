@@ -154,7 +154,7 @@ def test_curves_are_smoothed_and_zoomed_together(page, tmp_path: Path) -> None:
 def test_no_page_is_wider_than_a_narrow_window(browser, address) -> None:
     page = browser.new_page(viewport={"width": 400, "height": 800})
     for path in (
-        "", "tasks", "step?step=1", "task?id=000001-deduction-0001", "response?step=1&line=1", "lengths", "responses",
+        "", "tasks", "step?step=1", "task?id=000001-deduction-0001", "response?step=1&line=1", "responses",
         "lineage?id=000001-deduction-0001", "evaluations", "question?suite=exam&id=q1", "flags",
     ):  # fmt: skip
         page.goto(f"{address}/0/{path}")

@@ -59,8 +59,6 @@ def test_filters_and_texts_give_what_the_files_hold(run: MadeRun) -> None:
     assert ids(index, nodes_from=12) == ["000002-deduction-0000"]
     assert queries.kinds(index) == ["deduction", "induction"]
     assert queries.verdicts(index, 1)["deduction", "solver"] == {"wrong": 5, "right": 3}
-    (induction,) = (each for each in queries.lengths(index) if each["kind"] == "induction")
-    assert [induction[name] for name in ("step", "count", "p50", "truncated")] == [1, 1, 10, 1]
     assert queries.problems(index) == []
     index, evil, late = opened(run), ["000001-deduction-0001"], ["000002-deduction-0000"]
     assert ids(index, text="A * 2") == ids(index, text="0002-ded") == late
@@ -192,14 +190,6 @@ def test_rows_are_the_samples_of_the_file_but_for_their_texts(tmp_path: Path) ->
             whole.judgement = replace(whole.judgement, detail=short, answer=(("output", short),))
         assert row.sample == replace(whole, prompt="", response="", tokens=[]) and whole.response
     assert queries.verdicts(index, 1)["deduction", "solver"] == {"": 1, "wrong": 1}
-
-
-def test_responses_that_were_given_up_have_no_length(tmp_path: Path) -> None:
-    run = MadeRun(tmp_path / "run")
-    run.step(1, [answer("a"), answer("a", "ungraded", text="", finish="given_up", used="ungraded")])
-    index = opened(run)
-    assert [(each["count"], each["p10"]) for each in queries.lengths(index)] == [(1, 9)]
-    assert queries.verdicts(index, 1)["deduction", "solver"] == {"right": 1, "ungraded": 1}
 
 
 def test_half_a_surrogate_pair_is_shown_as_its_escape(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_an_address_of_nothing_is_a_sentence_and_an_empty_run_has_every_page(run
         found = page(client(run), path, 404)
         assert said in found.text and "/0/" in found.links[-1:], "a way back"
     of = client(MadeRun(tmp_path / "empty"))
-    for name in ("", "tasks", "step", "responses", "lengths", "lineage", "evaluations"):
+    for name in ("", "tasks", "step", "responses", "lineage", "evaluations"):
         page(of, f"/0/{name}")
 
 
@@ -194,13 +194,11 @@ def test_two_runs_share_their_curves_and_keep_their_tasks(run: MadeRun, tmp_path
     of = client(run, other)
     text = page(of, "/0/").text
     assert "run and other" in text and "run · deduction 50.0%" in text and "other · deduction 12.5%" in text
-    text = page(of, "/0/lengths").text
     table = Page(
         re.search("solve rate of this step.*?<noscript>(.*?)</noscript>", client(run).get("/0/").text, re.S)[1]
     )
     assert re.findall(r"\S+", table.text) == ["stepdeduction", "125.0%", "250.0%"], "a chart without its script"
-    assert "other · mean 33" in text and "run · mean 9" in text and "length, deduction, solver" in text
-    for path in ("/0/", "/1/", "/0/lengths", "/1/lengths?with=0"):
+    for path in ("/0/", "/1/", "/1/?with=0"):
         drawn = [json.loads(value) for _, name, value in page(of, path).attributes if name == "data-chart" and value]
         lines = [line for each in drawn for line in each["series"] if " · " in line["name"]]
         colours = {(line["name"].partition(" ")[0], line["colour"]) for line in lines}
@@ -314,7 +312,6 @@ def test_folders_of_azr_eval_have_pages_of_their_own_and_stand_beside_a_run(run:
     compared = page(of, "/0/evaluations?left=0-eval&right=1-eval")
     assert "q1examdeductionwrong-right-" in compared.text
     assert page(of, "/2/").text.count("solve rate of this step's attempts") == 1
-    assert "tuned · " not in page(of, "/2/lengths").text
     assert not [path for path in before.iterdir() if path.name != "answers.jsonl.gz"]
 
 
@@ -457,7 +454,7 @@ def test_a_page_reads_what_is_new_and_survives_the_loss_of_the_index(run: MadeRu
     (run.path / NAME).unlink()
     assert "000003-deduction-0000" in of.get("/0/tasks").text
     run.rollouts(1).write_bytes(run.rollouts(1).read_bytes()[:-20])
-    for path in ("/0/", "/0/tasks", "/0/lengths"):
+    for path in ("/0/", "/0/tasks"):
         assert "step_000001.jsonl.gz: it is cut short" in page(of, path).text
 
 
