@@ -270,8 +270,8 @@ class TimeoutConfig:
     """For resources to be reserved, and for an actor to start and load its model."""
     generate_s: Positive = 1800.0
     """For the responses to one prompt, the prompts before it included, and for one program."""
-    train_s: Positive = 3600.0
-    """For one pass of a training step, a push of the weights or a checkpoint."""
+    train_s: Positive = 900.0
+    """For one pass of a training step, a push of the weights or a checkpoint. A collective gets 0.8 of it."""
 
 
 @dataclass(frozen=True, kw_only=True)

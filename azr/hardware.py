@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import MutableMapping, Sequence
 from functools import cache
 from itertools import groupby
@@ -71,6 +72,13 @@ def keep_kernels(environment: MutableMapping[str, str] = os.environ) -> None:
 TRAINER_MEMORY = {"PYTORCH_ALLOC_CONF": "expandable_segments:True,pinned_max_round_threshold_mb:64"}
 """On a GPU: micro-batches of many shapes leave no holes behind, and page-locked memory for a trainer's state is not
 rounded up to a power of two. Memory that another process is to map must not come from torch's allocator then."""
+
+
+def flight_recorder(model_role: str) -> dict[str, str]:
+    """Return the variables that let PyTorch note the last collectives of a rank on a GPU, and write them to a file,
+    named by model and rank, in the folder of temporary files when one times out."""
+    file = Path(tempfile.gettempdir(), f"azr_nccl_{os.getuid()}_{model_role}_")
+    return {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_DUMP_TEMP_FILE": str(file)}
 
 
 def network_environment(address: str) -> dict[str, str]:

@@ -112,7 +112,7 @@ async def test_of_models_that_share_gpus_one_is_built_at_a_time(monkeypatch: pyt
 
     monkeypatch.setattr(WorkerGroup, "call", call)
     monkeypatch.setattr(WorkerGroup, "_wait", wait)
-    monkeypatch.setattr(worker_group.ray, "remote", lambda worker: MagicMock())
+    monkeypatch.setattr(worker_group.ray, "remote", MagicMock())
     gpus = asyncio.Lock()
     names = ("policy", "critic", "reference")
     await asyncio.gather(*(WorkerGroup.start(name, ModelWorker, [{}], CONFIG, "cuda", gpus) for name in names))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +49,22 @@ from azr.train.zero3 import (
 )
 
 T = TypeVar("T")
+COLLECTIVE_SHARE = 0.8
+"""Share of the driver's deadline, `timeout.train_s`, after which a collective fails."""
+LOOK_GROUP = "look"
+"""Concurrency group of what a rank answers while it works."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """What a rank is doing."""
+
+    collectives: int
+    """Number that it has begun in all its groups; equal on all ranks but those that are late."""
+    stack: str
+    """Python's stack, innermost last."""
+    place: str
+    """The innermost frame, as ``at shards.py:12 in read``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +128,8 @@ class ModelWorker:
         self.device = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
         self.dtype: torch.dtype = getattr(torch, config.train.dtype)
         self._store: dist.TCPStore | None = None
+        self._thread = 0
+        """The thread that all calls but those of `LOOK_GROUP` run in."""
         self._skipped_in_a_row = 0
         self._computes_with = self._network = ""
 
@@ -128,8 +149,12 @@ class ModelWorker:
     def _own_address(self) -> str:
         return "127.0.0.1" if self.config.cluster.address is None else ray.util.get_node_ip_address()
 
-    def init_process_group(self, address: tuple[str, int]) -> None:
-        """Form the world of this model's ranks; a collective that outlasts `timeout.train_s` fails."""
+    def init_process_group(self, address: tuple[str, int]) -> str:
+        """Form the world of this model's ranks; a collective that outlasts its share of `timeout.train_s` fails.
+
+        Returns the name of this rank's device.
+        """
+        self._thread = threading.get_ident()
         # DeepSpeed looks for these, and would look for MPI without them.
         os.environ |= {
             "MASTER_ADDR": address[0],
@@ -143,7 +168,7 @@ class ModelWorker:
         if self._store is None:
             timeout = timedelta(seconds=self.config.timeout.start_s)
             self._store = dist.TCPStore(*address, is_master=False, timeout=timeout)
-        limit = timedelta(seconds=self.config.timeout.train_s)
+        limit = timedelta(seconds=self.config.timeout.start_s)  # ranks may start far apart
         dist.init_process_group(
             "nccl" if self.device.type == "cuda" else "gloo",
             store=self._store,
@@ -162,6 +187,12 @@ class ModelWorker:
         torch.set_num_threads(max(1, cores))
         if len(set(nodes)) > 1:
             self._network = f"; {len(set(nodes))} nodes exchange {all_reduce_speed(self.device):.2f} GB/s"
+        self._limit_collectives()
+        return f"GPU {os.environ.get('CUDA_VISIBLE_DEVICES', 0)} of {host}" if self.device.type == "cuda" else host
+
+    def _limit_collectives(self) -> None:
+        for group in list(_world.pg_map):
+            _set_pg_timeout(timedelta(seconds=COLLECTIVE_SHARE * self.config.timeout.train_s), group)
 
     def build(self) -> None:
         """Load the model and make its engine, `self.engine`."""
@@ -169,6 +200,17 @@ class ModelWorker:
 
     def ping(self) -> None:
         """Answers while the process lives."""
+
+    @ray.method(concurrency_group=LOOK_GROUP)
+    def whereabouts(self) -> Whereabouts:
+        """Return what this rank is doing; answers while it works."""
+        frames = traceback.extract_stack(sys._current_frames()[self._thread])
+        innermost = frames[-1]
+        return Whereabouts(
+            collectives=sum(group._get_sequence_number_for_group() for group in list(_world.pg_map)),
+            stack="".join(traceback.format_list(frames)),
+            place=f"at {Path(innermost.filename).name}:{innermost.lineno} in {innermost.name}",
+        )
 
     def computes_with(self) -> str:
         """Return kernels and attention of the model's layers, and why these, and the nodes' network; for people."""
@@ -273,8 +315,7 @@ class ModelWorker:
         if not train.is_sharded:
             return make_whole_engine(model, train, self.device, lr, mini_batches)
         engine = make_engine(model, train, zero3, family, lr, mini_batches)
-        for group in list(_world.pg_map):  # DeepSpeed's own would fail after ten minutes, NCCL's default
-            _set_pg_timeout(timedelta(seconds=self.config.timeout.train_s), group)
+        self._limit_collectives()  # DeepSpeed's own would fail after ten minutes, NCCL's default
         return engine
 
     def _hash_base(self, path: str) -> dict[str, str]:

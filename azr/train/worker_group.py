@@ -6,30 +6,46 @@ A rank is not replaced when it dies: its peers cannot go on without it, so the r
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import ray
+import torch
+import torch.distributed as dist
 from ray.actor import ActorHandle
-from ray.exceptions import OutOfMemoryError
+from ray.exceptions import OutOfMemoryError, RayError
 
 from azr.cluster.gpu_turns import leave_gpu
 from azr.cluster.supervisor import DEATHS, SENTENCES, kill_and_wait, root_cause, unwrap_ray_error
 from azr.config import Config
-from azr.hardware import KERNEL_CACHES, TRAINER_MEMORY, Device
-from azr.train.model_worker import ModelWorker
+from azr.errors import UserError
+from azr.hardware import KERNEL_CACHES, TRAINER_MEMORY, Device, flight_recorder
+from azr.train.model_worker import LOOK_GROUP, ModelWorker, Whereabouts
 
 ACTOR_DEATH_GRACE_S = 10.0
 """A rank's peers may notice its death, as a broken connection, this much earlier than Ray does."""
+LOOK_AFTER = 0.7
+"""Share of a deadline after which ranks that have not answered are asked what they are doing: before a collective
+fails, see `azr.train.model_worker.COLLECTIVE_SHARE`, and its process may end."""
+LOOK_S = 10.0
+"""A rank that does not say within this time what it is doing holds Python's lock, or is stopped."""
+DEAD_CONTEXTS = (torch.AcceleratorError, dist.DistBackendError)
+"""Errors of CUDA and NCCL after which a process can use its GPU no more, though it lives."""
+
+log = logging.getLogger(__name__)
 
 
 class RankDied(RuntimeError):
-    """A rank's process is gone, so the group is of no more use: end it and start another."""
+    """A rank's process, or what it had on its GPU, is gone: end the group and start another."""
 
-    def __init__(self, model_role: str, rank: int, to: str, cause: Exception) -> None:
-        super().__init__(f"{model_role} rank {rank} died while the driver waited for it to {to}: {root_cause(cause)}")
+    def __init__(self, model_role: str, rank: int, to: str, cause: Exception, where: str = "") -> None:
+        """`where`: what the ranks were doing, if they were asked."""
+        waited = f"{model_role} rank {rank} died while the driver waited for it to {to}: {root_cause(cause)}"
+        super().__init__(waited + where)
         self.model_role, self.rank = model_role, rank
         self.out_of_memory = isinstance(cause, OutOfMemoryError)
 
@@ -42,6 +58,8 @@ class WorkerGroup:
     actors: tuple[ActorHandle, ...]
     visits_gpu: bool = False
     """Engines and other models share its GPUs: it is there only while it works, see `ModelWorker.offload`."""
+    devices: tuple[str, ...] = ()
+    """Name of each rank's device, such as ``GPU 3 of 10.0.0.2``."""
 
     @classmethod
     async def start(
@@ -60,9 +78,9 @@ class WorkerGroup:
         Raises TimeoutError when that takes longer than `timeout.start_s`, UserError for a user's mistake such as a
         wrong model path. Nothing is left running after an error.
         """
-        remote = ray.remote(worker)
+        remote = ray.remote(concurrency_groups={LOOK_GROUP: 1})(worker)
         # DeepSpeed picks its device and its build mode when it is imported, so the process must be born with them.
-        memory = TRAINER_MEMORY if device == "cuda" else {}
+        memory = TRAINER_MEMORY | flight_recorder(model_role) if device == "cuda" else {}
         # Threads that spin while they wait would take the cores that the other roles compute on.
         variables = {"DS_ACCELERATOR": device, "DS_BUILD_OPS": "0", "OMP_WAIT_POLICY": "passive"}
         env = {"env_vars": {**variables, **KERNEL_CACHES, **memory}}
@@ -74,7 +92,8 @@ class WorkerGroup:
         limit = config.timeout.start_s
         try:
             (address,) = await group._wait({0: actors[0].create_store.remote()}, limit, "start")
-            await group.call("init_process_group", address, timeout_s=limit, to="find each other")
+            devices = await group.call("init_process_group", address, timeout_s=limit, to="find each other")
+            group = replace(group, devices=tuple(devices))
             async with gpus or nullcontext():
                 await group.call("build", timeout_s=limit, to="initialise")
                 if gpus is not None:
@@ -110,27 +129,71 @@ class WorkerGroup:
 
     async def _wait(self, refs: Mapping[int, Awaitable[Any]], timeout_s: float, to: str) -> list[Any]:
         ranks = {asyncio.ensure_future(ref): rank for rank, ref in refs.items()}
+        started, where = time.monotonic(), ""
         try:
-            _, pending = await asyncio.wait(ranks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
+            first_s = LOOK_AFTER * timeout_s
+            done, pending = await asyncio.wait(ranks, timeout=first_s, return_when=asyncio.FIRST_EXCEPTION)
+            if pending and not any(task.exception() for task in done):
+                where = await self._where({ranks[task] for task in pending}, to)
+                await asyncio.wait(pending, timeout=timeout_s - first_s, return_when=asyncio.FIRST_EXCEPTION)
+            pending = {task for task in ranks if not task.done()}
             if pending and _may_follow_a_death(ranks):
                 await asyncio.wait(pending, timeout=ACTOR_DEATH_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
             failed = {ranks[task]: error for task in ranks if task.done() and (error := task.exception()) is not None}
+            late = sorted(ranks[task] for task in ranks if not task.done())
         finally:
             # Their outcome is of no more interest after a failure or a deadline, nor when this wait is cancelled.
             for task in ranks:
                 task.cancel()
         for rank, error in failed.items():
-            if isinstance(error, DEATHS):
-                raise RankDied(self.model_role, rank, to, error) from error
+            if isinstance(error, torch.OutOfMemoryError):
+                raise UserError(self._out_of_memory(rank, to)) from error
+        for rank, error in failed.items():
+            if isinstance(error, (*DEATHS, *DEAD_CONTEXTS)):
+                raise RankDied(self.model_role, rank, to, error, where) from error
+        waited_s = round(time.monotonic() - started, 1)
+        waited = f"the driver waited {waited_s:g} s for {self.model_role} ranks {late} to {to}{where}"
         for error in failed.values():
+            if where and late and not isinstance(error, SENTENCES):  # a collective fails because of those that are late
+                raise TimeoutError(f"{waited} ({root_cause(error)})") from error
             raise unwrap_ray_error(error) from error
-        if pending:
-            late = sorted(ranks[task] for task in pending)
-            raise TimeoutError(f"the driver waited {timeout_s:g} s for {self.model_role} ranks {late} to {to}")
+        if late:
+            raise TimeoutError(waited)
         return [task.result() for task in ranks]
+
+    def _out_of_memory(self, rank: int, to: str) -> str:
+        return (
+            f"{self.model_role} rank {rank} ran out of memory on {self.devices[rank]} when it was to {to}: lower "
+            "train.tokens_per_micro_batch, set train.gradient_checkpointing to full, train.shard to offload or "
+            "train.lora.rank, as azr plan proposes, or end other processes on that GPU. --resume continues from the "
+            "last checkpoint."
+        )
+
+    async def _where(self, ranks: Iterable[int], to: str) -> str:
+        """Ask these ranks what they are doing, and log it. Return the end of a sentence on those that no collective of
+        the others has, or on all if there are none."""
+
+        async def ask(rank: int) -> Whereabouts | None:
+            try:
+                found: Whereabouts = await asyncio.wait_for(self.actors[rank].whereabouts.remote(), LOOK_S)
+            except (RayError, TimeoutError):
+                return None
+            return found
+
+        ordered = sorted(ranks)
+        found = dict(zip(ordered, await asyncio.gather(*map(ask, ordered)), strict=True))
+        for rank, its in found.items():
+            stack = its.stack if its is not None else "it does not answer"
+            log.warning("%s rank %d takes long to %s:\n%s", self.model_role, rank, to, stack)
+        most = max((its.collectives for its in found.values() if its is not None), default=0)
+        outside = [rank for rank, its in found.items() if its is None or its.collectives < most]
+        places = {rank: its.place if its is not None else "where it does not answer" for rank, its in found.items()}
+        said = ", ".join(f"rank {rank} is {places[rank]}" for rank in (outside or ordered)[:4])
+        return f"; outside of the others' collective, {said}" if outside else f"; {said}"
 
 
 def _may_follow_a_death(tasks: Iterable[asyncio.Future[Any]]) -> bool:
     """Whether a rank failed, and nothing shows that it did not just notice the death of a peer."""
     errors = [error for task in tasks if task.done() and (error := task.exception()) is not None]
-    return bool(errors) and not any(isinstance(error, (*DEATHS, *SENTENCES)) for error in errors)
+    known = (*DEATHS, *SENTENCES, *DEAD_CONTEXTS, torch.OutOfMemoryError)
+    return bool(errors) and not any(isinstance(error, known) for error in errors)

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from ray.exceptions import OutOfMemoryError
+import torch.distributed as dist
+from ray.exceptions import OutOfMemoryError, RayTaskError
 
-from azr.train.model_worker import ModelWorker
+from azr.config import TimeoutConfig
+from azr.errors import UserError
+from azr.train.model_worker import COLLECTIVE_SHARE, ModelWorker
 from azr.train.policy import PolicyWorker
-from azr.train.worker_group import RankDied, WorkerGroup
+from azr.train.worker_group import ACTOR_DEATH_GRACE_S, RankDied, WorkerGroup
 from tests.train.conftest import make_config, on_ranks, process_ids
+
+COLLECTIVE_S = 8.0
 
 
 class IdleWorker(ModelWorker):
@@ -49,9 +55,15 @@ class IdleWorker(ModelWorker):
     def fill_the_disk(self) -> None:
         raise OSError("no room")
 
+    def never_meet(self, file: Path) -> None:
+        if self.rank == 0:
+            dist.barrier(group=self.control)
+        self.wait_on_rank_one(file)
+
 
 async def start(path: Path) -> WorkerGroup:
-    return await WorkerGroup.start("policy", IdleWorker, [{"num_cpus": 0.2}] * 2, make_config(path), "cpu")
+    config = replace(make_config(path), timeout=TimeoutConfig(train_s=COLLECTIVE_S / COLLECTIVE_SHARE))
+    return await WorkerGroup.start("policy", IdleWorker, [{"num_cpus": 0.2}] * 2, config, "cpu")
 
 
 async def test_a_group_from_start_to_end(ray_cluster: None, tmp_path: Path) -> None:
@@ -69,6 +81,12 @@ async def test_a_group_from_start_to_end(ray_cluster: None, tmp_path: Path) -> N
         await group.call("fill_the_disk", timeout_s=60)
     with pytest.raises(RuntimeError, match="a bug"):
         await group.call("fail_on_rank_zero", timeout_s=60)
+    late = (
+        r"waited \d.* ranks \[1\] to meet; outside of the others' collective, rank 1 is at .*py:\d+ in wait_on_rank_one"
+    )
+    with pytest.raises(TimeoutError, match=late):
+        await group.call("never_meet", tmp_path / "met", timeout_s=COLLECTIVE_S / COLLECTIVE_SHARE, to="meet")
+    (tmp_path / "met").touch()
     with pytest.raises(RankDied, match="policy rank 1 died while the driver waited for it to answer die_on") as death:
         await group.call("die_on_rank_one", timeout_s=60)
     assert (death.value.model_role, death.value.rank) == ("policy", 1)
@@ -97,3 +115,20 @@ async def test_a_rank_that_ray_ends_for_want_of_memory_died_of_that() -> None:
     ) as death:
         await WorkerGroup("policy", ())._wait({0: answer}, 1.0, "learn")
     assert death.value.out_of_memory
+
+
+async def after(error: Exception) -> None:
+    """Let a rank raise this while its peer waits for it."""
+    waits, fails = (asyncio.get_running_loop().create_future() for _ in range(2))
+    fails.set_exception(RayTaskError("update", "Traceback", error).as_instanceof_cause())
+    group = WorkerGroup("critic", (), devices=("GPU 2 of 10.0.0.2", "GPU 3 of 10.0.0.2"))
+    async with asyncio.timeout(ACTOR_DEATH_GRACE_S / 2):
+        await group._wait({0: waits, 1: fails}, 60.0, "learn")
+
+
+async def test_a_gpu_without_memory_is_one_sentence_and_one_that_fails_is_a_death() -> None:
+    with pytest.raises(UserError, match=r"^critic rank 1 ran out of memory on GPU 3 of 10.0.0.2 when it was to"):
+        await after(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
+    for kind in (torch.AcceleratorError, dist.DistBackendError):
+        with pytest.raises(RankDied, match=r"critic rank 1 died .* to learn: CUDA error: an illegal memory access$"):
+            await after(kind("CUDA error: an illegal memory access\nCUDA kernel errors might be"))
