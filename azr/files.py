@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,18 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(staging)
         raise
+
+
+def write_problem(folder: Path) -> str:
+    """Return why no file of a MiB can be made in a folder, or in the last one on the way there; empty if one can."""
+    try:
+        existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(bytes(1 << 20))
+            file.flush()
+    except OSError as error:
+        return str(error.strerror)
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

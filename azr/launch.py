@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import pkgutil
 import runpy
+import traceback
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from azr.runs.checkpoint_store import (
     resolve_run,
 )
 from azr.runs.run_dir import RUN_CONFIG, RunDirectory, RunOwner
+from azr.text import first_line
 
 PACKAGE = "playground"
 _YAML, _SCRIPT = (".yaml", ".yml"), ".py"
@@ -154,8 +156,13 @@ def _of_script(name: str) -> Config:
     search_here()
     try:
         config = runpy.run_path(name).get("config")
-    except FileNotFoundError as error:
-        raise UserError(f"There is no file {name}.") from error
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        if not Path(name).is_file():
+            raise UserError(f"There is no file {name}.") from error
+        traceback.print_exc()
+        raise UserError(f"{name} cannot be run: {type(error).__name__}: {first_line(error)}.") from error
     if not isinstance(config, Config):
         raise UserError(f"{name} has no config of a run: give it one, config = Config(...).")
     return config

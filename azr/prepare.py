@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +17,7 @@ from azr.datasets.hub import rows_file
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, did_you_mean
 from azr.evaluation.suites.exam import exam_questions
+from azr.files import write_problem
 from azr.launch import Run
 from azr.monitoring.texts import Screen, patterns_of
 from azr.plugins import load_for
@@ -88,6 +89,9 @@ def check(config: Config) -> None:
     check_names(config.reward)
     engine_options(config.rollout.engine_options)
     decide_push(config, train.device)
+    address = config.cluster.address
+    if address is not None and not re.fullmatch(r"auto|[^\s/]+:\d{1,5}", address):
+        raise UserError(f"cluster.address is {address!r}; it must be HOST:PORT of a cluster's head, or auto.")
     if train.device == "cpu":
         choose_kernels(train.kernels, "cpu", None)
     if train.attention == "flash_attn":
@@ -194,14 +198,8 @@ def _check_run_directory(run: Run) -> None:
     if run.resume is None:
         run.folder.check_free(restart=run.restart)
         folder = folder.parent
-    try:
-        existing = next(each for each in (folder, *folder.parents) if each.exists())
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise UserError(
-            f"Nothing can be written into {folder} ({error.strerror}): choose another --run.root."
-        ) from error
+    if problem := write_problem(folder):
+        raise UserError(f"Nothing can be written into {folder} ({problem}): choose another --run.root.")
 
 
 def _read_seeds(config: Config) -> list[SeedLine]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import os
@@ -16,6 +17,7 @@ from types import ModuleType
 
 from azr.errors import UserError, did_you_mean, printable
 from azr.own_data import code_version
+from azr.text import clipped
 
 COMMANDS = {
     "run": "train: a recipe by name, a YAML file that builds on one, or a run's config again",
@@ -43,11 +45,16 @@ _OF_AN_EXTRA = re.compile(r"""([\w.-]+).*\bextra == ["'](\w+)["']""")
 """Requirement in a package's metadata."""
 _USER_ERROR = 2
 _INTERRUPTED = 130
+_OF_THE_PLACE = (errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT)
+"""Errors of a path or a disk that the user has named, whatever the command does there."""
 _PIPE_CLOSED = 141
 """As shells have it for what SIGPIPE ends."""
 
 
 def main() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell's >&-
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     sys.exit(dispatch(sys.argv[1:]))
 
 
@@ -86,7 +93,17 @@ def exit_code(command: Callable[[], int]) -> int:
             raise
         print(f"error: This takes the package {package}, which is not installed: {remedy}.", file=sys.stderr)
         return _USER_ERROR
-    except KeyboardInterrupt:
+    except OSError as error:
+        if error.errno not in _OF_THE_PLACE:
+            raise
+        where = clipped(str(error.filename)) if error.filename is not None else "The output"
+        print(f"error: {where} cannot be written or read: {error.strerror}.", file=sys.stderr)
+        if error.filename is None:
+            _leave_output()
+        return _USER_ERROR
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__cause__, KeyboardInterrupt):
+            raise  # while a class body is run, Python 3.11 wraps what its attributes raise
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
 
@@ -120,8 +137,12 @@ def _nobody_reads() -> bool:
     output.register(sys.stdout.fileno(), 0)
     closed = any(event & select.POLLERR for _, event in output.poll(0))
     if closed:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_output()
     return closed
+
+
+def _leave_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def load_command(name: str) -> ModuleType:

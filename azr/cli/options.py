@@ -122,7 +122,7 @@ def _most_values(knob: Knob, off: bool, following: Sequence[str], of_list: float
     if knob.type == "array":
         return 1 if any("," in word for word in following) else of_list
     if knob.type == "boolean":
-        return int(not off and following[:1] in (["true"], ["false"]))
+        return sum(not off and word.lower() in ("true", "false") for word in following)
     return 1
 
 
@@ -140,7 +140,7 @@ def _value(knob: Knob, flag: str, given: list[str], *, off: bool) -> Any:
     if knob.type == "boolean" and not given:
         return not off
     if knob.type == "array" and given:
-        return [name for word in given for name in word.split(",")]
+        return [name for word in given for name in map(str.strip, word.split(","))]
     if len(given) == 1 and not off:
         return given[0]
     wants = "no value" if off else knob.accepts

@@ -67,13 +67,15 @@ def launch(default: Config, argv: Sequence[str] | None = None) -> None:
 def _start(options: argparse.Namespace) -> int:
     if options.restart and options.resume is not None:
         raise UserError("--resume goes on with a run and --restart begins it again: give one of them.")
+    if options.resume is None and options.verify is not None:
+        raise UserError("--verify says how the checkpoint of --resume is looked at: leave it out, or add --resume.")
     check(options.config)
     with ExitStack() as owned:
         run = resolve(
             options.config,
             options.resume,
             restart=options.restart,
-            verify=options.verify,
+            verify=options.verify or "headers",
             owned=None if options.dry_run else owned,
         )
         if options.dry_run:
@@ -115,7 +117,7 @@ def _run(run: Run) -> int:
 def _check_here(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
     """Compare the run with this machine. Return warnings; raises UserError if it cannot start or does not fit."""
     check_machine(config, gpus)
-    return [*fit_notes(config, gpus, suppose=suppose), *disk_notes(config)]
+    return [*fit_notes(config, gpus, suppose=suppose), *disk_notes(config, suppose=suppose)]
 
 
 def fit_notes(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
@@ -131,16 +133,16 @@ def fit_notes(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]
     return check_fit(config.num_gpus, here, known_plan(config, size) if size is not None else None)
 
 
-def disk_notes(config: Config) -> list[str]:
+def disk_notes(config: Config, *, suppose: bool = False) -> list[str]:
     """Return a warning if the disk has no room for the checkpoints that stay and the one that is being written; none
-    if the model's shape is not known here."""
+    if the model's shape is not known here. Raises UserError as `check_disk`."""
     try:
         roles = model_roles(config, shape_of(config.model.path))
     except UserError:
         return []
     # The next one is written aside before the oldest goes.
     copies = config.checkpoint.keep + 1 if config.checkpoint.every else 1
-    return check_disk(Path(config.run.root), copies, checkpoint_bytes(roles, config.train))
+    return check_disk(Path(config.run.root), copies, checkpoint_bytes(roles, config.train), suppose=suppose)
 
 
 def _dry_run(run: Run) -> int:
@@ -184,7 +186,7 @@ def parser(default: Config, *, recipe: bool = False) -> Parser:
         "its newest complete checkpoint; or name a run or a checkpoint by its folder")  # fmt: skip
     parser.add_argument("--restart", action="store_true", help="begin again: a run of this name that is there already "
         "is kept under another name")  # fmt: skip
-    parser.add_argument("--verify", choices=get_args(Verify), default="headers", help="with --resume: look at sizes "
+    parser.add_argument("--verify", choices=get_args(Verify), help="with --resume: look at sizes "
         "and headers of the checkpoint's large files, or read all of them and compare digests")  # fmt: skip
     return parser
 

@@ -401,10 +401,14 @@ def check_fit(wanted: int, gpus: Gpus, plan: Plan | None) -> list[str]:
     return (few if gpus.all and wanted > len(gpus.all) else []) + (check_memory(plan) if plan is not None else [])
 
 
-def check_disk(root: Path, copies: int, checkpoint_bytes: float) -> list[str]:
-    """Return a warning if the disk has no room for so many checkpoints of this size."""
+def check_disk(root: Path, copies: int, checkpoint_bytes: float, *, suppose: bool = False) -> list[str]:
+    """Return a warning if the disk has no room for so many checkpoints of this size. Raises UserError if it has no room
+    for one; with `suppose`, as for another machine, only if it is full."""
     needed, free = copies * checkpoint_bytes, free_bytes(existing(root))
     if free >= needed:
         return []
+    if free < (min(checkpoint_bytes, MIN_DISK_BYTES) if suppose else checkpoint_bytes):
+        sizes = f"{checkpoint_bytes / GIB:.2f} GiB, and {root} has {free / GIB:.2f} free"
+        raise UserError(f"A checkpoint takes {sizes}: choose a larger disk with --run.root.")
     sizes = f"{copies} checkpoints take {needed / GIB:.0f} GiB, and {root} has {free / GIB:.0f} GiB free"
     return [f"{sizes}: choose a larger disk with --run.root, or lower checkpoint.keep"]

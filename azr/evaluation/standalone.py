@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 import sys
 import time
@@ -27,7 +26,7 @@ from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_pr
 from azr.evaluation.scores import Row, in_order, rows
 from azr.evaluation.suites import LoadedSuite
 from azr.executor.pool import SandboxPool
-from azr.files import hash_file
+from azr.files import hash_file, write_problem
 from azr.graders import open_graders
 from azr.graders.question import Question
 from azr.graders.sandboxed import answer_pool
@@ -259,8 +258,8 @@ def check_out(out: Path, *, resume: bool) -> None:
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir():
         raise UserError(f"{there} is a file: give a folder by --out.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"{there} cannot be written into: choose another folder by --out.")
+    if problem := write_problem(there):
+        raise UserError(f"{there} cannot be written into ({problem}): choose another folder by --out.")
     if not resume and any((out / name).exists() for name in (report.ANSWERS, report.RESULTS)):
         raise UserError(f"{out} holds an evaluation already: go on with it by --resume, or choose another --out.")
 

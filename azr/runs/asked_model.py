@@ -58,21 +58,21 @@ def open_model(place: str, step: int | None = None, template: str = TRAIN) -> As
     if template not in CHOICES and not Path(template).is_file():
         hint = did_you_mean(template, CHOICES)
         raise UserError(f"The template {template!r} is neither {', '.join(CHOICES)} nor a file{hint}")
-    folder, found, config, form = _find(place, step)
+    place, folder, found, config, form = _find(place, step)
     with tokenizer_errors(place, folder, named="MODEL"):
         codec = _codec(folder, template, config, form)
         codec.check_vocabulary(vocabulary_size(folder), place)
     return AskedModel(place, folder, found, config, template, codec, context_length(folder))
 
 
-def _find(place: str, step: int | None) -> tuple[Path, int | None, Config | None, PromptForm | None]:
+def _find(place: str, step: int | None) -> tuple[str, Path, int | None, Config | None, PromptForm | None]:
     if not (Path(place) / "config.yaml").is_file():
         if step is not None:
             raise UserError(f"{place} is one model and has no steps: leave out --step.")
         folder = model_folder(place, fetch=True, named="MODEL")
         assert folder is not None, "fetching finds it or raises"
         check_weights(folder)
-        return folder, None, None, None
+        return place, folder, None, None, None
     source = find_source(Path(place), step)
     assert source.run is not None
     check_model(source.folder)
@@ -80,7 +80,7 @@ def _find(place: str, step: int | None) -> tuple[Path, int | None, Config | None
     tree.pop("algorithm", None)  # whose estimator may be a plug-in's, which need not be installed here
     config = from_tree(tree, Config())
     folder = kept_export(source) if source.has_adapters else source.folder
-    return folder, source.step, config, PromptForm.read(source.run.prompt_form)
+    return str(source.run.path), folder, source.step, config, PromptForm.read(source.run.prompt_form)
 
 
 def _codec(folder: Path, template: str, config: Config | None, form: PromptForm | None) -> PromptCodec:

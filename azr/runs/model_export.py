@@ -60,6 +60,8 @@ def find_source(place: Path, step: int | None) -> Source:
         if step is not None:
             raise UserError(f"{place} is one model and has no steps: leave out --step.")
         return Source(place, None, None)
+    if (named := step_of(place)) >= 0 and place.resolve().parent.name == "checkpoints" and step in (None, named):
+        place, step = place.resolve().parents[1], named
     run, folders = RunDirectory(place), policies(place)
     chosen = max(folders) if step is None else step
     if chosen not in folders:

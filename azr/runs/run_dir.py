@@ -27,9 +27,12 @@ from azr.files import atomic_folder, atomic_write
 from azr.own_data import code_version
 from azr.records import Stops
 from azr.runs.sample_file import LogOffsets
+from azr.text import brief
 
 RUN_CONFIG = "config.yaml"
 """File in the folders of runs and checkpoints."""
+MAX_NAME = 200
+"""Bytes of a run's name. File systems take 255, and a folder that makes way or is being written has a longer one."""
 OWNER_FILE = "owner.txt"
 _NO_LOCKS = (errno.EBADF, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 """Errors of file systems that have no locks, or none for folders."""
@@ -54,11 +57,19 @@ class RunDirectory:
 
     @classmethod
     def of(cls, run: RunConfig) -> RunDirectory:
-        """Return ``<run.root>/<run.name>``. Raises UserError when the name is empty or names more than one folder."""
-        name = run.name
+        """Return ``<run.root>/<run.name>``. Raises UserError when there can be no such folder."""
+        name, path = run.name, Path(run.root) / run.name
         if name in ("", ".", "..") or Path(name).name != name:
             raise UserError(f"--run.name must be the name of one folder, not {name!r}; the place goes in --run.root.")
-        return cls(Path(run.root) / name)
+        if len(os.fsencode(name)) > MAX_NAME or not name.isprintable():
+            raise UserError(f"--run.name must be printable and of at most {MAX_NAME} bytes, not {brief(name)}.")
+        try:
+            path.exists()
+        except OSError as error:
+            raise UserError(
+                f"--run.root {brief(run.root)} cannot be used ({error.strerror}): choose another."
+            ) from error
+        return cls(path)
 
     def create(self, config: Config) -> RunDirectory:
         """Make the folder with its ``config.yaml``, by one rename of a finished folder. Raises UserError when it holds

@@ -1,7 +1,10 @@
 """How a command ends: a user's mistake is one sentence and code 2, and everything else keeps its traceback."""
 
 import asyncio
+import shlex
 import signal
+import subprocess
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -30,6 +33,30 @@ def test_a_mistake_and_ctrl_c_have_a_code_and_nothing_else_is_caught(error, code
     with nullcontext() if code else pytest.raises(type(error), match="x"):
         assert exit_code(command) == code
     assert capsys.readouterr().err == said
+
+
+def import_that_is_interrupted() -> int:
+    class Interrupting:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    class Importing:
+        field = Interrupting()
+
+    return 0
+
+
+def test_ctrl_c_in_the_body_of_a_class_is_told_from_an_error(capsys):
+    assert exit_code(import_that_is_interrupted) == 130 and capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("command, code, said", [
+    ("azr recipes >&-", 0, ""), ("azr recipes > /dev/full", 2, "error: The output cannot be written or read: No space"),
+], ids=["closed", "full"])  # fmt: skip
+def test_an_output_that_takes_nothing_is_no_traceback(command, code, said):
+    line = command.replace("azr", shlex.join([sys.executable, "-m", "azr"]))
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == code and done.stderr.startswith(said) and done.stderr.count("\n") == bool(said)
 
 
 @pytest.fixture

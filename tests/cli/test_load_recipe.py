@@ -46,6 +46,17 @@ def test_a_tilde_is_the_home_folder_in_a_file_in_quotes_and_after_an_equals_sign
     assert parser.parse(["a~b", "--out", "=~"]).out == "=~"
 
 
+@pytest.mark.parametrize("text, said", [
+    ("config = (", "SyntaxError: '(' was never closed"), ("raise SystemExit('bye')", "SystemExit: bye"),
+    ("import gone", "ModuleNotFoundError: No module named 'gone'"), ("1 / 0", "ZeroDivisionError: division by zero"),
+])  # fmt: skip
+def test_a_script_that_cannot_be_run_is_one_sentence_after_its_traceback(tmp_path, text, said, capsys):
+    (tmp_path / "mine.py").write_text(text)
+    with mistake(says=f"mine.py cannot be run: {said}"):
+        load_recipe(str(tmp_path / "mine.py"))
+    assert said in capsys.readouterr().err
+
+
 def test_options_may_come_before_the_recipe():
     for words, kinds in (
         ("--kind x --selfplay.kinds deduction recipe", ["deduction"]),

@@ -61,7 +61,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
     with socket.create_server(("127.0.0.1", 0)) as taken:
         files = {"chat": chat, "run": run.path, "bare": bare.path, "small": here / "small", "out": here / "out"}
         more = {"model": tiny_model_path, "base": "data/azr_14m_base", "mini": "azr_14m_three_kinds --dry-run"}
-        more["long"] = 5000 * "9"
+        more |= {"long": 5000 * "9", "lines": "a\nb"}
         yield {**files, **more, "taken": taken.getsockname()[1], "here": here, "rows": here / "rows.jsonl"}
 
 

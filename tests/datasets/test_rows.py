@@ -125,6 +125,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\nsize 3\n"
 
 @pytest.mark.parametrize(("name", "content", "said"), [
     (JSONL, LINE.encode("utf-16"), "is UTF-16 text: save it as UTF-8"), ("rows.csv", b"a", "is none of .jsonl, "),
+    (JSONL, f'{LINE[:-1]}, "answer": "7"}}'.encode(), "row 1: it has the key 'answer' twice: leave one of them out"),
     (JSONL, LINE.encode("utf-16-le"), "is UTF-16 text or no text"), (JSONL, LINE.encode("utf-32"), "is UTF-32 text: "),
     (JSONL, '{"prompt": "Café?"}'.encode("latin-1"), "row 1: .*not UTF-8: save the file as UTF-8"),
     (JSONL, json.dumps(MATH, indent=1).encode(), "row 1: its JSON takes several lines"),

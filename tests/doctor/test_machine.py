@@ -133,6 +133,13 @@ def test_checkpoints_and_the_one_that_is_being_written_must_fit(tmp_path, monkey
     assert said.startswith("3 checkpoints take 535 GiB, and ") and "535 GiB free: choose" in said
     assert disk_notes(override(large, {"checkpoint.every": 0})) == [], "only the last step is saved"
     assert disk_notes(override(large, {"model.path": "someone/new-model"})) == []
+    monkeypatch.setattr(machine, "free_bytes", lambda folder: needed // 3 - 1)
+    with mistake("--run.root", says="A checkpoint takes 178."):
+        disk_notes(large)
+    assert len(disk_notes(large, suppose=True)) == 1
+    monkeypatch.setattr(machine, "free_bytes", lambda folder: machine.GIB - 1)
+    with mistake("--run.root", says="1.00 free"):
+        disk_notes(large, suppose=True)
     free = override(large, {"algorithm.estimator": "trrpp", "algorithm.kl.coef": 0})
     adapters = override(free, {"train.lora.rank": 8, "train.lora.targets": ["q_proj"]})
     for config, size in ((free, 14 * policy), (adapters, 14 * 8 * 28 * (3584 + 3584))):

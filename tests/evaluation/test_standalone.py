@@ -1,18 +1,15 @@
 """A whole evaluation with scripted answers: what it leaves, what it goes on from, and whom it makes way for."""
 
 import json
-import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
 from azr.answering import Generate
 from azr.config import Config
 from azr.errors import UserError
-from azr.evaluation import standalone
 from azr.evaluation.answer_file import read_answers
 from azr.evaluation.standalone import Evaluation, run_evaluation
 from azr.evaluation.suites import load_suites
@@ -121,16 +118,3 @@ async def test_questions_in_other_words_are_not_mixed_in(model, data, tmp_path):
     (data / "mine.toml").write_text(SUITE.replace("{question}", "Choose well. {question}"))
     with pytest.raises(UserError, match="an evaluation with another suites"):
         await run_evaluation(evaluation(model, data), out, Server(model), resume=True)
-
-
-async def test_ctrl_c_while_the_engine_starts_reaches_none_of_its_processes(monkeypatch):
-    blocked: list[bool] = []
-
-    async def start() -> None:
-        blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
-
-    engine = MagicMock(start=start, shutdown=AsyncMock())
-    monkeypatch.setattr(standalone, "RolloutEngine", lambda *args, **options: engine)
-    async with standalone.serve_here(MagicMock()):
-        await start()
-    assert blocked == [True, False]

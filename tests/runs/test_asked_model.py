@@ -63,6 +63,10 @@ def test_a_run_is_asked_as_it_was_trained_and_each_template_in_its_own_way(tmp_p
     assert (opened.step, opened.label, opened.context) == (10, "run step 10", 1024)
     assert opened.config is not None and opened.config.model.path == str(tmp_path / "base")
     assert asked(run.path) == "[Hi]" and opened.codec.stops == Stops(("END",), (256,))
+    checkpoint = run.path / "checkpoints" / "step_000002"
+    (checkpoint / "config.yaml").write_text(run.config.read_text())
+    named = open_model(str(checkpoint))
+    assert (named.step, named.place) == (2, str(run.path)), "a run's step by its checkpoint's folder"
     assert asked(run.path, "tokenizer", step=2).startswith("<|im_start|>user")
     with pytest.raises(UserError, match="there are steps 2 and 10"):
         open_model(str(run.path), 3)

@@ -134,9 +134,22 @@ def _pieces(path: Path, read: Callable[[int], bytes]) -> Iterator[bytes]:
         yield piece
 
 
+class _TwiceError(ValueError):
+    """An object of a row has a key twice."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _TwiceError(next(key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index])))
+    return found
+
+
 def _json(text: bytes, path: Path, number: int) -> Any:
     try:
-        return json.loads(text.decode())
+        return json.loads(text.decode(), object_pairs_hook=_once)
+    except _TwiceError as error:
+        raise _bad_row(path, number, f"it has the key {str(error)!r} twice: leave one of them out") from error
     except UnicodeDecodeError as error:
         why = "it is no JSON, for its text is not UTF-8: save the file as UTF-8"
         raise _bad_row(path, number, why) from error
