@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import logging
+import math
 import os
 import resource
 import signal
@@ -20,6 +21,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +250,18 @@ def process_stat(process: int) -> list[str]:
 
 class Nonsense(Exception):
     """Raised for a bad return value of a user's function; the message continues a sentence after "returned"."""
+
+
+def plain_number(value: object) -> object:
+    """Return a number of any library as a float, its bool as one; everything else as it is."""
+    if getattr(value, "shape", None) == ():  # of a scalar or an array without dimensions, such as np.True_
+        value = value.item()  # type: ignore[attr-defined]
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
+        return value
+    try:
+        return float(value)
+    except (OverflowError, ValueError):  # the latter for a signalling NaN of Decimal
+        return math.inf
 
 
 def serve(load: Callable[[Sequence[str]], Callable[[Any], Any]]) -> None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 from azr.errors import UserError, did_you_mean
 from azr.graders.question import GRADERS, Question
-from azr.isolated import Nonsense, OwnFunctions, Trouble, ask_once, serve
+from azr.isolated import Nonsense, OwnFunctions, Trouble, ask_once, plain_number, serve
 from azr.records import Judgement
 from azr.registry import find_entry, import_own
 from azr.tasks.base import Verdict
@@ -111,29 +110,19 @@ def checked(returned: object) -> dict[str, Any]:
     parts = dict(returned) if isinstance(returned, Mapping) else {SCORE: returned}
     if SCORE not in parts:
         raise Nonsense(f"a dict without {SCORE!r}, which must be True, False, None or a number from 0 to 1")
-    score = _plain(parts.pop(SCORE))
+    score = plain_number(parts.pop(SCORE))
     if score is not None and not isinstance(score, bool) and not (isinstance(score, float) and 0 <= score <= 1):
         given = f"{SCORE} {brief(score)}" if isinstance(returned, Mapping) else brief(score)
         raise Nonsense(f"{given}, which is none of True, False, None and a number from 0 to 1")
     if len(parts) > MAX_PARTS:
         raise Nonsense(f"{len(parts)} parts, and at most {MAX_PARTS} are logged")
-    parts = {name: _plain(value) for name, value in parts.items()}
+    parts = {name: plain_number(value) for name, value in parts.items()}
     for name, value in parts.items():
         if not isinstance(name, str) or not _PART.fullmatch(name):
             raise Nonsense(f"a part named {brief(name)}, which must be at most 40 letters, digits, '_', '-' and '.'")
         if not isinstance(value, bool) and not (isinstance(value, float) and math.isfinite(value)):
             raise Nonsense(f"the part {name} {brief(value)}, which is no bool and no finite number")
     return {SCORE: score, "parts": parts}
-
-
-def _plain(value: object) -> object:
-    """Return a number of any library as a float; everything else as it is."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return value
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 def load(arguments: Sequence[str]) -> Callable[[Any], dict[str, Any]]:

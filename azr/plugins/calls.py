@@ -20,7 +20,7 @@ from azr.config import RewardConfig
 from azr.errors import UserError
 from azr.estimators import Estimator
 from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
-from azr.isolated import NUM_SAID, TIME_LIMIT_S, Nonsense
+from azr.isolated import NUM_SAID, TIME_LIMIT_S, Nonsense, plain_number
 from azr.plugins.own import ESTIMATORS, REWARDS, WORDS, checked_task
 from azr.records import Task
 from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
@@ -139,8 +139,9 @@ def guarded(plugin: str, group: str, name: str, stated: Any) -> Any:
 
 
 def _number(returned: object, *_: object) -> float:
-    if isinstance(returned, int | float) and math.isfinite(returned):
-        return float(returned)
+    number = plain_number(returned)
+    if isinstance(number, int | float) and math.isfinite(number):
+        return float(number)
     raise Nonsense(f"{brief(returned)}, which is no finite number")
 
 

@@ -4,9 +4,11 @@ import json
 import logging
 import re
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from azr import isolated
@@ -74,7 +76,7 @@ async def test_what_goes_wrong_is_ungraded_and_named_once(module, monkeypatch, c
 
 
 SCORES = """
-import numpy
+import decimal, numpy
 
 def grade(row, response):
     return eval(response)
@@ -86,7 +88,10 @@ async def test_a_number_is_a_score_and_a_dict_adds_named_parts(module: str, tmp_
     wanted = {
         "True": (Verdict.RIGHT, None, {}), "False": (Verdict.WRONG, None, {}), "None": (Verdict.MALFORMED, None, {}),
         "0.25": (Verdict.WRONG, 0.25, {}), "1": (Verdict.RIGHT, 1.0, {}),
-        "numpy.float32(0.5)": (Verdict.WRONG, 0.5, {}),
+        "numpy.float32(0.5)": (Verdict.WRONG, 0.5, {}), "numpy.isclose(1, 2)": (Verdict.WRONG, None, {}),
+        "numpy.bool_(True)": (Verdict.RIGHT, None, {}), "numpy.array(0.5)": (Verdict.WRONG, 0.5, {}),
+        "numpy.int8(1)": (Verdict.RIGHT, 1.0, {}), "decimal.Decimal('0.5')": (Verdict.WRONG, 0.5, {}),
+        "{'score': 1, 'short': numpy.False_}": (Verdict.RIGHT, 1.0, {"short": False}),
         "{'score': 0.5, 'style': 1, 'short': True}": (Verdict.WRONG, 0.5, {"style": 1.0, "short": True}),
         "{'score': True, 'length': -30.5}": (Verdict.RIGHT, None, {"length": -30.5}),
         "{'score': None, 'length': 3}": (Verdict.MALFORMED, None, {"length": 3.0}),
@@ -103,6 +108,7 @@ NUMBER = "which is none of True, False, None and a number from 0 to 1"
 
 @pytest.mark.parametrize("returned, said", [
     (float("nan"), f"nan, {NUMBER}"), (1.0000001, f"1.0000001, {NUMBER}"), (-0.1, f"-0.1, {NUMBER}"),
+    (Decimal("sNaN"), f"inf, {NUMBER}"), (np.array([1.0]), f"array([1.]), {NUMBER}"), (np.str_("1"), f"'1', {NUMBER}"),
     (10**400, f"inf, {NUMBER}"), ("0.5", f"'0.5', {NUMBER}"), ((0.5, {}), f"(0.5, {{}}), {NUMBER}"),
     ({"style": 1}, "a dict without 'score', which must be"), ({"score": "1"}, f"score '1', {NUMBER}"),
     ({"score": 1, "style": "good"}, "the part style 'good', which is no bool and no finite number"),

@@ -7,7 +7,9 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 
+import numpy as np
 import pytest
 import torch
 
@@ -356,6 +358,7 @@ def test_an_own_reward_or_bonus_is_paid_and_a_slow_one_named_and_counted(bad, ca
     assert ours is not None and set(ours) == {"learnability"}, "a reward of ours is paid as before"
     assert (pay("learnability", "known:0.1") or {})["known"] == pytest.approx(0.32)
     assert (pay("learnability", "known:3") or {})["known"] == 0.5, "no bonus is more than 0.5"
+    assert [calls._number(each) for each in (np.float32(0.5), np.array(2), np.True_, Decimal("3"))] == [0.5, 2, 1, 3]
     assert pay("slow") == pay("slow") == {"slow": 0.25}
     assert (pay("medium", "bonus_slow:1") or {})["bonus_slow"] == 0.25
     says = "takes over 0.25 s for one call; the run waits for it and cannot end it"
