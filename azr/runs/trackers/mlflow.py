@@ -118,8 +118,10 @@ class MlflowTracker(Tracker):
 
 
 def metric_name(name: str) -> str:
-    """In the characters that MLflow allows: ``eval/mbpp+/mean@2`` is ``eval/mbpp_plus/mean_at_2``."""
-    return re.sub(r"[^\w\-. :/]", "_", name.replace("@", "_at_").replace("+", "_plus"), flags=re.ASCII)
+    """In the characters that MLflow allows: ``eval/mbpp+/mean@2`` is ``eval/mbpp_plus/mean_at_2``; others by number, so
+    that names in other scripts stay apart."""
+    name = name.replace("@", "_at_").replace("+", "_plus")
+    return re.sub(r"[^\w\-. :/]", lambda found: f"_{ord(found[0]):x}", name, flags=re.ASCII)
 
 
 def _numbers(metrics: Metrics) -> Iterator[tuple[str, float]]:
