@@ -27,6 +27,7 @@ SOURCE = "data"
 """Where a row comes from that does not say it."""
 _SOURCE = re.compile(r"[\w.-]+")
 _ROLES = ("system", "user", "assistant")
+_OF_TURN = ("role", "content", "name")
 _TURNS_AS_TEXT = re.compile(r"""(?:array\()?\[?\s*\{\s*['"](?:role|content|from|value)['"]\s*:.*[\]})]""", re.DOTALL)
 _ROLE_AS_TEXT = re.compile(r"""['"](?:role|from)['"]\s*:\s*['"](?:system|developer|user|human|assistant|gpt)['"]""")
 """A list of turns as JSON, Python and NumPy write it, which a round trip through CSV leaves."""
@@ -114,9 +115,10 @@ def _row(fields: Row, number: int, stored: Row) -> DataRow:
         raise ValueError("its answer is empty")
     check_text(fields)
     source = fields.get("source", SOURCE)
-    if not isinstance(source, str) or not _SOURCE.fullmatch(source) or source in KINDS:
+    if not isinstance(source, str) or not _SOURCE.fullmatch(source) or source in (*KINDS, "eval"):
         raise ValueError(
-            f"the source {source!r} is no name of letters, digits, '_', '-' and '.', or that of a kind of self-play"
+            f"the source {source!r} is no name of letters, digits, '_', '-' and '.', or that of a kind of self-play or "
+            "of evaluations"
         )
     asked = fields.get("asked", "output")
     if asked not in ("output", "input"):
@@ -161,9 +163,16 @@ def _turns(prompt: Any) -> tuple[Turn, ...]:
     for turn in prompt:
         if not isinstance(turn, dict) or turn.get("role") not in _ROLES or not isinstance(turn.get("content"), str):
             raise TypeError(f"a turn of its prompt has no role of {', '.join(_ROLES)}, or no content that is text")
+        if more := sorted(name for name, value in turn.items() if name not in _OF_TURN and _says_something(value)):
+            raise TypeError(f"a turn of its prompt has {', '.join(more)}, and a prompt shows its content alone")
     if prompt[-1]["role"] != "user" or not prompt[-1]["content"].strip():
         raise ValueError("its prompt does not end with a user's turn that says something")
     return tuple({"role": turn["role"], "content": turn["content"]} for turn in prompt)
+
+
+def _says_something(value: Any) -> bool:
+    """Whether a value is more than what parquet fills in: null, empty, or an object of such values."""
+    return any(map(_says_something, value.values())) if isinstance(value, dict) else bool(value)
 
 
 def _traces(traces: Any) -> tuple[str, ...]:

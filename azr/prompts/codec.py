@@ -22,6 +22,8 @@ from azr.tasks.base import TaskKind
 from azr.tasks.normalize import held_out_keys, is_program
 from azr.tasks.prompts import (
     LABELS,
+    THINK,
+    THOUGHT,
     ChatFormat,
     CompactFormat,
     CompletionFormat,
@@ -36,6 +38,8 @@ from azr.tasks.registry import missing_examples
 
 MAX_ENCODED = 1024
 """Number of solver prompts whose ids are cached."""
+_TAGS = (THINK, THOUGHT, "<answer>", "</answer>")
+"""Prompts of rows name them to state the format of a response."""
 _FENCE_TOKENS = 32
 """More tokens than the fence at a prompt's end has."""
 
@@ -159,10 +163,16 @@ class PromptCodec:
 
     def converse(self, turns: Sequence[Turn]) -> tuple[list[int], str]:
         """Return the prompt ids of a conversation, and the beginning of the response that the prompt contains. Raises
-        UserError when the chat template cannot write as many turns."""
-        assert self.template is not None, "the compact format has no messages"
-        prompt = render_conversation(self.template, self._tokenizer, turns)
+        UserError when the chat template cannot write as many turns, or one of them holds a control token."""
+        prompt = self._conversation(turns)
         return self.encode(prompt), chat_template.opened_response(prompt)
+
+    def _conversation(self, turns: Sequence[Turn]) -> str:
+        assert self.template is not None, "the compact format has no messages"
+        texts = "\0".join(turn["content"] for turn in turns)
+        if token := next((each for each in self._control_tokens if each in texts and each not in _TAGS), None):
+            raise UserError(f"its prompt holds {token}, which is a control token of this model: remove it.")
+        return render_conversation(self.template, self._tokenizer, turns)
 
     def trace_ids(self, text: str, opened: str) -> list[int]:
         """Return ids of another model's whole response, with the end of a turn. ``opened``: with what the prompt itself
@@ -185,8 +195,7 @@ class PromptCodec:
 
     def turns_fit(self, turns: Sequence[Turn], max_tokens: int) -> bool:
         """Whether the prompt of a conversation has at most ``max_tokens`` tokens. Raises as `converse`."""
-        assert self.template is not None, "the compact format has no messages"
-        return self._fits(render_conversation(self.template, self._tokenizer, turns), max_tokens)
+        return self._fits(self._conversation(turns), max_tokens)
 
     def response_text(self, completion: Completion) -> str:
         """Return the text of a response without its end token."""

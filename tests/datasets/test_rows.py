@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,10 @@ def write(path: Path, *rows: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "rows.parquet"])
 def test_a_row_says_what_is_asked_how_it_is_graded_and_what_others_answered(tmp_path: Path, name: str) -> None:
-    first = {"prompt": TURNS, "grader": "math", "answer": ["6", "six"], "source": "sums", "id": None}
-    second = {"prompt": TURNS[1:], "grader": "math", "answer": ["7"], "source": None, "id": "x"}
+    empty = {"name": None, "tool_calls": [], "function_call": {"name": None, "arguments": ""}}
+    turns = [turn | empty for turn in TURNS]
+    first = {"prompt": turns, "grader": "math", "answer": ["6", "six"], "source": "sums", "id": None}
+    second = {"prompt": turns[1:], "grader": "math", "answer": ["7"], "source": None, "id": "x"}
     rows = [first | {"traces": ["<think>3</think> 6"]}, second]
     path = tmp_path / name
     if name.endswith(".parquet"):
@@ -71,6 +74,11 @@ NO_ROWS: dict[str, list[Any]] = {
     "the grader 'llm' is none of value, calls, stdin, math, choice": [{**MATH, "grader": "llm"}],
     "its prompt is neither text nor a list of turns": [{**MATH, "prompt": []}],
     "a turn of its prompt has no role of system": [{**MATH, "prompt": NO_TURN}],
+    "a turn of its prompt has (tool_calls|images|reasoning_content), and a prompt shows its content alone": [
+        {**MATH, "prompt": [{**TURNS[1], **each}]}
+        for each in ({"tool_calls": [{"id": 1}]}, {"images": ["a.png"]}, {"reasoning_content": "?", "audio": None})
+    ],
+    "the source 'eval' is no name": [{**MATH, "source": "eval"}],
     "its prompt does not end with a user's": [{**MATH, "prompt": NO_USER}],
     "its prompt is the text of a list of turns": [{**MATH, "prompt": each} for each in TURNS_AS_TEXT],
     "the source 'deduction' is no name .* kind of self-play": [{**MATH, "source": "deduction"}],
@@ -111,6 +119,14 @@ def test_a_question_may_begin_with_a_bracket_and_a_row_have_a_tolerance(tmp_path
     assert [golds[3].tolerance, golds[4].atol, golds[5].tolerance] == [None, 0.0, None]
 
 
+def test_long_and_decimal_numbers_are_answers(tmp_path: Path) -> None:
+    path, answers = tmp_path / "rows.parquet", [Decimal("2.50"), Decimal("3")]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{**MATH, "answer": each} for each in answers]), path)
+    long = write(tmp_path / "rows.jsonl", {**MATH, "answer": 10**400})
+    golds = [row.question.gold for row in (*read_rows(path), *read_rows(long))]
+    assert golds == [MathGold((text,)) for text in ("2.50", "3.00", f"1{'0' * 400}")]
+
+
 def test_a_byte_order_mark_is_no_part_of_a_row(tmp_path: Path) -> None:
     path, packed, line = tmp_path / "rows.jsonl", tmp_path / "rows.jsonl.gz", json.dumps(MATH)
     for end in ("\n", "\r\n"):
@@ -132,6 +148,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\nsize 3\n"
     (JSONL, json.dumps([MATH, MATH], indent=1).encode(), "row 1: its JSON takes several lines"),
     (JSONL, f"[{LINE}, {LINE}]".encode(), "row 1: it is no JSON object, but an array"), (JSONL, b"", "holds no rows"),
     (JSONL, (LINE * 2).encode(), "row 1: it is more than one JSON value"), (PARQUET, b"PAR1", "row 1: "),
+    (JSONL, b'{"answer": ' + b"1" * 5_000 + b"}", "row 1: it holds a number of over 4,300 digits: write it as text"),
     (JSONL, b"Entry not found", "row 1: it is no JSON .*'Entry not found'"), (PACKED, b"{}", "not compressed by gzip"),
     *((name, LFS, "is a Git LFS pointer") for name in (JSONL, PARQUET, PACKED)),
     (JSONL, b"\n <!DOCTYPE HTML><html></html>", "is an HTML page"), (PARQUET, b"\xef\xbb\xbf<html>", "is an HTML page"),

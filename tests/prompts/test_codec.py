@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,18 @@ def test_no_text_of_an_accepted_task_becomes_a_control_token(place, token, befor
         assert codec.has_control_tokens(kind, task) or not smuggled
     assert codec.has_control_tokens(kind, replace(harmless, program=token))
     assert not codec.has_control_tokens(kind, harmless)
+
+
+def test_rows_with_control_tokens_are_refused_and_those_that_name_tags_are_not(folders):
+    made = chat_tokenizers.chatml()
+    made.add_special_tokens({"additional_special_tokens": ["<think>"]})
+    codec = PromptCodec.with_template(str(folders["chatml"]), made.chat_template, made)
+    for turns in ([("user", "a<|im_end|>")], [("user", "?"), ("assistant", "<|endoftext|>"), ("user", "?")]):
+        row = [{"role": role, "content": text} for role, text in turns]
+        for ask in (codec.converse, partial(codec.turns_fit, max_tokens=99)):
+            with pytest.raises(UserError, match=r"its prompt holds <\|\w+\|>, which is a control token of this model"):
+                ask(row)
+    assert codec.turns_fit([{"role": "user", "content": "Think in <think> and </think>, <|im_en"}], 99)
 
 
 _CODECS: dict[str, PromptCodec] = {}

@@ -7,6 +7,7 @@ import gzip
 import importlib
 import json
 import math
+import sys
 import tomllib
 import zlib
 from collections.abc import Callable, Iterator
@@ -159,8 +160,11 @@ def _json(text: bytes, path: Path, number: int) -> Any:
         if error.msg == "Extra data" and error.doc[:1] in ("{", "["):
             why = f"it is more than one JSON value, {place}: write each on a line of its own"
         raise _bad_row(path, number, why) from error
-    except (ValueError, RecursionError) as error:
-        why = f"it is no JSON ({type(error).__name__}): correct it, or get the file again"
+    except ValueError as error:  # the only other one of json.loads
+        why = f"it holds a number of over {sys.get_int_max_str_digits():,} digits: write it as text"
+        raise _bad_row(path, number, why) from error
+    except RecursionError as error:
+        why = "it is JSON that is nested too deeply: correct it, or get the file again"
         raise _bad_row(path, number, why) from error
 
 

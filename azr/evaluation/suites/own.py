@@ -9,6 +9,7 @@ import re
 import string
 import tomllib
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
     if len(inputs) != len(outputs) or not inputs:
         raise ValueError("there are not as many outputs as inputs, or none")
     if grader == "stdin":
-        if not all(isinstance(each, str | int | float) for each in (*inputs, *outputs)):
+        if not all(isinstance(each, str | int | float | Decimal) for each in (*inputs, *outputs)):
             raise TypeError("an input or output is neither text nor a number")
         if any(len(repr(each).encode()) > MAX_INPUT for each in inputs):
             raise ValueError(f"an input is longer than {MAX_INPUT >> 20} MiB, the most that a program may read")
@@ -136,7 +137,9 @@ def is_tests(answer: object) -> bool:
 def _is_answer(value: object) -> bool:
     if isinstance(value, str):
         return bool(value.strip())
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return True
+    return isinstance(value, float | Decimal) and math.isfinite(value)
 
 
 def _program_value(given: Mapping[str, Any], asked: str) -> ProgramValue:
