@@ -6,9 +6,11 @@ Whatever the library reads is left to it. Each pattern here works on at most one
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -34,7 +36,12 @@ _MANY = {"dozen": "12", "hundred": "10^{2}", "thousand": "10^{3}", "million": "1
 _STATED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _REWRITES = [(re.compile(each["pattern"]), each["instead"]) for each in _STATED["rewrites"]]
 _HEDGES = [re.compile(each["pattern"]) for each in _STATED["hedges"]]
-_UNIT_OF = {spelling: name for name, spellings in _STATED["units"].items() for spelling in spellings.split()}
+_BASE_UNITS = {spelling: name for name, spellings in _STATED["units"].items() for spelling in spellings.split()}
+_DERIVED_UNITS = {each: made for spellings, made in _STATED["derived"].items() for each in spellings.split()}
+_PREFIXED = {*_STATED["prefixes"]["symbols"].split(), *_STATED["prefixes"]["words"].split()}
+_POWERS = dict(zip((stated := _STATED["prefixes"]["powers"].split())[::2], map(int, stated[1::2]), strict=True))
+_OF_UNIT = re.compile(r"\^\s*\{?\s*(-?\d+)\s*\}?|/|[A-Za-zµμΩ°]+|[€£¥₹¢]|\\\$")
+_NUMERAL = re.compile(r"\^\s*\{?\s*-?\d+\s*\}?|(\d[\d.,]*)")
 _OPPOSITES = [frozenset(words.split()) for words in _STATED["words"]["opposites"]]
 _CONDITIONS = frozenset(_STATED["words"]["conditions"].split())
 _PERCENT = re.compile(r"\s*([-+]?\d[\d.]*)\s*\\%\s*")
@@ -56,10 +63,34 @@ def without_percent(answer: str) -> str:
 
 
 _WORDS = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
+_REPEATING = re.compile(
+    r"(?<![\d.])(\d+)\.(\d*)(?:\\(?:overline|bar)\s*(?:\{\s*(\d+)\s*\}|(\d))|(\\dot\s*\{?\s*\d\s*\}?(?:\d*\s*\\dot\s*\{?\s*\d\s*\}?)?)|\((\d+)\))(?!\d)"
+)
+_NESTED = re.compile(r"^\s*\[\s*\[([^\[\]]*(?:\]\s*,\s*\[[^\[\]]*)*)\]\s*\]\s*$")
+_RATIO = re.compile(r"^\s*[1-9]\d{0,9}(?:\s*:\s*[1-9]\d{0,9}){2,9}\s*$")
+_WHOLE = re.compile(r"(?<![A-Za-z\\])([A-Za-z])\s{0,9}\\in\s{0,9}\\mathbb\s{0,9}\{?\s{0,9}Z\s{0,9}\}?\s*$")
+_WHERE = re.compile(r"(?:\\q?quad|\\text\s{0,9}\{[\s,]{0,9}(?:where|for|with)?\s{0,9}\}|where)$")
+_OR = re.compile(r"\\text\s*\{\s*,?\s*or\s*\}|(?<![A-Za-z\\])or(?![A-Za-z])|\\(?:lor|vee)(?![A-Za-z])")
+_SIDE = r"((?:(?![<>=≤≥]|\\[lg](?:e|eq|eqslant|t)(?![A-Za-z])).)+?)"
+_SIGN = r"\s*(\\[lg](?:e|eq|eqslant|t)(?![A-Za-z])|[<>≤≥]=?)\s*"
+_BOUNDED = re.compile(rf"(?:{_SIDE}{_SIGN})?([A-Za-z])(?:{_SIGN}{_SIDE})?")
+_CLOSED = re.compile(r"[=≤≥]|\\[lg]e")
+_COUNTED = re.compile(r"\s*(-?\d[\d,]*(?:\.\d+)?)\s+([A-Za-z][A-Za-z .'-]*)")
+_NOUN = re.compile(
+    r"(?!(?:(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt|arc|abc|xyz)[a-z]{0,4}|plus|minus|times|over|divided|choose|alpha|beta|gamma"
+    r"|delta|theta|lambda|sigma|omega|inf[a-z]*|factorial)(?![a-z]))[a-z]{4}"
+)
+"""What is counted, and no product of names."""
 _TRAILING = re.compile(
     rf"{_SPACE}{{0,6}}\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{{([^{{}}]*)\}}(?:\s*\^\s*\{{?-?\d+\}}?)?\s*$"
 )
 _BARE_UNIT = re.compile(rf"(?<=[\d}}]){_SPACE}{{1,4}}([A-Za-z]{{2,12}})(?:\s*\^\s*\{{?\d\}}?)?\s*$")
+_BARE_COMPOUND = re.compile(r"([-+]?[\d.,]*\d)\s*([A-Za-zµΩ]+(?:(?:\s*[/·]\s*|\s+)[A-Za-zµΩ]+|\s*\^\s*\{?-?\d\}?)*)")
+_BEHIND = re.compile(
+    r"[}\s]*(?:[\s~/·*.]|\\[,;: ]|\^\s*\{?\s*-?\d+\s*\}?|\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{[^{}]*\}"
+    r"|\\(?:cdot|mu|Omega|pi)(?![A-Za-z])|[A-Za-zµμΩ°€£¥₹¢])*"
+)
+"""What may stand behind a number with a unit."""
 _BARE_WORD = re.compile(rf"(?<=[\d}}]){_SPACE}{{1,4}}([A-Za-z]{{1,12}})(?:\s*\^\s*\{{?\d\}}?)?\s*$")
 _MODULUS = re.compile(r"(?:\(\s*)?\\?(?:\\text\s*\{\s*\(?\s*)?\\?\bp?b?mod\b\s*\}?\s*\{?\s*(\w{1,20})[\s)}]*$")
 _HALF = re.compile(r"(?<![A-Za-z\\])([ap])\s*\.?\s*m\.?(?![A-Za-z])", re.IGNORECASE)
@@ -73,6 +104,10 @@ _ROWS = re.compile(
 _AND = re.compile(r"\\text\s*\{\s*,?\s*and\s*\}|(?<![A-Za-z\\])and(?![A-Za-z])|\\q?quad(?![A-Za-z])")
 _VARIABLE = re.compile(r"([A-Za-z]|\\[a-z]{2,7})(?:_\{?\w+\}?)?")
 _PAIR = re.compile(r"\s*(?:\\left\s*)?\(.*,.*\)\s*", re.DOTALL)
+_VECTOR = re.compile(
+    r"^\s*(?:\\left\s*[(\[])?\s*\\begin\{([pb]?matrix)\}((?:(?!\\\\)[^&])*(?:\\\\(?:(?!\\\\)[^&])*)+|[^&\\]*(?:&[^&\\]*)+)\\end\{\1\}"
+    r"\s*(?:\\right\s*[)\]])?\s*$"
+)
 _OPTION = re.compile(r"^\s*(?:\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{\s*)?(?:\(([A-J])\)|([A-J])\s*[).:](?!\d))")
 _WORDED_OPTION = re.compile(rf"^\s*\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{{\s*\(?[A-J][).]\)?\s*\}}{_SPACE}*(?=\S)")
 
@@ -81,7 +116,8 @@ _WORDED_OPTION = re.compile(rf"^\s*\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{{\
 class Apart:
     """What the library does not see in an answer, and what must not contradict another's."""
 
-    unit: str | None
+    units: frozenset[tuple[str, int]]
+    """Of its number: base units, and ten for their prefixes, with exponents: km/h is 10³ m h⁻¹. Empty for several."""
     words: frozenset[str]
     """Of a number: what it counts. Of an expression: the conditions that it holds under."""
     is_number: bool
@@ -89,7 +125,7 @@ class Apart:
 
     def contradicts(self, other: Apart) -> bool:
         """Whether one says in words what cannot be said of the other."""
-        if self.unit and other.unit and self.unit != other.unit:
+        if self.units and other.units and self.units != other.units:
             return True
         if self.modulus and other.modulus and self.modulus != other.modulus:
             return True
@@ -104,16 +140,75 @@ def respelled(text: str) -> str:
     if sum(map(text.count, _HALVES)) > 20:
         return text
     text = "".join(f"\\frac{{{_HALVES[sign][0]}}}{{{_HALVES[sign][1]}}}" if sign in _HALVES else sign for sign in text)
-    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", lambda found: f"^{{{found[0].translate(_SUPERSCRIPT)}}}", text)
+    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", _raised, text)
     text = text.translate(_SIGN_TABLE)
     text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _ROWS.sub(_in_one_line, text)
+    text = _REPEATING.sub(_fraction, text)
+    text = _NESTED.sub(lambda found: _matrix(found[1]), text)
+    text = _RATIO.sub(_reduced, text)
     for pattern, instead in _REWRITES:
         text = pattern.sub(instead, text)
     whole = _WORDS.fullmatch(text.strip())
-    if whole and (counted := re.match(r"\s*(-?\d[\d,]*(?:\.\d+)?)\s+([A-Za-z][A-Za-z .]*)$", whole[1])):
+    text = _union(_with_one_name(text))
+    counted = _COUNTED.fullmatch(whole[1] if whole else text)
+    if counted and (whole or _NOUN.match(counted[2])):
         text = f"{counted[1]} \\text{{ {counted[2]}}}"
     return text
+
+
+def _fraction(found: re.Match[str]) -> str:
+    """A repeating decimal as a fraction."""
+    whole, fixed, again = found[1], found[2], next(part for part in found.groups()[2:] if part)
+    again = re.sub(r"\D", "", again)
+    over = 10 ** len(fixed) * (10 ** len(again) - 1)
+    return f"\\frac{{{int(whole + fixed + again) - int(whole + fixed)}}}{{{over}}}"
+
+
+def _matrix(rows: str) -> str:
+    """A list of lists as a matrix."""
+    lines = re.sub(r"\]\s*,\s*\[", r" \\\\ ", rows).replace(",", " & ")
+    return f"\\begin{{bmatrix}}{lines}\\end{{bmatrix}}"
+
+
+def _reduced(found: re.Match[str]) -> str:
+    """A ratio of three numbers or more in its lowest terms, as a tuple."""
+    terms = [int(term) for term in found[0].split(":")]
+    shared = math.gcd(*terms) or 1
+    return f"\\left({', '.join(str(term // shared) for term in terms)}\\right)"
+
+
+def _with_one_name(text: str) -> str:
+    """A family of solutions with k for its whole number, however it is called."""
+    if not (found := _WHOLE.search(text)):
+        return text
+    body = _WHERE.sub("", text[: found.start()].rstrip(" ,;")).rstrip(" ,;")
+    name = rf"(?<![A-Za-z\\]){found[1]}(?![A-Za-z])"
+    return re.sub(name, "k", body) if body != found[1] and re.search(name, body) else text
+
+
+def _union(text: str) -> str:
+    """Inequalities for one name, one of which holds, as the union of their intervals."""
+    found = [_BOUNDED.fullmatch(part.strip()) for part in _OR.split(text)]
+    if len(found) < 2 or not all(found) or len({each[3] for each in found if each}) > 1:
+        return text
+    return " \\cup ".join(_interval(each) for each in found if each)
+
+
+def _interval(found: re.Match[str]) -> str:
+    """The interval of a name between two bounds or beyond one."""
+    low, high = "(-\\infty", "\\infty)"
+    for bound, sign, above in ((found[1], found[2], False), (found[5], found[4], True)):
+        if bound and (sign[0] in "<≤" or sign[:2] == "\\l") is above:
+            high = f"{bound}{']' if _CLOSED.search(sign) else ')'}"
+        elif bound:
+            low = f"{'[' if _CLOSED.search(sign) else '('}{bound}"
+    return f"{low},{high}"
+
+
+def _raised(found: re.Match[str]) -> str:
+    power = found[0].translate(_SUPERSCRIPT)
+    return f"^{power}" if len(power) == 1 else f"^{{{power}}}"
 
 
 def without_words(text: str) -> str:
@@ -128,8 +223,10 @@ def without_words(text: str) -> str:
             return text
     if (found := re.fullmatch(r"(-?(?:\\\$)?[\d.,]*\d)\s+([a-z]+)(\s+dollars)?", text)) and found[2] in _MANY:
         return f"{found[1]} \\times {_MANY[found[2]]}"
-    if (bare := _BARE_UNIT.search(text)) and _unit(bare[1].lower()):
+    if (bare := _BARE_UNIT.search(text)) and _unit(bare[1]):
         return text[: bare.start()]
+    if (bare := _BARE_COMPOUND.fullmatch(text)) and "/" in bare[2]:
+        return bare[1] if all(map(_unit, re.findall(r"[^\W\d_]+", bare[2]))) else text
     return text
 
 
@@ -149,10 +246,8 @@ def apart(text: str) -> Apart:
     modulus = _MODULUS.search(text)
     number = _WORDS.sub(" ", text).rpartition("=")[2]
     is_number = bool(re.search(r"\d", number)) and not re.search(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", number)
-    units = [unit for word in said if (unit := _unit(word))]
     words = frozenset(said) | {word.removesuffix("s") for word in said}
-    unit = units[0] if len(set(units)) == 1 and "per" not in said else None
-    return Apart(unit, words, is_number, modulus[1] if modulus else None)
+    return Apart(_measured(text), words, is_number, modulus[1] if modulus else None)
 
 
 def same_word(gold: str, answer: str) -> bool:
@@ -203,7 +298,16 @@ def by_name(golds: Sequence[str], answer: str) -> tuple[list[str], str]:
     told = [said if said and (given is None or said.keys() == given.keys()) else None for said in stated]
     wanted = [_values(said) if said else gold for gold, said in zip(golds, told, strict=True)]
     ordered = any(told) or any(map(_PAIR.match, golds))
-    return wanted, _values(given) if given and ordered else answer
+    answer = _values(given) if given and ordered else answer
+    # A vector in a column or a row may be written as a tuple.
+    if any(map(_PAIR.fullmatch, golds)):
+        return wanted, _VECTOR.sub(_tuple, answer)
+    return [_VECTOR.sub(_tuple, gold) for gold in wanted] if _PAIR.fullmatch(answer) else wanted, answer
+
+
+def _tuple(vector: re.Match[str]) -> str:
+    items = [item.strip() for item in re.split(r"\\\\|&", vector[2])]
+    return f"\\left({', '.join(items)}\\right)"
 
 
 def _assigned(text: str) -> dict[str, str] | None:
@@ -268,8 +372,51 @@ def _plain(text: str) -> list[str]:
     return re.findall(r"[a-z]+", text.lower())
 
 
-def _unit(word: str) -> str | None:
-    return _UNIT_OF.get(word) or _UNIT_OF.get(word.removesuffix("s")) if len(word) > 1 or word in _UNIT_OF else None
+def _measured(text: str) -> frozenset[tuple[str, int]]:
+    """Units of an answer of one number, see `Apart`."""
+    text = text.rpartition("=")[2]
+    ends = [found.end() for found in _NUMERAL.finditer(text) if found[1]]
+    before, behind = (text[: ends[-1]], text[ends[-1] :]) if ends else ("", "".join(map("".join, _WORDS.findall(text))))
+    signs = " ".join(re.findall(r"[€£¥₹¢]|\\\$", before))
+    before = _WORDS.sub(r" \1 ", before) if _WORDS.search(before) else ""
+    if not _BEHIND.fullmatch(behind) or _units(before):
+        return frozenset()
+    behind = _WORDS.sub(r" \1 ", behind).replace("\\mu", "µ").replace("\\Omega", "Ω").replace("\\cdot", " ")
+    return frozenset(_units(f"{signs} {behind}").items())
+
+
+@functools.cache
+def _unit(word: str) -> dict[str, int]:
+    """Base units of a unit with their exponents, and ten for its prefix; empty for another word."""
+    if word in _BASE_UNITS:
+        return {_BASE_UNITS[word]: 1}
+    if word in _DERIVED_UNITS:
+        return _units(_DERIVED_UNITS[word])
+    for prefix, power in _POWERS.items():
+        rest = word.removeprefix(prefix)
+        if rest != word and rest in _PREFIXED and (len(rest) < 4) == (len(prefix) == 1):
+            return {**_unit(rest), "10": power + _unit(rest).get("10", 0)}
+    if len(word) > 1 and word != word.lower():
+        return _unit(word.lower())
+    return _unit(word[:-1]) if len(word) > 2 and word.endswith("s") else {}
+
+
+def _units(text: str) -> dict[str, int]:
+    """Base units of a text of units with their exponents: of "km/h" 10³, m and h⁻¹."""
+    found, last, sign, power = Counter[str](), dict[str, int](), 1, 1
+    for token in _OF_UNIT.finditer(text):
+        word = token[0].lower()
+        more = int(token[1]) if token[1] else {"squared": 2, "cubed": 3}.get(word)
+        if more is not None:
+            found.update({name: n * (more - 1) for name, n in last.items()})
+        elif word in ("/", "per"):
+            sign = -1
+        elif word in ("square", "sq", "cubic", "cu"):
+            power = 2 if word.startswith("s") else 3
+        elif unit := _unit(token[0]):
+            last, power = {name: n * sign * power for name, n in unit.items()}, 1
+            found.update(last)
+    return {name: n for name, n in found.items() if n}
 
 
 def _clock(text: str) -> tuple[tuple[int, int, str | None] | None, str | None]:

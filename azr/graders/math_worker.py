@@ -62,7 +62,8 @@ _read_gold = functools.cache(_read)
 def _equal(gold: Any, answer: Any) -> bool:
     from math_verify import verify
 
-    return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True))
+    how = {"allow_set_relation_comp": True, "timeout_seconds": None, "raise_on_error": True}
+    return bool(verify(gold, answer, **how))
 
 
 def _compare(asked: dict[str, Any]) -> dict[str, bool]:

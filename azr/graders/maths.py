@@ -24,6 +24,7 @@ _WORKER = "azr.graders.math_worker"
 _SCIENTIFIC = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?|[-+]?\.\d+)[eE]([-+]?\d+)(?!\w)")
 _BARE_POINT = re.compile(r"(?<!\d)(\d+)\.(?!\d)")
 _DEGREES = re.compile(r" ?\^ ?(?:\{ ?)?\\circ(?: ?\})?| ?°| ?\\degree")
+_MONEY = re.compile(r"^(-?)\s*(?:\\\$|[€£¥₹¢])\s*|\s*[€£¥₹¢]$")
 _BASE = re.compile(r"^\s*(-?\w+?)_\{?(\d+)\}?\s*$")
 _PAIR = re.compile(r"^\s*(?:\\left\s*)?([(\[]).*,.*?(?:\\right\s*)?([)\]])\s*$", re.DOTALL)
 
@@ -128,7 +129,7 @@ def normal(text: str) -> str:
     text = text.removesuffix(".").strip() if not text.endswith("..") else text
     text = _DEGREES.sub("", math_spelling.respelled(text))
     text = math_spelling.without_words(math_spelling.without_modulus(text)).strip()
-    text = text.removeprefix("\\$").replace("\\!", "").replace("\\%", "%").replace("%", "\\%")
+    text = _MONEY.sub(r"\1", text).replace("\\!", "").replace("\\%", "%").replace("%", "\\%")
     text = _BARE_POINT.sub(r"\1", text.replace("np.", "").replace("arcsin(", "\\arcsin("))
     text = _SCIENTIFIC.sub(lambda found: f"{found[1]} \\times 10^{{{int(found[2])}}}", text)
     dotted = math_spelling.list_with_dots(text)
