@@ -96,37 +96,26 @@ class ModelShape:
         return rank * self.layers * sum(adapted)
 
 
-def _qwen2(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, vocabulary: int) -> ModelShape:
+def _shape(
+    family: str, hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, vocabulary: int,
+    tied: bool = False, head_size: int = 128,
+) -> ModelShape:  # fmt: skip
     return ModelShape(
         hidden=hidden, layers=layers, heads=heads, kv_heads=kv_heads, intermediate=intermediate, vocabulary=vocabulary,
-        tied=vocabulary == 151936, head_size=hidden // heads, qkv_bias=True,
+        tied=tied, head_size=head_size, qkv_bias=CHECKED[family].biases, family=CHECKED[family],
     )  # fmt: skip
 
 
 _QWEN2 = {
-    "0.5B": _qwen2(896, 24, 14, 2, 4864, 151936),
-    "1.5B": _qwen2(1536, 28, 12, 2, 8960, 151936),
-    "3B": _qwen2(2048, 36, 16, 2, 11008, 151936),
-    "7B": _qwen2(3584, 28, 28, 4, 18944, 152064),
-    "14B": _qwen2(5120, 48, 40, 8, 13824, 152064),
-    "32B": _qwen2(5120, 64, 40, 8, 27648, 152064),
+    "0.5B": _shape("qwen2", 896, 24, 14, 2, 4864, 151936, tied=True, head_size=64),
+    "1.5B": _shape("qwen2", 1536, 28, 12, 2, 8960, 151936, tied=True),
+    "3B": _shape("qwen2", 2048, 36, 16, 2, 11008, 151936, tied=True),
+    "7B": _shape("qwen2", 3584, 28, 28, 4, 18944, 152064),
+    "14B": _shape("qwen2", 5120, 48, 40, 8, 13824, 152064),
+    "32B": _shape("qwen2", 5120, 64, 40, 8, 27648, 152064),
 }
-_LLAMA_8B = ModelShape(
-    hidden=4096, layers=32, heads=32, kv_heads=8, intermediate=14336, vocabulary=128256, tied=False, head_size=128
-)
-_QWEN3_4B = ModelShape(
-    hidden=2560, layers=36, heads=32, kv_heads=8, intermediate=9728, vocabulary=151936, tied=True, head_size=128,
-    family=CHECKED["qwen3"],
-)  # fmt: skip
-_QWEN3_0B6 = replace(_QWEN3_4B, hidden=1024, layers=28, heads=16, intermediate=3072)
-_SMOLLM3_3B = ModelShape(
-    hidden=2048, layers=36, heads=16, kv_heads=4, intermediate=11008, vocabulary=128256, tied=True, head_size=128,
-    family=CHECKED["smollm3"],
-)  # fmt: skip
-_OLMO3_7B = ModelShape(
-    hidden=4096, layers=32, heads=32, kv_heads=32, intermediate=11008, vocabulary=100278, tied=False, head_size=128,
-    family=CHECKED["olmo3"],
-)  # fmt: skip
+_LLAMA_8B = _shape("llama", 4096, 32, 32, 8, 14336, 128256)
+_QWEN3_4B = _shape("qwen3", 2560, 36, 32, 8, 9728, 151936, tied=True)
 KNOWN = {
     f"Qwen/Qwen2.5-{family}{size}{tuned}": shape
     for size, shape in _QWEN2.items()
@@ -138,9 +127,9 @@ KNOWN = {
     "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_8B,
     "Qwen/Qwen3-4B": _QWEN3_4B,
     "Qwen/Qwen3-4B-Base": _QWEN3_4B,
-    "Qwen/Qwen3-0.6B": _QWEN3_0B6,
-    "HuggingFaceTB/SmolLM3-3B": _SMOLLM3_3B,
-    "allenai/Olmo-3-7B-Think": _OLMO3_7B,
+    "Qwen/Qwen3-0.6B": _shape("qwen3", 1024, 28, 16, 8, 3072, 151936, tied=True),
+    "HuggingFaceTB/SmolLM3-3B": _shape("smollm3", 2048, 36, 16, 4, 11008, 128256, tied=True),
+    "allenai/Olmo-3-7B-Think": _shape("olmo3", 4096, 32, 32, 32, 11008, 100278),
 }
 """By hub name, from the models' published config.json."""
 
