@@ -1,6 +1,6 @@
-"""Every knob of a run: one typed tree, torch-free. Bounds stand on the field, meaning and unit below it.
+"""Every option of a run: one typed tree, torch-free. Bounds stand on the field, meaning and unit below it.
 
-Algorithm and training have theirs in `azr.config_training`; `azr.prepare.contradictions` has the rules between knobs.
+Algorithm and training have theirs in `azr.config_training`; `azr.prepare.contradictions` has the rules between options.
 `azr.config_tree` builds the tree from YAML and from the command line, and checks the bounds. Derived values are
 properties, so an override of a parent field always reaches them.
 """
@@ -230,7 +230,7 @@ class RolloutConfig:
     """Share of a GPU's memory that an engine may take."""
     engine_options: tuple[str, ...] = ()
     """vLLM's own engine arguments, each as `name:value`, such as `max_num_batched_tokens:16384`, `kv_cache_dtype:fp8`
-    or `enforce_eager:true`; not those that a knob or the run decides."""
+    or `enforce_eager:true`; not those that an option or the run decides."""
 
 
 @dataclass(frozen=True, kw_only=True)

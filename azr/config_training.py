@@ -1,6 +1,6 @@
-"""Knobs of the algorithm and of training, and sizes that no knob changes.
+"""Options of the algorithm and of training, and sizes that no option changes.
 
-A knob that several choices of a union have is described at one of them."""
+An option that several choices of a union have is described at one of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The one way into a `Config`: plain data from YAML, a recipe or the command line, checked against names and bounds.
 
-A knob has a dotted path such as ``selfplay.group_size``. Some are unions by name: ``algorithm.estimator: gae`` is short
-for ``algorithm.estimator.name: gae``, and an option of that choice is ``algorithm.estimator.lambda_``.
+An option has a dotted path such as ``selfplay.group_size``. Some are unions by name: ``algorithm.estimator: gae`` is
+short for ``algorithm.estimator.name: gae``, and an option of that choice is ``algorithm.estimator.lambda_``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BOUNDS = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
+class ConfigOption:
     """One leaf of the tree."""
 
     path: str
@@ -42,7 +42,7 @@ class Knob:
     choices: tuple[str, ...] = ()
     """Names of a union's choices."""
     owners: tuple[str, ...] = ()
-    """Choices of the union above it that have it; empty for a knob of every run."""
+    """Choices of the union above it that have it; empty for an option of every run."""
 
     @property
     def union(self) -> str:
@@ -59,7 +59,7 @@ class Knob:
         return self.schema.get("type")
 
     @property
-    def option(self) -> str:
+    def flag(self) -> str:
         return "--" + self.path.rstrip("_").replace("_", "-")
 
     @property
@@ -72,9 +72,9 @@ class Knob:
         return _describe(self.schema)
 
 
-def knobs() -> Mapping[str, Knob]:
-    """Return every knob by its path, in the order of the tree; those of plug-ins' estimators once they are loaded."""
-    return _knobs_with(tuple(ESTIMATOR_TYPES))
+def config_options() -> Mapping[str, ConfigOption]:
+    """Return every option by its path, in the order of the tree; those of plug-ins' estimators once they are loaded."""
+    return _options_with(tuple(ESTIMATOR_TYPES))
 
 
 @cache
@@ -83,27 +83,27 @@ def _type_with(estimators: tuple[str, ...]) -> TypeAdapter[Config]:
 
 
 @cache
-def _knobs_with(estimators: tuple[str, ...]) -> Mapping[str, Knob]:
+def _options_with(estimators: tuple[str, ...]) -> Mapping[str, ConfigOption]:
     schema = _type_with(estimators).json_schema(ref_template="{model}")
-    found: dict[str, Knob] = {}
-    for knob in _knobs(schema, schema["$defs"], ""):
-        twin = found.get(knob.path, knob)  # an option that several choices of a union have, described at one of them
-        owners = tuple(dict.fromkeys(twin.owners + knob.owners))
-        found[knob.path] = replace(twin, schema={**knob.schema, **twin.schema}, owners=owners)
+    found: dict[str, ConfigOption] = {}
+    for option in _options(schema, schema["$defs"], ""):
+        twin = found.get(option.path, option)  # what several choices of a union have is described at one of them
+        owners = tuple(dict.fromkeys(twin.owners + option.owners))
+        found[option.path] = replace(twin, schema={**option.schema, **twin.schema}, owners=owners)
     return found
 
 
-def _knobs(section: Mapping[str, Any], classes: Mapping[str, Any], prefix: str) -> Iterator[Knob]:
+def _options(section: Mapping[str, Any], classes: Mapping[str, Any], prefix: str) -> Iterator[ConfigOption]:
     owner = section["properties"].get("name", {}).get("const")
     for name, schema in section["properties"].items():
         path = prefix + name
         members = schema.get("discriminator", {}).get("mapping", {})
         if "$ref" in schema:
-            yield from _knobs(classes[schema["$ref"]], classes, f"{path}.")
+            yield from _options(classes[schema["$ref"]], classes, f"{path}.")
         elif "const" not in schema:
-            yield Knob(path=path, schema=schema, choices=tuple(members), owners=(owner,) if owner else ())
+            yield ConfigOption(path=path, schema=schema, choices=tuple(members), owners=(owner,) if owner else ())
         for member in members.values():
-            yield from _knobs(classes[member], classes, f"{path}.")
+            yield from _options(classes[member], classes, f"{path}.")
 
 
 def to_tree(config: Config) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def to_tree(config: Config) -> dict[str, Any]:
 
 
 def leaves(config: Config) -> dict[str, Any]:
-    """Return the value of every knob by its dotted path."""
+    """Return the value of every option by its dotted path."""
     return dict(_flat(to_tree(config)))
 
 
@@ -123,7 +123,7 @@ def _flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]
         if isinstance(value, Mapping):
             yield from _flat(value, f"{path}.")
         else:
-            yield path.removesuffix(".name") if path.removesuffix(".name") in knobs() else path, value
+            yield path.removesuffix(".name") if path.removesuffix(".name") in config_options() else path, value
 
 
 def from_yaml(text: str) -> Config:
@@ -152,7 +152,7 @@ def parse_yaml(text: str) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a section or knob that is stated twice, of which YAML's loader would take the last without a word, and
+    """Refuses a section or option that is stated twice, of which YAML's loader would take the last without a word, and
     aliases, by which a few lines become gigabytes."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -171,38 +171,39 @@ def _refuse_twice(names: Iterable[str]) -> None:
 
 
 def from_tree(tree: Mapping[str, Any], base: Config) -> Config:
-    """``base`` with the knobs that a tree of plain data holds. Raises UserError as `override` does."""
+    """``base`` with the options that a tree of plain data holds. Raises UserError as `override` does."""
     _refuse_twice(path for path, _ in _flat(tree))
     return override(base, dict(_flat(tree)))
 
 
 def override(config: Config, values: Mapping[str, Any]) -> Config:
-    """The config with some knobs set, by dotted path, to plain data or to text that states it. Loads plug-ins if one of
-    them has to have the estimator.
+    """Return the config with some options set, by dotted path, to plain data or to text that states it. Loads plug-ins
+    if one of them has to have the estimator.
 
     Raises:
-        UserError: there is no such knob (the message names the nearest one), or a value, the config's own ones
+        UserError: there is no such option (the message names the nearest one), or a value, the config's own ones
             included, has a wrong type or is out of bounds.
     """
     tree = to_tree(config)
     first = {path: values[path] for path in (_PLUGINS, ESTIMATOR) if path in values}
     for path, value in first.items():
-        _set(tree, _knob(path), value)
+        _set(tree, _option(path), value)
     if isinstance(name := tree["algorithm"]["estimator"]["name"], str) and name not in ESTIMATOR_TYPES:
         load_named(tree["run"]["plugins"], ESTIMATORS, name)
     # Another choice drops the options of the last one, so it comes before its own.
-    for path in sorted(values.keys() - first.keys(), key=lambda path: (not _knob(path).choices, path)):
-        _set(tree, _knob(path), values[path])
+    for path in sorted(values.keys() - first.keys(), key=lambda path: (not _option(path).choices, path)):
+        _set(tree, _option(path), values[path])
     for path, value in _flat(tree):
-        if isinstance(value, bool) and knobs()[path].type != "boolean":  # pydantic would take True for 1
+        if isinstance(value, bool) and config_options()[path].type != "boolean":  # pydantic would take True for 1
             raise _refusal(path, tree)
     try:
         return _type_with(tuple(ESTIMATOR_TYPES)).validate_python(expand_home(tree))
     except ValidationError as error:
-        names = {name for knob in knobs().values() for name in knob.choices}  # pydantic puts these into the path
+        # pydantic puts these into the path
+        names = {name for option in config_options().values() for name in option.choices}
         path = ".".join(each for each in error.errors()[0]["loc"] if isinstance(each, str) and each not in names)
         # What may be of several types has the type after it.
-        path = max((knob for knob in knobs() if f"{path}.".startswith(f"{knob}.")), key=len)
+        path = max((option for option in config_options() if f"{path}.".startswith(f"{option}.")), key=len)
         raise _refusal(path, tree) from error
 
 
@@ -215,40 +216,40 @@ def expand_home(value: Any) -> Any:
     return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~") else value
 
 
-def _knob(path: str) -> Knob:
-    if path in knobs():
-        return knobs()[path]
-    inside = [name for name in knobs() if name.startswith(f"{path}.")]
+def _option(path: str) -> ConfigOption:
+    if path in config_options():
+        return config_options()[path]
+    inside = [name for name in config_options() if name.startswith(f"{path}.")]
     if inside:
-        raise UserError(f"{path} is a section of knobs such as {inside[0]}: give it a mapping of those.")
-    raise UserError(f"There is no knob {path!r} in a config{did_you_mean(path, knobs())}")
+        raise UserError(f"{path} is a section of options such as {inside[0]}: give it a mapping of those.")
+    raise UserError(f"There is no option {path!r} in a config{did_you_mean(path, config_options())}")
 
 
-def _set(tree: dict[str, Any], knob: Knob, value: Any) -> None:
+def _set(tree: dict[str, Any], option: ConfigOption, value: Any) -> None:
     node = tree
-    *sections, name = knob.path.split(".")
+    *sections, name = option.path.split(".")
     for section in sections:
         node = node[section]
-    if knob.owners and node["name"] not in knob.owners:
-        owners = " or ".join(knob.owners)
+    if option.owners and node["name"] not in option.owners:
+        owners = " or ".join(option.owners)
         raise UserError(
-            f"{knob.path} is a knob of {knob.union} {owners}, and this run's is {node['name']}: leave it out, or set "
-            f"{knob.union} to {owners}."
+            f"{option.path} is an option of {option.union} {owners}, and this run's is {node['name']}: leave it out, "
+            f"or set {option.union} to {owners}."
         )
-    if knob.choices:
+    if option.choices:
         if value != node[name]["name"]:
             node[name] = {"name": value}
-    elif knob.type == "array" and value in ("none", ["none"]):
+    elif option.type == "array" and value in ("none", ["none"]):
         node[name] = []
     else:
-        node[name] = None if value == "none" and {"type": "null"} in knob.schema.get("anyOf", ()) else value
+        node[name] = None if value == "none" and {"type": "null"} in option.schema.get("anyOf", ()) else value
 
 
 def _refusal(path: str, tree: Mapping[str, Any]) -> UserError:
     """Return e.g. ``run.steps is 0; it must be a whole number of at least 1.``"""
     value: Any = reduce(lambda node, name: node[name], path.split("."), tree)
-    shown = value["name"] if knobs()[path].choices else value
-    return UserError(f"{path} is {shown!r}; it must be {knobs()[path].accepts}.")
+    shown = value["name"] if config_options()[path].choices else value
+    return UserError(f"{path} is {shown!r}; it must be {config_options()[path].accepts}.")
 
 
 def _describe(schema: Mapping[str, Any]) -> str:

@@ -174,7 +174,7 @@ def _config_in(module: str) -> Config | None:
 
 
 def read_config(file: str) -> Config:
-    """The config in a YAML file; with ``base:``, a recipe or a file beside it, its knobs change those of the base.
+    """The config in a YAML file; with ``base:``, a recipe or a file beside it, its options change those of the base.
     Raises UserError when the file holds no config of a run, or what it builds on is missing or leads back to it."""
     return _read(Path(file), ())
 

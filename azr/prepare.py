@@ -374,8 +374,8 @@ def _batch_rules(config: Config) -> Iterator[str]:
         )
     of_play = "selfplay.proposer_prompts or selfplay.solver_prompts"
     of_data = "data.prompts, data.samples or data.traces"
-    size_knobs = of_play if config.data.path is None else f"{of_data}, {of_play}" if config.kinds else of_data
-    for knob, parts in (
+    size_options = of_play if config.data.path is None else f"{of_data}, {of_play}" if config.kinds else of_data
+    for option, parts in (
         ("algorithm.policy_mini_batches", config.algorithm.policy_mini_batches),
         ("algorithm.estimator.critic_mini_batches", config.algorithm.critic_mini_batches),
         ("train.data_parallel", config.train.data_parallel),
@@ -383,7 +383,8 @@ def _batch_rules(config: Config) -> Iterator[str]:
         for total in sizes:
             if total % parts:
                 yield (
-                    f"A step has {total} trajectories, which {knob}={parts} does not divide; change it, {size_knobs}."
+                    f"A step has {total} trajectories, which {option}={parts} does not divide; change it, "
+                    f"{size_options}."
                 )
     play = config.selfplay
     if (play.repeated_tasks or play.derived_tasks or play.chained_tasks) and not play.train_on_estimates:

@@ -155,8 +155,8 @@ def main() -> None:
     results: dict[str, list[list[tuple[int, int]]]] = {arm: [] for arm in args.arms}
     for seed in args.seeds:
         for arm in args.arms:
-            recipe, task, steps, knobs = ARMS[arm]
-            options = [*shlex.split(knobs), "--run.steps", str(args.steps or steps)]
+            recipe, task, steps, options = ARMS[arm]
+            options = [*shlex.split(options), "--run.steps", str(args.steps or steps)]
             folder = run(out, recipe, f"{arm}_{seed}", out / f"{task}.jsonl", base, seed, options)
             results[arm].append(right_answers(folder, task))
             print(f"{arm:10} seed {seed}: {ends(results[arm][-1])}", flush=True)

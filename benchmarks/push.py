@@ -1,6 +1,6 @@
 """How fast new weights get to the engines, by every way that is open to a recipe, in one start of its actors.
 
-python -m benchmarks.push PUSHES playground.RECIPE [--section.knob value ...]
+python -m benchmarks.push PUSHES playground.RECIPE [--section.option value ...]
 
 On one GPU: `ipc` and `host`; NCCL takes no two processes on one GPU. On two, with `--cluster.no-colocate
 --train.data-parallel 1`: `nccl` and `host`. `compare` is for scripts that have started the actors already.

@@ -1,6 +1,6 @@
 """Engines and trainers of a recipe take turns on a GPU many times: does the memory come back, how fast is a turn.
 
-python -m benchmarks.smoke_turns TURNS OUT.json playground.RECIPE [--section.knob value ...]
+python -m benchmarks.smoke_turns TURNS OUT.json playground.RECIPE [--section.option value ...]
 
 `benchmarks.gpu_smoke` runs it. Beside the turns it measures generation by a full batch, one update on what was
 generated, and how far the engine's log-probabilities are from the policy's.

@@ -1,8 +1,8 @@
 """A reward of one's own for proposals: most for tasks that the solver solves half of the time."""
 
 
-def medium(solve_rate, knobs):
-    """From a task's solve rate, 0 to 1, and the knobs of ``reward`` to what its proposer earns."""
+def medium(solve_rate, options):
+    """From a task's solve rate, 0 to 1, and the options of ``reward`` to what its proposer earns."""
     return 1 - abs(2 * solve_rate - 1)
 
 

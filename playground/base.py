@@ -1,7 +1,7 @@
 """What the GPU recipes share: the paper's batch, lengths and sampling (arXiv 2505.03335), with a critic and a KL loss.
 
 ``--algorithm.estimator trrpp --algorithm.kl.coef 0`` leaves both out, as the paper does; docs/fidelity.md says what
-else differs and which knob decides it. ``DEBUG=1`` in the environment keeps the model and where it lives, with a tiny
+else differs and which option decides it. ``DEBUG=1`` in the environment keeps the model and where it lives, with a tiny
 batch, short lengths and a few steps.
 """
 

@@ -12,7 +12,7 @@ from azr.algorithms.advantages import estimate_advantages
 from azr.algorithms.batch import Batch
 from azr.algorithms.objectives import importance_weights, kl_loss, sampled_objective, sequence_means, trace_objective
 from azr.config import ESTIMATOR_TYPES, Importance, KLConfig, Objective, OffPolicyConfig
-from azr.config_tree import knobs
+from azr.config_tree import config_options
 
 TEXT = (Path(__file__).parent.parent / "docs" / "algorithms.md").read_text()
 OWNERS = torch.tensor([0, 0, 0, 1, 2, 2])
@@ -109,10 +109,10 @@ def test_every_choice_has_a_row_and_options_exist() -> None:
         "Advantages": ESTIMATOR_TYPES,
         "Objectives": members(Objective),
         "Engine and trainer apart": members(Importance),
-        "KL to the reference": knobs()["algorithm.kl.estimator"].schema["enum"],
-        "Tokens of traces": knobs()["algorithm.off_policy.loss"].schema["enum"],
-        "What weighs the same": {*knobs()["algorithm.loss_weighting"].schema["enum"]} - {"auto"},
+        "KL to the reference": config_options()["algorithm.kl.estimator"].schema["enum"],
+        "Tokens of traces": config_options()["algorithm.off_policy.loss"].schema["enum"],
+        "What weighs the same": {*config_options()["algorithm.loss_weighting"].schema["enum"]} - {"auto"},
     }
     assert {heading: sorted(rows(heading)) for heading in choices} == {h: sorted(c) for h, c in choices.items()}
     options = set(re.findall(r"`((?:algorithm|rollout|selfplay|data)\.[a-z_.]+)", TEXT))
-    assert len(options) > 10 and sorted(options - set(knobs())) == ["algorithm.kl"]
+    assert len(options) > 10 and sorted(options - set(config_options())) == ["algorithm.kl"]

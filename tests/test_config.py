@@ -11,14 +11,14 @@ import azr
 import playground
 from azr.cli.run import describe
 from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config, KLConfig, NoImportance
-from azr.config_tree import ESTIMATOR, from_yaml, knobs, leaves, override, to_tree
+from azr.config_tree import ESTIMATOR, config_options, from_yaml, leaves, override, to_tree
 from azr.errors import SECTIONS, UserError
 from azr.prepare import check
 from tests.mistakes import mistake
 from tests.recipes import recipes
 
 RECIPES = recipes()
-NUMERIC = {knob.path: knob for knob in knobs().values() if re.search(r"\bnumber\b", knob.accepts)}
+NUMERIC = {option.path: option for option in config_options().values() if re.search(r"\bnumber\b", option.accepts)}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -30,9 +30,9 @@ def test_every_recipe_is_sound_planned_read_back_and_holds_only_its_differences(
 
 
 @pytest.mark.parametrize("text, options, says", [
-    ("run: {stepz: 3}", "run.steps", "There is no knob 'run.stepz'"), ("3: {4: 5}", "", "no knob '3.4'"),
-    ("runn: {steps: 3}", "run.steps", "did you mean run.steps?"), ("run: 3", "run.name", "run is a section of knobs"),
-    ("run: {steps: {a: 3}}", "run.steps", "There is no knob"), ("run:", "run.name", "run is a section"),
+    ("run: {stepz: 3}", "run.steps", "There is no option 'run.stepz'"), ("3: {4: 5}", "", "no option '3.4'"),
+    ("runn: {steps: 3}", "run.steps", "did you mean run.steps?"), ("run: 3", "run.name", "run is a section of options"),
+    ("run: {steps: {a: 3}}", "run.steps", "There is no option"), ("run:", "run.name", "run is a section"),
     ("run: {steps: many}", "run.steps", "a whole number of at least 1 and at most 1,000,000,000."),
     ("run: {steps: true}", "run.steps", "is True"), ("run: {name: 3}", "run.name", "is 3; it must be text."),
     ("run: {name: }", "run.name", "is None; it must be text."), ("selfplay: {kinds: [1]}", "selfplay.kinds", "is [1]"),
@@ -73,7 +73,7 @@ def test_what_is_not_given_has_its_default_and_none_is_a_value_or_the_empty_list
     assert [override(base, {"tracking.to": none}).tracking.to for none in ("none", ["none"])] == [(), ()]
 
 
-def test_an_estimator_takes_its_own_knobs_along_and_leaves_the_last_ones():
+def test_an_estimator_takes_its_own_options_along_and_leaves_the_last_ones():
     config = override(Config(), {"algorithm.estimator.lambda_": ".5", "algorithm.estimator": "gae", "run.name": "1.50"})
     assert config.run.name == "1.50", "only numbers may be spelled in other ways"
     assert config.algorithm.estimator == GAE(lambda_=0.5)
@@ -85,9 +85,10 @@ def test_an_estimator_takes_its_own_knobs_along_and_leaves_the_last_ones():
 def test_every_number_is_bounded():
     """Below its least value, above its largest, and where it has none at infinity, each is refused with its name."""
     beyond = {"minimum": -1, "exclusiveMinimum": 0, "maximum": 1, "exclusiveMaximum": 0}
-    for path, knob in NUMERIC.items():
-        with_owner = {knob.union: knob.owners[0]} if knob.owners else {}
-        (number,) = [each for each in knob.schema.get("anyOf", [knob.schema]) if each["type"] in ("integer", "number")]
+    for path, option in NUMERIC.items():
+        with_owner = {option.union: option.owners[0]} if option.owners else {}
+        schemas = option.schema.get("anyOf", [option.schema])
+        (number,) = [each for each in schemas if each["type"] in ("integer", "number")]
         outside = [number[key] + by for key, by in beyond.items() if key in number]
         assert any(key in number for key in ("minimum", "exclusiveMinimum")), path
         for value in [*outside, float("nan"), float("inf"), -float("inf"), True, "many"]:
@@ -95,12 +96,12 @@ def test_every_number_is_bounded():
                 override(Config(), {**with_owner, path: value})
 
 
-def test_each_knob_says_what_it_means_and_is_read():
+def test_each_option_says_what_it_means_and_is_read():
     files = [path for path in Path(azr.__file__).parent.rglob("*.py") if not path.name.startswith("config")]
     nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
-    assert [path for path in knobs() if path.rpartition(".")[2] not in read] == []
-    assert [path for path, knob in knobs().items() if not knob.doc] == []
+    assert [path for path in config_options() if path.rpartition(".")[2] not in read] == []
+    assert [path for path, option in config_options().items() if not option.doc] == []
 
 
 def test_a_recipe_is_held_to_the_bounds_too_and_roles_follow_from_overrides():

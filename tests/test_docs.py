@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from azr.cli import run
-from azr.cli.options import knob_options
+from azr.cli.options import option_flags
 from azr.config import Config
 from azr.config_tree import leaves
 from azr.launch import load_recipe
@@ -33,13 +33,13 @@ def in_the_clone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("page", docs.pages(), ids=lambda page: str(page.relative_to(docs.ROOT)))
 def test_links_commands_and_options(page: Path) -> None:
     assert docs.broken_links(page) == []
-    assert sorted(docs.options(page) - {*knob_options()}) == []
+    assert sorted(docs.options(page) - {*option_flags()}) == []
     for program, *words in docs.commands(page):
         if program.removeprefix(".venv/bin/") == "azr":
             module = import_module(f"azr.cli.{words[0].replace('-', '_')}")
             parser = module.parser(Config()) if module is run else module.parser()
             flags = {word for word in takewhile(lambda word: word != "--", words) if word.startswith("--")}
-            assert flags <= {*parser._option_string_actions, *knob_options()}, words
+            assert flags <= {*parser._option_string_actions, *option_flags()}, words
         assert words[:1] != ["-m"] or find_spec(words[1]) is not None, words
     for recipe, words in docs.recipe_calls(page):
         run.parse(load_recipe(recipe), words)

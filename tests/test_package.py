@@ -190,10 +190,10 @@ def test_the_examples_installed_as_a_package_play_by_their_names(outside: Path, 
     (package,) = built.glob("*.whl")
     pip = [sys.executable, "-m", "pip", "--python", str(outside / "python"), "install", "-q", "--no-deps", "--no-index"]
     subprocess.run([*pip, str(package)], check=True)
-    knobs = ["--selfplay.kinds", "deduction", "expressions", "--reward.proposer", "medium", "--run.steps", "2"]
-    knobs += ["--eval.every", "0", "--run.no-stop-when-malformed", "--selfplay.seed-tasks", "2"]
-    knobs += ["--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "4"]
-    call(outside, here, "azr", "run", "azr_14m_mini", *knobs)
+    options = ["--selfplay.kinds", "deduction", "expressions", "--reward.proposer", "medium", "--run.steps", "2"]
+    options += ["--eval.every", "0", "--run.no-stop-when-malformed", "--selfplay.seed-tasks", "2"]
+    options += ["--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "4"]
+    call(outside, here, "azr", "run", "azr_14m_mini", *options)
     run = here / "orz_ckpt" / "azr_14m_mini"
     steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == [1, 2]

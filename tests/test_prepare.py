@@ -57,11 +57,11 @@ def test_a_sound_config_passes(sound, tmp_path):
 
 def changed(config: Config, words: str) -> Config:
     """The config with these options of a command line."""
-    return override(config, Parser("test", "").parse_with_knobs(shlex.split(words))[1])
+    return override(config, Parser("test", "").parse_with_overrides(shlex.split(words))[1])
 
 
 @pytest.mark.parametrize("words", RULES)
-def test_knobs_that_contradict_each_other_are_named(sound, words):
+def test_options_that_contradict_each_other_are_named(sound, words):
     with pytest.raises(UserError) as raised:
         check(changed(sound, words))
     assert str(raised.value) == RULES[words]
@@ -194,14 +194,14 @@ def test_targets_of_adapters_that_the_model_lacks_are_named(sound):
             prepare(override(sound, {"train.lora.rank": 8, "train.lora.targets": targets.split(",")}))
 
 
-@pytest.mark.parametrize("package, knobs", [("peft", {}), ("bitsandbytes", {"train.lora.four_bit": True})])
-def test_packages_that_adapters_need_are_named(sound, package, knobs, monkeypatch):
+@pytest.mark.parametrize("package, options", [("peft", {}), ("bitsandbytes", {"train.lora.four_bit": True})])
+def test_packages_that_adapters_need_are_named(sound, package, options, monkeypatch):
     def missing(name: str) -> object:
         return None if name == package else find_spec(name)
 
     monkeypatch.setattr(adapter_files, "find_spec", missing)
     with pytest.raises(UserError, match=rf"package {package}.* is not installed: run pip install -e '\.\[lora\]'"):
-        prepare(override(sound, {"train.lora.rank": 8} | knobs))
+        prepare(override(sound, {"train.lora.rank": 8} | options))
 
 
 @pytest.mark.parametrize("resume", [None, RESUMED])

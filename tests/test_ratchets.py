@@ -2,7 +2,7 @@
 
 import pytest
 
-from azr.config_tree import knobs
+from azr.config_tree import config_options
 from tests.ratchets import CAPS, ROOT, SPINE, capped, excesses, figures, new_table, table
 
 FIGURES = figures(ROOT)
@@ -28,7 +28,7 @@ def test_every_file_of_the_spine_is_there():
 
 def test_options_are_those_of_the_config():
     # A name that several choices have is one option with a field in each.
-    assert FIGURES["options"]["count"] == sum(len(knob.owners) or 1 for knob in knobs().values())
+    assert FIGURES["options"]["count"] == sum(len(option.owners) or 1 for option in config_options().values())
 
 
 def test_a_figure_that_rises_needs_a_reason():

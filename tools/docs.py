@@ -19,7 +19,7 @@ from typing import Any
 
 from azr.cli.main import dispatch
 from azr.config import Config
-from azr.config_tree import Knob, knobs, leaves
+from azr.config_tree import ConfigOption, config_options, leaves
 from azr.launch import recipes
 
 ROOT = Path(__file__).parents[1]
@@ -56,11 +56,11 @@ def configuration() -> str:
     """Return docs/configuration.md."""
     now, lines, section = leaves(Config()), [_HEAD], ""
     about = {name: _about(cls) for name, cls in typing.get_type_hints(Config).items() if isinstance(cls, type)}
-    for knob in knobs().values():
-        if section != (section := knob.path.partition(".")[0]):
+    for option in config_options().values():
+        if section != (section := option.path.partition(".")[0]):
             lines += [f"\n## {section}\n", *([f"{about[section]}\n"] if about[section] else [])]
             lines += ["| option | default | values | meaning |", "|---|---|---|---|"]
-        lines.append(_row(knob, now))
+        lines.append(_row(option, now))
     return "\n".join(lines) + "\n"
 
 
@@ -70,10 +70,10 @@ def _about(section: type) -> str:
     return "" if text.startswith(f"{section.__name__}(") else _linked(text)
 
 
-def _row(knob: Knob, now: Mapping[str, Any]) -> str:
-    value = now.get(knob.path, knob.schema.get("default"))
-    only = f" Only with {' or '.join(f'`{owner}`' for owner in knob.owners)}." if knob.owners else ""
-    cells = (f"`{knob.option}`", _default(value), knob.accepts, _linked(knob.doc) + only)
+def _row(option: ConfigOption, now: Mapping[str, Any]) -> str:
+    value = now.get(option.path, option.schema.get("default"))
+    only = f" Only with {' or '.join(f'`{owner}`' for owner in option.owners)}." if option.owners else ""
+    cells = (f"`{option.flag}`", _default(value), option.accepts, _linked(option.doc) + only)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -25,8 +25,8 @@ _USAGE = (
     "       azr eval --list [--data DIR]\n"
     "       azr eval compare A B"
 )
-_KNOBS = """
-Knobs of engines and executors may follow, such as --rollout.engines 8, --rollout.tensor-parallel 2,
+_OPTIONS = """
+Options of engines and executors may follow, such as --rollout.engines 8, --rollout.tensor-parallel 2,
 --rollout.gpu-memory-utilization 0.8, --rollout.max-concurrent 512, --executor.backend docker or --cluster.address; of
 a run, its own are the default, but one engine.
 """
@@ -38,7 +38,7 @@ _OPTIONS = {
     "rollout.staleness": "nothing is trained",
     "rollout.partial": "nothing is trained",
 }
-"""Knobs that an evaluation decides itself, and what stands in their place."""
+"""Options that an evaluation decides itself, and what stands in their place."""
 _GPU_SHARE = 0.9
 """Share of a GPU's memory if no run and no option says otherwise: nothing else is on it."""
 _SHOWN = 20
@@ -48,7 +48,7 @@ _SHOWN = 20
 def main(argv: Sequence[str]) -> int:
     if argv and argv[0] == "compare":
         return _compare(argv[1:])
-    options, values = parser().parse_with_knobs(argv)
+    options, values = parser().parse_with_overrides(argv)
     if options.list:
         return _list(options.data)
     if options.model is None:
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    parser = Parser("eval", __doc__, usage=_USAGE, more_help=_KNOBS)
+    parser = Parser("eval", __doc__, usage=_USAGE, more_help=_OPTIONS)
     parser.add_model(required=False)
     parser.add_argument("--data", type=Path, help="folder of the suites' files; the exam needs none")
     parser.add_argument("--suite", type=_names, default=("exam",), metavar="NAME,...", help="suites, with commas")
@@ -148,7 +148,7 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
 
 
 def _config(model: AskedModel, values: dict[str, Any]) -> Config:
-    """Of engine and executors: the run's, changed by the knobs, for an engine that has the machine to itself."""
+    """Of engine and executors: the run's, changed by the options, for an engine that has the machine to itself."""
     base = model.config or Config()
     rollout = replace(base.rollout, engines=1, staleness=0, partial=False, gpu_memory_utilization=_GPU_SHARE)
     return override(replace(base, rollout=rollout), values)

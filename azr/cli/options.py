@@ -1,4 +1,4 @@
-"""Options of a command, those for the knobs of a config too."""
+"""Options of a command, those for the options of a config too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from azr.config_tree import Knob, expand_home, knobs
+from azr.config_tree import ConfigOption, config_options, expand_home
 from azr.errors import UserError, did_you_mean
 
 
@@ -51,14 +51,14 @@ class Parser(argparse.ArgumentParser):
                 raise _no_option(flag, [*self._option_string_actions, *others])
         return self.parse_args(list(map(_expand_home, argv)))
 
-    def parse_with_knobs(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
+    def parse_with_overrides(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
         """Parse as ``parse`` for a command that also takes options of a config, whose names have a dot.
 
         Their values, by path, stay text, which `azr.config_tree` reads and checks. A switch needs no value, and
-        ``--section.no-knob`` turns it off. A list is one word with commas, or, once the positional arguments are given,
-        all words up to the next option.
+        ``--section.no-option`` turns it off. A list is one word with commas, or, once the positional arguments are
+        given, all words up to the next option.
         """
-        known, own, given = knob_options(), list[str](), list[tuple[str, list[str]]]()
+        known, own, given = option_flags(), list[str](), list[tuple[str, list[str]]]()
         words, at = list(argv), 0
         while at < len(words):
             flag, has_value, value = words[at].partition("=")
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
             if flag.startswith("--") and "." in flag:
                 option = flag.replace("_", "-")
                 if option.startswith(_OF_ESTIMATOR) and option not in known:  # a plug-in's, which is not loaded yet
-                    known[option] = Knob(path=flag[2:].replace("-", "_"), schema={"type": "string"}), False
+                    known[option] = ConfigOption(path=flag[2:].replace("-", "_"), schema={"type": "string"}), False
                 if option not in known:
                     raise _no_option(flag, known)
                 of_list = math.inf if self._has_positionals(own) else 1
@@ -80,11 +80,11 @@ class Parser(argparse.ArgumentParser):
         options = self.parse(own, known)
         values: dict[str, Any] = {}
         for flag, texts in given:
-            option = flag.replace("_", "-")
-            knob, off = known[option]
-            if knob.type == "array" and knob.path in values:
-                raise UserError(f"{option} is given twice: give its values once, with commas between them.")
-            values[knob.path] = _value(knob, flag, texts, off=off)
+            given_flag = flag.replace("_", "-")
+            option, off = known[given_flag]
+            if option.type == "array" and option.path in values:
+                raise UserError(f"{given_flag} is given twice: give its values once, with commas between them.")
+            values[option.path] = _value(option, flag, texts, off=off)
         return options, values
 
     def _has_positionals(self, words: Sequence[str]) -> bool:
@@ -117,33 +117,33 @@ def _no_option(flag: str, known: Collection[str]) -> UserError:
     return UserError(f"There is no option {flag}{did_you_mean(off if off in known else flag, known)}")
 
 
-def _most_values(knob: Knob, off: bool, following: Sequence[str], of_list: float) -> float:
-    """Return how many of the words after a knob's option may be its values."""
-    if knob.type == "array":
+def _most_values(option: ConfigOption, off: bool, following: Sequence[str], of_list: float) -> float:
+    """Return how many of the words after an option's flag may be its values."""
+    if option.type == "array":
         return 1 if any("," in word for word in following) else of_list
-    if knob.type == "boolean":
+    if option.type == "boolean":
         return sum(not off and word.lower() in ("true", "false") for word in following)
     return 1
 
 
-def knob_options() -> dict[str, tuple[Knob, bool]]:
-    """Every option of a knob, and whether it is the one that turns a switch off."""
-    options = {knob.option: (knob, False) for knob in knobs().values()}
-    for option, (knob, _) in list(options.items()):
-        if knob.type == "boolean":
-            section, _, name = option.rpartition(".")
-            options[f"{section}.no-{name}"] = (knob, True)
-    return options
+def option_flags() -> dict[str, tuple[ConfigOption, bool]]:
+    """Every option of an option, and whether it is the one that turns a switch off."""
+    flags = {option.flag: (option, False) for option in config_options().values()}
+    for flag, (option, _) in list(flags.items()):
+        if option.type == "boolean":
+            section, _, name = flag.rpartition(".")
+            flags[f"{section}.no-{name}"] = (option, True)
+    return flags
 
 
-def _value(knob: Knob, flag: str, given: list[str], *, off: bool) -> Any:
-    if knob.type == "boolean" and not given:
+def _value(option: ConfigOption, flag: str, given: list[str], *, off: bool) -> Any:
+    if option.type == "boolean" and not given:
         return not off
-    if knob.type == "array" and given:
+    if option.type == "array" and given:
         return [name for word in given for name in map(str.strip, word.split(","))]
     if len(given) == 1 and not off:
         return given[0]
-    wants = "no value" if off else knob.accepts
+    wants = "no value" if off else option.accepts
     raise UserError(f"{flag} takes {wants}, not {' '.join(given) or 'nothing'}.")
 
 
@@ -188,7 +188,7 @@ def above(bound: float) -> Callable[[str], float]:
 
 
 def value_text(value: Any) -> str:
-    """Return a knob's value as it is typed."""
+    """Return an option's value as it is typed."""
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -21,7 +21,7 @@ USAGE = "usage: azr plan RECIPE [--gpus N] [--gpu-memory GIB] [--section.key val
 def main(argv: Sequence[str]) -> int:
     """Exit code 0 when the recipe fits, 1 when it does not. Raises UserError for a mistake in the options or the
     config, or a model of unknown shape."""
-    options, values = parser().parse_with_knobs(argv)
+    options, values = parser().parse_with_overrides(argv)
     if options.recipe is None:
         raise UserError(f"azr plan needs a recipe, such as azr_coder7b_ppo; {USAGE}")
     config = override(load_recipe(options.recipe), values)

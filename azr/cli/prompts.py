@@ -1,5 +1,5 @@
 """Print the prompts of a recipe exactly as its model gets them, about the task that each kind starts from and the
-first row of each source of its file. Knobs of the config may follow, such as --model.path FOLDER."""
+first row of each source of its file. Options of the config may follow, such as --model.path FOLDER."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    options, values = parser().parse_with_knobs(argv)
+    options, values = parser().parse_with_overrides(argv)
     config = override(load_recipe(options.recipe), values)
     check(config)
     if options.kind is not None:

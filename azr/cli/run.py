@@ -19,7 +19,7 @@ import yaml
 from azr.cli.main import exit_code
 from azr.cli.options import RECIPE_HELP, Parser, value_text
 from azr.config import Config
-from azr.config_tree import knobs, leaves, override, to_tree
+from azr.config_tree import config_options, leaves, override, to_tree
 from azr.doctor.machine import Gpus, check_disk, check_fit, check_machine, memory_bytes, query_gpus
 from azr.errors import UserError, printable
 from azr.launch import Run, is_run, load_recipe, resolve
@@ -32,14 +32,16 @@ from azr.runs.run_dir import RunDirectory
 from azr.runs.stop_signal import StopRequested
 from azr.runs.trackers import hand_over
 
-USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.knob value ...]"
+USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.option value ...]"
 _INTERRUPTED, _FAILED = 130, 1
 
 
 def main(argv: Sequence[str]) -> int:
     """``azr run RECIPE [overrides]``; a run's folder goes on with that run."""
     asks_help = {"--help", "-h"} & set(argv)
-    options, values = parser(Config(), recipe=True).parse_with_knobs([word for word in argv if word not in asks_help])
+    options, values = parser(Config(), recipe=True).parse_with_overrides(
+        [word for word in argv if word not in asks_help]
+    )
     name = options.recipe or (options.resume if options.resume != LATEST else None)
     if asks_help:
         parser(load_recipe(name) if name is not None else Config(), recipe=True).print_help()
@@ -170,13 +172,13 @@ def parse(default: Config, argv: Sequence[str]) -> argparse.Namespace:
             bounds.
         SystemExit: ``--help`` was printed.
     """
-    options, values = parser(default).parse_with_knobs(argv)
+    options, values = parser(default).parse_with_overrides(argv)
     options.config = override(default, values)
     return options
 
 
 def parser(default: Config, *, recipe: bool = False) -> Parser:
-    about = "Run self-play. Each option for a knob overrides the recipe or the saved config."
+    about = "Run self-play. Each option of the config overrides the recipe or the saved config."
     parser = Parser("run", about, usage=USAGE.removeprefix("usage: "), more_help="\n".join(_help(default)) + "\n")
     if recipe:
         parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
@@ -194,15 +196,15 @@ def parser(default: Config, *, recipe: bool = False) -> Parser:
 def _help(default: Config) -> Iterator[str]:
     """Yield lines on every option by section: its value, what it accepts, and the first sentence of its docs."""
     now, width, section = leaves(default), min(120, shutil.get_terminal_size().columns), ""
-    for knob in knobs().values():
-        if section != (section := knob.path.partition(".")[0]):
+    for option in config_options().values():
+        if section != (section := option.path.partition(".")[0]):
             yield f"\n{section}:"
-        value = now.get(knob.path, knob.schema.get("default"))  # of another choice
-        only = f"; only with {' or '.join(knob.owners)}" if knob.owners else ""
-        yield f"  {knob.option} {value_text(value)}  ({knob.accepts}{only})"
-        sentence = re.split(r"(?<=\.)\s", knob.doc)[0]
+        value = now.get(option.path, option.schema.get("default"))  # of another choice
+        only = f"; only with {' or '.join(option.owners)}" if option.owners else ""
+        yield f"  {option.flag} {value_text(value)}  ({option.accepts}{only})"
+        sentence = re.split(r"(?<=\.)\s", option.doc)[0]
         yield textwrap.fill(sentence, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
-    yield "\nA switch needs no value; --section.no-knob turns it off. azr/config.py says more about each knob."
+    yield "\nA switch needs no value; --section.no-option turns it off. azr/config.py says more about each option."
 
 
 def describe(config: Config, *, on_cpu: bool = False) -> str:

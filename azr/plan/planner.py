@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from azr.config import Config
-from azr.config_tree import ESTIMATOR, knobs, override
+from azr.config_tree import ESTIMATOR, config_options, override
 from azr.errors import UserError
 from azr.hardware import CPU_KV_CACHE_BYTES, compute_type
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, ModelShape, Workload, as_configured, shape_of, with_push
@@ -128,7 +128,7 @@ def plan_run(
 
 
 Candidates = Iterator[dict[str, Any]]
-"""Changes that are worth trying: values of knobs by path."""
+"""Changes that are worth trying: values of options by path."""
 
 
 def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
@@ -151,7 +151,7 @@ def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
 
 
 def _tried(plan: Plan, assumed: Assumptions, values: Mapping[str, Any]) -> Suggestion:
-    words = [knobs()[path].option + (f" {value}" if value is not True else "") for path, value in values.items()]
+    words = [config_options()[path].flag + (f" {value}" if value is not True else "") for path, value in values.items()]
     tried = make_plan(override(plan.config, values), plan.roles[0].shape, plan.nodes, assumed)
     return Suggestion(" ".join(words), tried)
 
@@ -286,19 +286,19 @@ def check_memory(plan: Plan) -> list[str]:
     if not plan.problems:
         return []
     problems = "; ".join(plan.problems)
-    return [f"by the plan's estimate the run does not fit on {size} ({problems}): azr plan names knobs that help"]
+    return [f"by the plan's estimate the run does not fit on {size} ({problems}): azr plan names options that help"]
 
 
 def _what_helps(config: Config) -> str:
-    """Knobs that take something off the GPUs and are not set, as a sentence."""
-    knobs = []
+    """Options that take something off the GPUs and are not set, as a sentence."""
+    options = []
     if config.rollout.gpu_memory_utilization < _GPU_SHARE and config.cluster.colocate:
-        knobs.append(f"--rollout.gpu-memory-utilization {_GPU_SHARE}")
+        options.append(f"--rollout.gpu-memory-utilization {_GPU_SHARE}")
     if not config.train.offload_optimizer:
         is_whole = config.train.data_parallel > 1 and not config.train.is_sharded
-        knobs.append(f"--train.shard {'zero3 or ' * is_whole}offload")
-    knobs.append("more GPUs by --train.data-parallel and --rollout.engines or --rollout.tensor-parallel")
-    return f"Set {', '.join(knobs)}; or take a smaller model."
+        options.append(f"--train.shard {'zero3 or ' * is_whole}offload")
+    options.append("more GPUs by --train.data-parallel and --rollout.engines or --rollout.tensor-parallel")
+    return f"Set {', '.join(options)}; or take a smaller model."
 
 
 def states_on_cpu(config: Config, roles: Sequence[ModelRole]) -> dict[str, float]:
@@ -428,7 +428,7 @@ def _verdict(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     for change in suggestions:
         yield f"  {change.option}  ({change.plan.peak / GIB:.1f} GiB at most{'' if change.plan.problems else ', fits'})"
     if not suggestions or suggestions[-1].plan.problems:
-        yield "no knob makes it fit: take more GPUs or GPUs with more memory, a smaller model, or shorter responses"
+        yield "no option makes it fit: take more GPUs or GPUs with more memory, a smaller model, or shorter responses"
 
 
 def _row(label: str, cells: Sequence[str]) -> str:

@@ -13,8 +13,8 @@ import yaml
 
 from azr.errors import UserError, did_you_mean
 
-KNOB = "rollout.engine_options"
-_KNOBS = {
+OPTION = "rollout.engine_options"
+_OF_RUN = {
     "model": "model.path",
     "dtype": "train.dtype",
     "seed": "run.seed",
@@ -44,7 +44,7 @@ _TYPES = {
     dict: "a mapping",
 }
 _BUILTINS = {each.__name__: each for each in _TYPES}
-TAKEN = _KNOBS.keys() | _FIXED | _WORLD
+TAKEN = _OF_RUN.keys() | _FIXED | _WORLD
 
 
 def engine_options(entries: Sequence[str]) -> dict[str, Any]:
@@ -57,21 +57,21 @@ def engine_options(entries: Sequence[str]) -> dict[str, Any]:
     for entry in entries:
         name, colon, text = entry.partition(":")
         name = name.strip().replace("-", "_")
-        if name in _KNOBS:
-            raise UserError(f"{KNOB} names {name!r}, which the knob {_KNOBS[name]} decides: set that.")
+        if name in _OF_RUN:
+            raise UserError(f"{OPTION} names {name!r}, which the option {_OF_RUN[name]} decides: set that.")
         if name in TAKEN:
-            raise UserError(f"{KNOB} names {name!r}, which a run sets itself: leave it out.")
+            raise UserError(f"{OPTION} names {name!r}, which a run sets itself: leave it out.")
         if name not in argument_names():
             hint = did_you_mean(name, argument_names() - TAKEN)
-            raise UserError(f"{KNOB} names {name!r}, and vLLM has no such engine argument{hint}")
+            raise UserError(f"{OPTION} names {name!r}, and vLLM has no such engine argument{hint}")
         if name in options:
-            raise UserError(f"{KNOB} names {name!r} twice: name it once.")
+            raise UserError(f"{OPTION} names {name!r} twice: name it once.")
         if not colon or not text.strip():
-            raise UserError(f"{KNOB} holds {entry!r}; it must be a name and a value, as max_num_batched_tokens:8192.")
+            raise UserError(f"{OPTION} holds {entry!r}; it must be a name and a value, as max_num_batched_tokens:8192.")
         try:
             options[name] = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise UserError(f"{KNOB} holds {entry!r}, whose value is not YAML: write it as in a config.") from error
+            raise UserError(f"{OPTION} holds {entry!r}, whose value is not YAML: write it as in a config.") from error
         _check_type(name, options[name], entry)
     return options
 
@@ -96,7 +96,7 @@ def _annotations() -> dict[str, ast.expr]:
 def _source(module: str) -> ast.Module:
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
-        raise UserError(f"{KNOB} is set, and vLLM is not installed here: make install.")
+        raise UserError(f"{OPTION} is set, and vLLM is not installed here: make install.")
     place = Path(spec.origin).parent.joinpath(*module.split(".")[1:])
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     return ast.parse(file.read_text(encoding="utf-8"))
@@ -109,7 +109,7 @@ def _check_type(name: str, value: object, entry: str) -> None:
         return
     if not any(type(value) is each or (each is float and type(value) is int) or value == each for each in allowed):
         wanted = [_TYPES[each] if isinstance(each, type) else each for each in allowed if each is not None]
-        raise UserError(f"{KNOB} holds {entry!r}, whose value must be {' or '.join(map(str, wanted))}.")
+        raise UserError(f"{OPTION} holds {entry!r}, whose value must be {' or '.join(map(str, wanted))}.")
 
 
 def _allowed(annotation: ast.expr, module: str) -> list[Any] | None:

@@ -47,7 +47,7 @@ POLICY = "policy"
 PARTS = (STATE_FILE, RUN_CONFIG, f"{POLICY}/", f"{TRAINERS}/")
 """Files and folders of every checkpoint of a run."""
 FIXED = ("model.", "selfplay.kinds", "train.lora.rank", "train.lora.alpha", "train.lora.targets", "train.lora.four_bit")
-"""Knobs, or beginnings of their names, that the saved weights and tasks are made for."""
+"""Options, or beginnings of their names, that the saved weights and tasks are made for."""
 _PLACE = ("run.name", "run.root")
 
 
@@ -365,7 +365,7 @@ def _read_state(
 
 
 def config_changes(saved: Config, wanted: Config) -> list[str]:
-    """Return ``run.steps: 24 -> 48`` for each knob that is not as saved; where the run lives does not count. Raises
+    """Return ``run.steps: 24 -> 48`` for each option that is not as saved; where the run lives does not count. Raises
     UserError for a change that the checkpoint cannot follow."""
     before, after = leaves(saved), leaves(wanted)
     for name in after:
@@ -384,7 +384,7 @@ def config_changes(saved: Config, wanted: Config) -> list[str]:
             f"algorithm.estimator was {saved.algorithm.estimator.name}, so the checkpoint has no critic for "
             f"{wanted.algorithm.estimator.name}: keep the estimator, or start another run."
         )
-    # A knob of one estimator is no knob of another.
+    # An option of one estimator is no option of another.
     pairs = {name: (before.get(name, "unset"), after.get(name, "unset")) for name in after | before}
     return [
         f"{name}: {old} -> {new}" for name, (old, new) in pairs.items() if not _same(old, new) and name not in _PLACE

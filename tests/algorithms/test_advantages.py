@@ -27,9 +27,9 @@ def make_batch(rewards: list[float], lengths: list[int], values: list[float] | N
 
 def run(estimator: str, rewards: list[float], lengths: list[int], *, lambda_: float = 1.0, **inputs: object) -> Batch:
     """The batch with advantages, and with a critic returns, filled in."""
-    knobs = GAE(lambda_=lambda_) if estimator == "gae" else ESTIMATOR_TYPES[estimator]()
+    options = GAE(lambda_=lambda_) if estimator == "gae" else ESTIMATOR_TYPES[estimator]()
     batch = make_batch(rewards, lengths, **inputs)
-    batch.advantages_R, batch.returns_R = estimate_advantages(batch, knobs)
+    batch.advantages_R, batch.returns_R = estimate_advantages(batch, options)
     return batch
 
 
@@ -77,7 +77,7 @@ def test_weights_by_trajectory_or_by_kind_and_role_give_each_the_same_say() -> N
 
 
 def test_the_loss_is_averaged_by_token_but_with_dr_grpo():
-    decided = {name: weighting_of(AlgorithmConfig(estimator=knobs())) for name, knobs in ESTIMATOR_TYPES.items()}
+    decided = {name: weighting_of(AlgorithmConfig(estimator=options())) for name, options in ESTIMATOR_TYPES.items()}
     assert decided.pop("dr_grpo") == "constant" and set(decided.values()) == {"token"}
     assert weighting_of(AlgorithmConfig(estimator=DrGRPO(), loss_weighting="trajectory")) == "trajectory"
 

@@ -36,7 +36,7 @@ def test_a_tilde_is_the_home_folder_in_a_file_in_quotes_and_after_an_equals_sign
     config = read_config(str(tmp_path / "above.yaml"))
     assert (config.run.root, config.data.path) == (f"{tmp_path}/runs", f"{tmp_path}/rows.jsonl")
     for words in (["--data.path=~/b", "--run.root", "~/c"], ["--data.path", "~/b", "--run.root=~/c"]):
-        config = override(config, Parser("test", "").parse_with_knobs(words)[1])
+        config = override(config, Parser("test", "").parse_with_overrides(words)[1])
         assert (config.data.path, config.run.root) == (f"{tmp_path}/b", f"{tmp_path}/c")
     parser = Parser("test", "")
     parser.add_argument("place", type=Path)
@@ -66,7 +66,7 @@ def test_options_may_come_before_the_recipe():
         parser = Parser("test", "")
         parser.add_argument("recipe")
         parser.add_argument("--kind")
-        options, values = parser.parse_with_knobs(words.split())
+        options, values = parser.parse_with_overrides(words.split())
         assert (options.recipe, options.kind in (None, "x"), values) == ("recipe", True, {"selfplay.kinds": kinds})
 
 
@@ -107,9 +107,9 @@ BROKEN = {
     "number": ("base: 7", "base is 7; it must be the name of a recipe"),
     "empty": ("base:\nrun: {steps: 3}", "base is None; it must be the name of a recipe"),
     "twice": ("run: {steps: 3}\nrun: {seed: 4}", "run is stated twice: leave one of them out"),
-    "knob_twice": (MINI + "run: {steps: 3, seed: 4, steps: 5}", "steps is stated twice: leave one of them out"),
+    "option_twice": (MINI + "run: {steps: 3, seed: 4, steps: 5}", "steps is stated twice: leave one of them out"),
     "dots": (MINI + "run: {steps: 4}\nrun.steps: 7", "run.steps is stated twice: leave one of them out"),
-    "wrong": (MINI + "run: {stepz: 3}", "There is no knob 'run.stepz' in a config; did you mean run.steps?"),
+    "wrong": (MINI + "run: {stepz: 3}", "There is no option 'run.stepz' in a config; did you mean run.steps?"),
     "listed": ("[1]", "A config is a mapping of sections, not list"),
     "deep": ("run: " + 20_000 * "[", "it is nested too deep"),
     "partial": ("run: {steps: 3}", "it names no base and no model: add the recipe"),

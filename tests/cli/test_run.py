@@ -6,7 +6,7 @@ import pytest
 
 from azr.cli import run
 from azr.config import GAE, Config
-from azr.config_tree import knobs
+from azr.config_tree import config_options
 from tests.e2e.three_kinds import config as mini
 
 
@@ -35,13 +35,13 @@ def test_resume_takes_a_place_or_none(argv, wanted):
     assert run.parse(Config(), [*argv, "--verify", "full"]).verify == "full"
 
 
-def test_help_lists_every_knob_with_its_value_and_bounds(capsys):
+def test_help_lists_every_option_with_its_value_and_bounds(capsys):
     with pytest.raises(SystemExit) as ended:
         run.launch(mini, ["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
     assert "--resume" in text
-    assert all(f"  {knob.option} " in text for knob in knobs().values())
+    assert all(f"  {option.flag} " in text for option in config_options().values())
     assert "  --run.steps 24  (a whole number of at least 1 and at most 1,000,000,000)\n      Training steps" in text
     assert "  --algorithm.estimator.lambda 1.0  (a number of at least 0 and at most 1; only with gae)" in text
-    assert len(text.splitlines()) < 4 * len(knobs())
+    assert len(text.splitlines()) < 4 * len(config_options())

@@ -177,7 +177,7 @@ def test_batch_in_prompts_trajectories_and_tokens():
     assert Workload.of(solver_only, ASSUMED).trained == 192
 
 
-def test_suggestions_turns_the_knobs_in_order_until_it_fits():
+def test_suggestions_turns_the_options_in_order_until_it_fits():
     plan = planned(seven(shard="zero3", gradient_checkpointing="none"))
     assert plan.problems
     suggestions = suggest(plan, ASSUMED)
@@ -209,7 +209,7 @@ def test_where_only_less_training_fits_that_is_proposed():
     suggestions = suggest(plan, ASSUMED)
     options = [change.option for change in suggestions]
     assert "--train.lora.rank 32" in options and not suggestions[-1].plan.problems
-    assert "fits)" in text(plan, suggestions) and "no knob" not in text(plan, suggestions)
+    assert "fits)" in text(plan, suggestions) and "no option" not in text(plan, suggestions)
     assert list(contradictions(suggestions[-1].plan.config)) == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from azr.cli.main import dispatch
 from azr.config import ESTIMATOR_TYPES, Config
-from azr.config_tree import from_yaml, knobs, override, to_tree
+from azr.config_tree import config_options, from_yaml, override, to_tree
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
 from azr.graders.own import OwnGrader
@@ -33,7 +33,7 @@ kinds = [Mine()]
 ALL = (
     KIND.format(body="")
     + """
-proposer_rewards = {"half": lambda rate, knobs: rate / 2}
+proposer_rewards = {"half": lambda rate, options: rate / 2}
 bonuses = {"short": lambda task, references, known: 0.5}
 from azr.config import Positive
 from azr.estimators import Estimator
@@ -62,8 +62,8 @@ exact = MODULE:grade
 [console_scripts]
 other = no.such:module
 """
-KNOBS = {"selfplay.kinds": ("mine",), "reward.proposer": "half", "algorithm.estimator": "plain"}
-KNOBS |= {"reward.intrinsic.bonuses": ("short:0.5",), "algorithm.estimator.scale": "2"}
+OPTIONS = {"selfplay.kinds": ("mine",), "reward.proposer": "half", "algorithm.estimator": "plain"}
+OPTIONS |= {"reward.intrinsic.bonuses": ("short:0.5",), "algorithm.estimator.scale": "2"}
 
 
 def everything_is_there() -> bool:
@@ -80,9 +80,9 @@ def test_what_a_package_offers_is_found_by_its_name_alone_and_nothing_else_of_it
     package(ALL, ENTRIES)
     load_for(Config())
     assert not ("mine" in KINDS or "half" in SOLVE_RATE_REWARDS), "a package that no run names is not imported"
-    config = override(Config(), KNOBS)
+    config = override(Config(), OPTIONS)
     assert config.algorithm.estimator == ESTIMATOR_TYPES["plain"](scale=2.0)
-    assert knobs()["algorithm.estimator.scale"].doc == "Their factor."
+    assert config_options()["algorithm.estimator.scale"].doc == "Their factor."
     load_for(override(Config(), {"reward.proposer": "half"}))
     assert "half" in SOLVE_RATE_REWARDS and "mine" not in KINDS
     load_for(config)
@@ -91,7 +91,7 @@ def test_what_a_package_offers_is_found_by_its_name_alone_and_nothing_else_of_it
 
 
 def test_the_saved_config_is_enough_to_load_them_again(plugin: Write) -> None:
-    config = override(Config(), {**KNOBS, "run.plugins": (plugin(ALL),)})
+    config = override(Config(), {**OPTIONS, "run.plugins": (plugin(ALL),)})
     assert from_yaml(json.dumps(to_tree(config))) == config
     load_for(from_yaml(json.dumps(to_tree(config))))
     assert everything_is_there()
@@ -149,7 +149,7 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
     ("from azr.config import GAE\nestimators = [GAE()]", r"among its estimators: give it classes of azr\.est"),
     ("bonuses = {'short': 3}", r"short of the plug-in \S+ is no function"),
     ("proposer_rewards = {'half': lambda rate: rate}", "reward half .* cannot be called .TypeError: .*takes 1"),
-    ("proposer_rewards = {'half': lambda rate, knobs: None}", "reward half .* returns None, which is no finite"),
+    ("proposer_rewards = {'half': lambda rate, options: None}", "reward half .* returns None, which is no finite"),
     ("bonuses = {'short': lambda task, references, known: task.size}", "short .* cannot be called .AttributeError"),
     ("bonuses = [len]", r"bonuses of the plug-in \S+ is \[<.*\]: make it a dict of functions by name\.$"),
     ("raise RuntimeError('no licence')", "cannot be imported: RuntimeError: no licence"),
@@ -173,8 +173,8 @@ def test_entry_points_that_cannot_be_used_are_one_sentence(package: Write, entry
 
 
 def test_commands_take_plugins(capsys: pytest.CaptureFixture[str]) -> None:
-    knobs = ["--run.plugins", "examples.expressions", "--selfplay.kinds", "expressions"]
-    assert dispatch(["prompts", "azr_14m_mini", *knobs]) == 0
+    options = ["--run.plugins", "examples.expressions", "--selfplay.kinds", "expressions"]
+    assert dispatch(["prompts", "azr_14m_mini", *options]) == 0
     assert "<|solve|><|expressions|><|input|>numbers 1, 2; target 3<|answer|>" in capsys.readouterr().out
     assert dispatch(["plan", "azr_14m_mini", "--run.plugins", "no.such.plugin"]) == 2
     assert "error: The plug-in no.such.plugin cannot be imported: " in capsys.readouterr().err

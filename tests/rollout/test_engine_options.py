@@ -40,7 +40,7 @@ def test_values_are_read_as_in_a_config() -> None:
     ("entries", "sentence"),
     [
         (["max_num_batched_token:1"], "no such engine argument; did you mean max_num_batched_tokens"),
-        (["gpu_memory_utilization:0.9"], "the knob rollout.gpu_memory_utilization decides: set that"),
+        (["gpu_memory_utilization:0.9"], "the option rollout.gpu_memory_utilization decides: set that"),
         (["worker_cls:mine"], "which a run sets itself: leave it out"),
         (["block_size:16", "block_size:32"], "names 'block_size' twice"),
         (["block_size"], "it must be a name and a value"),

@@ -325,8 +325,8 @@ async def test_chained_tasks_are_estimated_trained_on_stored_and_chained_again(p
 
 
 def replace_play(config: Config, **values) -> Config:
-    """The config with other knobs of `selfplay`, or of `ablation`."""
-    ablation = {knob: values.pop(knob) for knob in ("new_tasks", "train_proposer") if knob in values}
+    """The config with other options of `selfplay`, or of `ablation`."""
+    ablation = {option: values.pop(option) for option in ("new_tasks", "train_proposer") if option in values}
     return replace(config, selfplay=replace(config.selfplay, **values), ablation=replace(config.ablation, **ablation))
 
 

@@ -65,7 +65,7 @@ def test_a_shape_that_is_stored_often_pays_less():
     assert rewarded(replace(task, solve_rate=1.0), useless, 9) == (-0.75, {"learnability": -0.75})
 
 
-def test_a_registered_bonus_needs_no_knob_of_its_own(monkeypatch):
+def test_a_registered_bonus_needs_no_option_of_its_own(monkeypatch):
     monkeypatch.setitem(BONUSES, "many_lines", lambda task, references, known: task.program.count("\n") / 10)
     config = IntrinsicRewardConfig(bonuses=("halstead:1", "many_lines:2.5", "complexity:0.15"))
     assert bonus_coefficients(config) == {"halstead": 1.0, "many_lines": 2.5, "complexity": 0.15}

@@ -122,7 +122,7 @@ async def test_gradients_are_those_written_out_whatever_packing_and_ranks(loss, 
         assert [t.mismatch is None for t in taught] == [t.origin == "trace" for t in taught]
 
 
-@pytest.mark.parametrize("estimator", [TRRPP(), RLOO(), GRPO(), DrGRPO()], ids=lambda knobs: type(knobs).__name__)
+@pytest.mark.parametrize("estimator", [TRRPP(), RLOO(), GRPO(), DrGRPO()], ids=lambda options: type(options).__name__)
 async def test_imitation_ignores_what_the_trace_earned(estimator, base, groups, trajectories) -> None:
     config = replace(base, algorithm=sft(estimator=estimator, drop_zero_advantage=True))
     told = []

@@ -29,7 +29,7 @@ CONTROLS = {
     ("ablation.new_tasks", False): "seed tasks only",
 }
 MAY_DIFFER = ("run.name", "run.root", "run.seed")
-"""Knobs in which runs of one arm may differ."""
+"""Options in which runs of one arm may differ."""
 
 
 @dataclass(frozen=True)
@@ -112,4 +112,4 @@ def label(config: Config, main: Config) -> str:
         for path, value in leaves(config).items()
         if value != usual.get(path) and not path.startswith(MAY_DIFFER)
     }
-    return ", ".join(CONTROLS.get(knob, "{} {}".format(*knob)) for knob in changed.items()) or "self-play"
+    return ", ".join(CONTROLS.get(option, "{} {}".format(*option)) for option in changed.items()) or "self-play"

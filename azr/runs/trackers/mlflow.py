@@ -35,7 +35,7 @@ MOST_PARAMS, MOST_METRICS = 100, 1000
 
 
 class MlflowTracker(Tracker):
-    """Numbers as metrics, lists of counts as a metric for each bin, samples as JSON files, knobs as parameters."""
+    """Numbers as metrics, lists of counts as a metric for each bin, samples as JSON files, options as parameters."""
 
     label: ClassVar[str] = "MLflow"
 
@@ -79,10 +79,10 @@ class MlflowTracker(Tracker):
             self._client.update_run(self._mark.id, status="RUNNING")
         self._id = self._mark.id
         self._client.set_tag(self._id, "azr_version", code_version())
-        # A parameter is written once: a knob that a resumed run has changed keeps its first value.
+        # A parameter is written once: an option that a resumed run has changed keeps its first value.
         known = self._client.get_run(self._id).data.params
-        knobs = [(name, str(value)[:PARAM_CHARACTERS]) for name, value in leaves(config).items() if name not in known]
-        for some in _batches(knobs, MOST_PARAMS):
+        options = [(name, str(value)[:PARAM_CHARACTERS]) for name, value in leaves(config).items() if name not in known]
+        for some in _batches(options, MOST_PARAMS):
             self._client.log_batch(self._id, params=[mlflow.entities.Param(name, value) for name, value in some])
         return self._mark.step
 
