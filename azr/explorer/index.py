@@ -236,7 +236,8 @@ class RunIndex:
 
 def open_index(path: Path) -> sqlite3.Connection:
     """The index there, or a new one where there is none of this version."""
-    with _locked(path.parent):
+    rollouts = path.with_name("rollouts")  # the lock on the run's folder is its owner's, as long as it runs
+    with _locked(rollouts if rollouts.is_dir() else path.parent):
         if (connection := _current(path)) is not None:
             return connection
         for leftover in (path, path.with_name(f"{path.name}-journal")):
