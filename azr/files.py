@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 from uuid import uuid4
 
 from blake3 import blake3
@@ -55,6 +58,19 @@ def write_problem(folder: Path) -> str:
     except OSError as error:
         return str(error.strerror)
     return ""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read. Raises OSError, also for a pipe or a device, which might never end."""
+    return open(path, "rb", opener=_regular)
+
+
+def _regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file", path)
+    return descriptor
 
 
 @dataclass(frozen=True, slots=True)

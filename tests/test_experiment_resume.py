@@ -91,7 +91,7 @@ def play(config: Config, engine: Engine) -> None:
 
         async def write(step: int, staging: Staging) -> None:
             await logger.flush()
-            write_checkpoint(staging.folder, RunState(step=step, elapsed_s=0.0, offsets=logger.offsets()), config)
+            write_checkpoint(staging.folder, RunState(step=step, elapsed_s=0.0, offsets=logger.offsets()), folder)
             await asyncio.to_thread(write_journal, staging.folder, journal.copy(step))
 
         reader = TextReader(DEFAULT)

@@ -23,6 +23,7 @@ import msgspec
 from azr.errors import UserError
 from azr.evaluation.answer_file import ANSWERS
 from azr.explorer.record_files import ROLLOUTS, LinePlace, read_grown, read_samples
+from azr.files import open_regular
 from azr.records import Sample, Task
 from azr.runs.sample_file import FIELDS, clean
 
@@ -378,7 +379,7 @@ def _stat(path: Path) -> tuple[int, int]:
 def _tail(path: Path, offset: int) -> bytes:
     """Return the bytes before the offset, which identify a file that has grown."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, offset - _TAIL))
             return file.read(min(offset, _TAIL))
     except OSError:

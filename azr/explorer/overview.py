@@ -15,6 +15,7 @@ from azr.explorer import queries
 from azr.explorer.evaluations import results
 from azr.explorer.queries import TaskFilter
 from azr.explorer.site import BadAddress, Compared, Links, Series, ShownRun, Values, chart, render
+from azr.files import open_regular
 from azr.records import ORIGINS
 
 EVAL = "eval/"
@@ -114,7 +115,7 @@ def _options(config: str) -> dict[str, str]:
 def _head_of(path: Path) -> str:
     """Return the beginning of a file's text; empty if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(MAX_CONFIG).decode("utf-8", "backslashreplace")
     except OSError:
         return ""

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from azr.files import open_regular
 from azr.records import Sample
 from azr.runs.sample_file import cleaned, read_members, read_sample
 
@@ -84,7 +85,7 @@ def read_grown(path: Path, offset: int, kind: type[T], problems: list[str]) -> t
     """Whole lines of a growing file after an offset, as records; and where the last of them ends. A last line without
     an end is being written, and is read when it is whole."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(offset)
             grown = file.read()
     except FileNotFoundError:

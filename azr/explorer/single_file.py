@@ -13,6 +13,7 @@ from markupsafe import Markup
 from azr.explorer.index import RunIndex
 from azr.explorer.server import body, menu, names_of, static
 from azr.explorer.site import PAGES, BadAddress, Links, ShownRun, encoded, render
+from azr.files import open_regular
 
 MAX_PAGES = 400
 """Of a run: those of its menu, then those that they link to."""
@@ -77,7 +78,7 @@ def _pages(runs: Sequence[ShownRun], number: int, links: SavedLinks) -> Iterator
 
 def is_report(path: Path) -> bool:
     """Whether a file is a report that was written before. Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return f'<meta name="generator" content="{GENERATOR}">'.encode() in file.read(500)
 
 

@@ -328,19 +328,7 @@ def find_checkpoint(run: RunDirectory, step: int | None, level: Verify = "header
     event loop. Nothing is changed. Raises UserError when the checkpoint asked for is damaged or missing, none is
     sound, or the logs were altered, and OSError when the disk failed.
     """
-    store = CheckpointStore(run.checkpoints)
-    state, notes = _read_state(run, store, step, level)
-    run.check_logs(state.offsets)
-    if step is not None and (later := store.later(state.step)):
-        passed_over = ", ".join(str(step_of(path)) for path in later)
-        notes.append(f"what came after step {step} is set aside, checkpoints of steps {passed_over} included")
-    return ResumeState(state=state, notes=tuple(notes))
-
-
-def _read_state(
-    run: RunDirectory, store: CheckpointStore, step: int | None, level: Verify
-) -> tuple[RunState, list[str]]:
-    notes: list[str] = []
+    store, notes = CheckpointStore(run.checkpoints), list[str]()
     steps = store.steps()
     if step is not None and step not in steps:
         there = f"there are those of steps {', '.join(map(str, steps))}" if steps else "it has none"
@@ -355,13 +343,21 @@ def _read_state(
             continue
         if code != code_version():
             notes.append(f"the code has changed since the checkpoint was saved: {code} -> {code_version()}")
-        return state, [*notes, f"going on after step {chosen}"]
-    if steps:
-        raise UserError(
-            f"{run.path} has no sound checkpoint ({notes[0]}): restore one from a copy, or start again with "
-            "--restart, which keeps this run under another name."
-        )
-    return INITIAL, [f"{run.path} has no checkpoint yet: it starts again from its beginning"]
+        notes.append(f"going on after step {chosen}")
+        break
+    else:
+        if steps:
+            raise UserError(
+                f"{run.path} has no sound checkpoint ({notes[0]}): restore one from a copy, or start again with "
+                "--restart, which keeps this run under another name."
+            )
+        state = INITIAL
+        notes.append(f"{run.path} has no checkpoint yet: it starts again from its beginning")
+    run.check_logs(state.offsets)
+    if step is not None and (later := store.later(state.step)):
+        passed_over = ", ".join(str(step_of(path)) for path in later)
+        notes.append(f"what came after step {step} is set aside, checkpoints of steps {passed_over} included")
+    return ResumeState(state=state, notes=tuple(notes))
 
 
 def config_changes(saved: Config, wanted: Config) -> list[str]:

@@ -128,6 +128,9 @@ class RunDirectory:
 
     def check_logs(self, offsets: LogOffsets) -> None:
         """Read the logs. Raises UserError when they are not what they were there, apart from what came later."""
+        for path in (self.metrics, self.tasks, self.log):
+            if path.is_symlink() or (path.exists() and not path.is_file()):
+                raise UserError(f"{path} is a link or no file, and a run writes none but its own: put the file there.")
         offsets.metrics.check(self.metrics)
         offsets.tasks.check(self.tasks)
 
@@ -251,7 +254,7 @@ class RunOwner:
         try:
             folder = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
             self._locks.append(folder)
-            file = os.open(run / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            file = os.open(run / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
             self._locks.append(file)
             if not (_lock(folder) and _lock(file)):
                 owner = os.read(file, 1000).decode(errors="replace").strip() or "another process"

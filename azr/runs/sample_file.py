@@ -18,7 +18,7 @@ import msgspec
 from blake3 import blake3
 
 from azr.errors import UserError
-from azr.files import atomic_write
+from azr.files import atomic_write, open_regular
 from azr.records import PromptIds, Sample, Task
 
 Decode = Callable[[PromptIds], str]
@@ -125,7 +125,7 @@ def read_members(path: Path, at: int = 0, most: float = math.inf) -> Iterator[Me
     ``most``: longest text of a member, bytes. Raises OSError.
     """
     end, damage = at, ""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while not damage:
             begin, text, reader = file.seek(end), bytearray(), zlib.decompressobj(wbits=31)
             try:
@@ -175,7 +175,7 @@ class FileOffset:
         try:
             # A run that was killed before its first line may have no file at all.
             if left:
-                with path.open("rb") as file:
+                with open_regular(path) as file:
                     while left and (chunk := file.read(min(left, _CHUNK))):
                         hasher.update(chunk)
                         left -= len(chunk)

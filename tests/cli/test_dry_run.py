@@ -70,8 +70,6 @@ def test_a_run_that_is_there_is_not_overwritten_but_may_go_on(here, capsys):
     assert "already holds a run: go on with it by --resume" in capsys.readouterr().err
     assert dry_run(here, "--resume", str(there.checkpoints / "step_000099")) == 2
     assert "has no checkpoint of step 99: there are those of steps 3." in capsys.readouterr().err
-    assert dry_run(here, "--resume", "--selfplay.kinds", "abduction") == 2
-    assert "selfplay.kinds was" in capsys.readouterr().err
 
 
 def test_a_run_may_begin_again_beside_the_one_that_is_there(here, capsys):

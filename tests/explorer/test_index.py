@@ -12,12 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from azr.errors import UserError
-from azr.explorer import queries, record_files
+from azr.explorer import overview, queries, record_files
 from azr.explorer.evaluations import read_side
 from azr.explorer.index import MAX_KEPT, NAME, RunIndex
 from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.records import Judgement
+from azr.runs.run_dir import RunOwner
 from azr.tasks.base import Verdict
 from tests.evaluation.written import answers_to, write_evaluation
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
@@ -149,6 +150,22 @@ def test_damaged_files_are_shown_as_far_as_they_go_with_a_sentence(tmp_path: Pat
     cut.write_bytes(whole)
     index.refresh()
     assert count(index, step=1) == 10 and "step_000001.jsonl.gz" not in dict(queries.problems(index))
+
+
+@pytest.mark.timeout(60)
+def test_pipes_and_devices_in_a_run_are_named_and_not_waited_for(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    run.step(1, [answer("1")])
+    os.mkfifo(run.rollouts(2))
+    run.rollouts(3).symlink_to("/dev/zero")
+    for name in ("metrics.jsonl", "tasks.jsonl", "config.yaml"):
+        (run.path / name).unlink(missing_ok=True)
+        os.mkfifo(run.path / name)
+    owner = RunOwner(run.path)  # a run that is running is shown
+    index = opened(run)
+    owner.release()
+    assert count(index, step=1) == 1 and overview._head_of(run.path / "config.yaml") == ""
+    assert dict(queries.problems(index)) == {"metrics.jsonl and 3 more": "it cannot be read: no regular file"}
 
 
 def test_malformed_and_ungraded_samples_are_counted_by_reason_and_found_by_it(tmp_path: Path) -> None:

@@ -1,16 +1,16 @@
 """Samples made by hand, a clock, a limit on files, and waiting."""
 
 import resource
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from azr.config import Config
 from azr.records import VALID, Completion, FinishReason, Judgement, Role, Sample
 from azr.runs.checkpoint_store import POLICY, TRAINERS, RunState
-from azr.runs.run_dir import RUN_CONFIG, write_config
+from azr.runs.run_dir import RunDirectory
 from azr.tasks.base import RejectReason
 
 
@@ -58,10 +58,10 @@ def sample(role: Role, kind: str = "deduction", *, reward: float | None = 1.0, *
     return Sample(role=role, kind=kind, reward=reward, **fields | change)  # type: ignore[arg-type]
 
 
-def write_checkpoint(folder: Path, state: RunState, config: Config) -> None:
+def write_checkpoint(folder: Path, state: RunState, run: RunDirectory) -> None:
     """Fill a checkpoint's folder with each part that a run saves, tiny."""
     state.write(folder)
-    write_config(config, folder / RUN_CONFIG)
+    shutil.copy(run.config, folder)
     for part in (POLICY, TRAINERS):
         (folder / part).mkdir()
         (folder / part / "state").write_text("weights")

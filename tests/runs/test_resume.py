@@ -54,7 +54,7 @@ async def save(run: RunDirectory, step: int) -> RunState:
         file.write(f'{{"step": {step}}}\n')
     state = RunState(step=step, elapsed_s=10.0 * step, offsets=LogOffsets(offset_of(run.metrics), offset_of(run.tasks)))
     async with CheckpointStore(run.checkpoints, keep=9).stage(step) as staging:
-        write_checkpoint(staging.folder, state, Config())
+        write_checkpoint(staging.folder, state, run)
     return state
 
 
@@ -79,7 +79,7 @@ def test_an_estimator_goes_on_with_the_same_bits(tmp_path: Path) -> None:
 async def save_shards(run: RunDirectory, *steps: int) -> None:
     for step in steps:
         async with CheckpointStore(run.checkpoints, keep=9).stage(step) as staging:
-            write_checkpoint(staging.folder, RunState(step=step, elapsed_s=0.0, offsets=LogOffsets()), Config())
+            write_checkpoint(staging.folder, RunState(step=step, elapsed_s=0.0, offsets=LogOffsets()), run)
             (staging.folder / "rank_000.safetensors").write_bytes(save_tensors({"weight": np.arange(9.0)}))
 
 
@@ -237,6 +237,19 @@ async def test_logs_that_were_altered_are_refused(config, run):
     run.metrics.unlink()
     with pytest.raises(UserError, match=r"metrics.jsonl cannot be read"):
         find_checkpoint(run, None)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "tasks.jsonl", "log.txt"])
+async def test_a_link_or_a_pipe_in_place_of_a_log_is_not_written(config, run, name, tmp_path):
+    await save(run, 1)
+    (tmp_path / "mine").write_text("mine")
+    for make in (lambda path: path.symlink_to(tmp_path / "mine"), os.mkfifo, Path.mkdir):
+        (run.path / name).unlink(missing_ok=True)
+        make(run.path / name)
+        with pytest.raises(UserError, match=f"{name} is a link or no file"):
+            find_checkpoint(run, None)
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_changes_are_told_and_those_that_cannot_be_followed_refused(tmp_path, monkeypatch):
