@@ -38,6 +38,8 @@ def rows_file(named: str) -> Path:
         source = [f"{owner}/{name}", *subset]
     elif Path(place).is_dir():
         source = [str(Path(place).resolve())]
+    elif "://" in named:
+        raise UserError(f"{named} is an address: get the file, or name a data set of the hub as OWNER/NAME.")
     else:
         return Path(named)
     if find_spec("datasets") is None:

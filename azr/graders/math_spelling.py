@@ -40,7 +40,8 @@ _BASE_UNITS = {spelling: name for name, spellings in _STATED["units"].items() fo
 _DERIVED_UNITS = {each: made for spellings, made in _STATED["derived"].items() for each in spellings.split()}
 _PREFIXED = {*_STATED["prefixes"]["symbols"].split(), *_STATED["prefixes"]["words"].split()}
 _POWERS = dict(zip((stated := _STATED["prefixes"]["powers"].split())[::2], map(int, stated[1::2]), strict=True))
-_OF_UNIT = re.compile(r"\^\s*\{?\s*(-?\d+)\s*\}?|/|[A-Za-zµμΩ°]+|[€£¥₹¢]|\\\$")
+_LONGEST_UNIT = 20
+_OF_UNIT = re.compile(r"\^\s*\{?\s*(-?\d{1,2})\s*\}?|/|[A-Za-zµμΩ°]+|[€£¥₹¢]|\\\$")
 _NUMERAL = re.compile(r"\^\s*\{?\s*-?\d+\s*\}?|(\d[\d.,]*)")
 _OPPOSITES = [frozenset(words.split()) for words in _STATED["words"]["opposites"]]
 _CONDITIONS = frozenset(_STATED["words"]["conditions"].split())
@@ -145,7 +146,7 @@ def respelled(text: str) -> str:
     text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _ROWS.sub(_in_one_line, text)
     text = _REPEATING.sub(_fraction, text)
-    text = _NESTED.sub(lambda found: _matrix(found[1]), text)
+    text = _NESTED.sub(_matrix, text)
     text = _RATIO.sub(_reduced, text)
     for pattern, instead in _REWRITES:
         text = pattern.sub(instead, text)
@@ -165,16 +166,16 @@ def _fraction(found: re.Match[str]) -> str:
     return f"\\frac{{{int(whole + fixed + again) - int(whole + fixed)}}}{{{over}}}"
 
 
-def _matrix(rows: str) -> str:
+def _matrix(found: re.Match[str]) -> str:
     """A list of lists as a matrix."""
-    lines = re.sub(r"\]\s*,\s*\[", r" \\\\ ", rows).replace(",", " & ")
+    lines = re.sub(r"\]\s*,\s*\[", r" \\\\ ", found[1]).replace(",", " & ")
     return f"\\begin{{bmatrix}}{lines}\\end{{bmatrix}}"
 
 
 def _reduced(found: re.Match[str]) -> str:
     """A ratio of three numbers or more in its lowest terms, as a tuple."""
     terms = [int(term) for term in found[0].split(":")]
-    shared = math.gcd(*terms) or 1
+    shared = math.gcd(*terms)
     return f"\\left({', '.join(str(term // shared) for term in terms)}\\right)"
 
 
@@ -306,8 +307,7 @@ def by_name(golds: Sequence[str], answer: str) -> tuple[list[str], str]:
 
 
 def _tuple(vector: re.Match[str]) -> str:
-    items = [item.strip() for item in re.split(r"\\\\|&", vector[2])]
-    return f"\\left({', '.join(items)}\\right)"
+    return "\\left({}\\right)".format(", ".join(map(str.strip, re.split(r"\\\\|&", vector[2]))))
 
 
 def _assigned(text: str) -> dict[str, str] | None:
@@ -385,11 +385,11 @@ def _measured(text: str) -> frozenset[tuple[str, int]]:
     return frozenset(_units(f"{signs} {behind}").items())
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1_024)
 def _unit(word: str) -> dict[str, int]:
     """Base units of a unit with their exponents, and ten for its prefix; empty for another word."""
-    if word in _BASE_UNITS:
-        return {_BASE_UNITS[word]: 1}
+    if word in _BASE_UNITS or len(word) > _LONGEST_UNIT:
+        return {_BASE_UNITS[word]: 1} if word in _BASE_UNITS else {}
     if word in _DERIVED_UNITS:
         return _units(_DERIVED_UNITS[word])
     for prefix, power in _POWERS.items():

@@ -51,6 +51,8 @@ def test_a_folder_that_is_there_is_no_id_and_a_missing_package_is_named(tmp_path
     (tmp_path / "own").mkdir()
     assert not is_on_hub("own/rows") and rows_file("own/rows.jsonl") == Path("own/rows.jsonl")
     monkeypatch.setattr(hub, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"^https://hub/me/rows is an address: get the file, or name"):
+        rows_file("https://hub/me/rows")
     with pytest.raises(UserError, match=r"takes the package datasets: run pip install -e '\.\[hub\]' in the clone"):
         rows_file("me/rows")
 
