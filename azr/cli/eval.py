@@ -31,7 +31,7 @@ Options of engines and executors may follow, such as --rollout.engines 8, --roll
 a run, its own are the default, but one engine.
 """
 _SECTIONS = ("rollout", "executor", "timeout", "cluster.address")
-_OPTIONS = {
+_DECIDED = {
     "rollout.temperature": "the samples' is given by --temperature",
     "rollout.max_response_tokens": "it is given by --max-response-tokens",
     "rollout.max_prompt_tokens": "prompts are as long as the questions are",
@@ -64,8 +64,8 @@ def main(argv: Sequence[str]) -> int:
     for path in values:
         if not path.startswith(_SECTIONS):
             raise UserError(f"azr eval has no use for {path}: it takes {', '.join(_SECTIONS)} only.")
-        if path in _OPTIONS:
-            raise UserError(f"azr eval has no use for {path}: {_OPTIONS[path]}.")
+        if path in _DECIDED:
+            raise UserError(f"azr eval has no use for {path}: {_DECIDED[path]}.")
     return _evaluate(options, ks if options.samples else (), values)
 
 

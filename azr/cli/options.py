@@ -64,13 +64,13 @@ class Parser(argparse.ArgumentParser):
             flag, has_value, value = words[at].partition("=")
             end = at + 1
             if flag.startswith("--") and "." in flag:
-                option = flag.replace("_", "-")
-                if option.startswith(_OF_ESTIMATOR) and option not in known:  # a plug-in's, which is not loaded yet
-                    known[option] = ConfigOption(path=flag[2:].replace("-", "_"), schema={"type": "string"}), False
-                if option not in known:
+                name = flag.replace("_", "-")
+                if name.startswith(_OF_ESTIMATOR) and name not in known:  # a plug-in's, which is not loaded yet
+                    known[name] = ConfigOption(path=flag[2:].replace("-", "_"), schema={"type": "string"}), False
+                if name not in known:
                     raise _no_option(flag, known)
                 of_list = math.inf if self._has_positionals(own) else 1
-                most = 0 if has_value else _most_values(*known[option], words[end : end + 1], of_list)
+                most = 0 if has_value else _most_values(*known[name], words[end : end + 1], of_list)
                 while end < len(words) and end - at <= most and not words[end].startswith("--"):
                     end += 1
                 given.append((flag, [value] if has_value else words[at + 1 : end]))

@@ -207,7 +207,7 @@ class ModelWorker:
         frames = traceback.extract_stack(sys._current_frames()[self._thread])
         innermost = frames[-1]
         return Whereabouts(
-            collectives=sum(group._get_sequence_number_for_group() for group in list(_world.pg_map)),
+            collectives=sum(group._get_sequence_number_for_group() for group in list(_world.pg_map)),  # type: ignore[attr-defined]
             stack="".join(traceback.format_list(frames)),
             place=f"at {Path(innermost.filename).name}:{innermost.lineno} in {innermost.name}",
         )
