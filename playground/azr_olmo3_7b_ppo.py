@@ -1,4 +1,4 @@
-"""Self-play with Olmo-3-7B-Think on eight 80 GB GPUs: ``python -m playground.azr_olmo3_7b_ppo``.
+"""Self-play with Olmo-3-7B-Think on eight 48 GB GPUs: ``python -m playground.azr_olmo3_7b_ppo``.
 
 It is asked by its own chat template, which opens the thinking.
 """

@@ -71,11 +71,8 @@ def lines(paths: list[Path]) -> int:
 
 def options(package: Path) -> int:
     """Count the fields of the config's classes, except those that hold another of these classes, and tags."""
-    trees = [
-        ast.parse(file.read_text())
-        for file in (package / "config.py", package / "config_training.py")
-        if file.is_file()
-    ]
+    files = [package / "config.py", package / "config_training.py", *(package / "estimators").glob("*.py")]
+    trees = [ast.parse(file.read_text()) for file in files if file.is_file()]
     classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
     fields = [field for node in classes for field in node.body if isinstance(field, ast.AnnAssign)]
     others = "|".join([r"ClassVar.*", r"Literal\['[^']+'\]", *(node.name for node in classes)])
