@@ -1,7 +1,5 @@
 """What a program finds about it is the same in a first run, a repeat and a verification, whoever ran before it."""
 
-# ruff: noqa: E501 - a fact on one line is easier to read than a wrapped one
-
 from __future__ import annotations
 
 import asyncio
@@ -19,82 +17,17 @@ from azr import values
 from azr.execution import CallStatus, ExecutionRequest
 from azr.executor import protocol
 from azr.executor.pool import SandboxPool
+from tests import tables
 from tests.executor.conftest import CONFIG, call, look_at_a_child, zygotes
 from tests.executor.hostile.learning import MEMORY
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PROBE = """
-import builtins, gc, posix, signal, sys, types
-
-def f(number):
-    before = [gc.isenabled(), list(gc.get_threshold()), gc.get_freeze_count() > 0, len(gc.callbacks), gc.get_debug()]
-    return {
-        'collector': before,
-        'frames': [describe(frame) for frame in frames(sys._getframe())],
-        'arguments': [sys.argv, sys.orig_argv, sys.warnoptions, sorted(sys._xoptions), sys.executable],
-        'environment': sorted(posix.environ),
-        'flags': [getattr(sys.flags, n) for n in dir(sys.flags) if n[0] != '_' and n not in ('count', 'index')],
-        'modules': sorted(sys.modules),
-        'contents': {n: len(vars(m)) for n, m in sys.modules.items() if type(m) is types.ModuleType and n != '__main__'},
-        'builtins': sorted(vars(builtins)),
-        'path': [list(sys.path), len(sys.meta_path), sorted(sys.path_importer_cache)],
-        'limits': [sys.getrecursionlimit(), sys.getswitchinterval(), sys.get_int_max_str_digits()],
-        'hooks': [str(type(sys.gettrace())), str(type(sys.getprofile())), sys.excepthook is sys.__excepthook__],
-        'handlers': [str(signal.getsignal(n)) for n in range(1, 32)],
-        'descriptors': [n for n in range(64) if is_open(n)],
-        'depth': depth(),
-        'streams': [str(sys.stdin), str(sys.stdout), str(sys.stderr)],
-        'user': [posix.getuid(), posix.getgid()],
-        'classes': len(object.__subclasses__()),
-        'exception': [str(one) for one in sys.exc_info()],
-        'program': sorted(vars(sys.modules['program'])),
-        'intern': sys.getrefcount(types.ModuleType),
-    }
-
-def frames(frame):
-    while frame:
-        yield frame
-        frame = frame.f_back
-
-def describe(frame):
-    local = frame.f_locals if frame.f_locals is not frame.f_globals else {}
-    told = {n: told_by(one) for n, one in local.items() if n not in ('text', 'arguments', 'number')}
-    return [frame.f_code.co_name, frame.f_lineno if frame.f_code.co_name != 'f' else 0, told, sorted(frame.f_globals)]
-
-def told_by(one):
-    if type(one) in (int, str, bytes, bool, type(None)):
-        return one
-    slots = getattr(type(one), '__slots__', ()) or ()
-    return [type(one).__name__, {n: repr(getattr(one, n))[:200] for n in slots if '0x' not in repr(getattr(one, n, '0x'))}]
-
-def is_open(number):
-    try: posix.write(number, b'')
-    except OSError: return False
-    return True
-
-def depth(so_far=0):
-    try: return depth(so_far + 1)
-    except RecursionError: return so_far
-"""
-"""Program text: all that a program can see of its place, without addresses, clocks and the order of sets."""
-EXACT = """
-import gc, sys
-def f(number):
-    return [gc.get_count(), gc.get_stats(), len(gc.get_objects()), gc.get_freeze_count(), sys.getallocatedblocks()]
-"""
-"""The same of the memory manager: where it stands says how much ran in this process before."""
-HONEST = """
-def f(number):
-    return [depth(), shape(f), str(type(f)), f.__name__, f.__module__, __name__]
-def depth(so_far=0):
-    try: return depth(so_far + 1)
-    except RecursionError: return so_far
-def shape(one):
-    try: one.nothing
-    except AttributeError as error: return str(error)
-"""
-"""What the static check lets a program ask."""
+PROBE, EXACT, HONEST, NUMBERED = tables.programs(Path(__file__).with_name("programs.txt"), "conditions").values()
+"""All that a program can see of its place, without addresses, clocks and the order of sets; the same of the memory
+manager, which says how much ran in this process before; what the static check lets a program ask; and where a program's
+memory holds its own id, or one close to it. The last is told the id with all bits inverted, and searches memory with
+all bits inverted, so that the search itself leaves none behind."""
 
 
 async def _validation_and_verifications(pool: SandboxPool, program: str, *, static_check: bool = False) -> list[str]:
@@ -148,30 +81,6 @@ async def test_where_memory_stands_does_not_tell_how_many_programs_ran_before():
     assert max(blocks) - min(blocks) <= 6, blocks
 
 
-NUMBERED = f"""{MEMORY}
-import base64, struct, zlib
-INVERTED = bytes(255 - byte for byte in range(256))
-def f(inverted):
-    for _ in range(2_000_000): pass
-    found, planted = [], C['create_string_buffer'](64)
-    for place in range(4):
-        C['memset'](C['addressof'](planted) + 32 + place, 255 - (inverted >> 8 * place & 255), 1)
-    for start, text in contents():
-        text = text.translate(INVERTED)
-        for ahead in range(-2, 3):
-            word = (inverted - ahead).to_bytes(4, 'little')
-            at = text.find(word)
-            while at >= 0:
-                if at % 4 == 0: found.append((start + at, ahead))
-                at = text.find(word, at + 1)
-    planted = (C['addressof'](planted) + 32, 0)
-    words = b''.join(struct.pack('<Qb', at, ahead) for at, ahead in sorted(set(found) - set([planted])))
-    return [planted in found, base64.b85encode(zlib.compress(words, 9)).decode()]
-"""
-"""Program text: where its memory holds its own id, or one close to it. It is told the id with all bits inverted, and
-searches memory with all bits inverted, so that the search itself leaves none behind."""
-
-
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the program names an x86-64 system call")
 async def test_no_memory_counts_the_programs_before():
     """A word that follows the ids of the zygote's children would say how many programs ran, and which comes next."""
@@ -186,7 +95,9 @@ async def test_no_memory_counts_the_programs_before():
         laps = []
         for lap in range(3):
             last = await _id_of_a_child(pool, zygote, lap)
-            output = await call(pool, NUMBERED, str(2**32 - 1 - (last + 1)), static_check=False)
+            output = await call(
+                pool, NUMBERED.replace("{memory}", MEMORY), str(2**32 - 1 - (last + 1)), static_check=False
+            )
             assert output.status is CallStatus.OK, output
             planted, found = values.parse(output.value)
             assert planted, "the search finds nothing"

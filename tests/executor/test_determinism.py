@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor import protocol
 from azr.executor.pool import SandboxPool
+from tests import tables
 from tests.executor.conftest import CONFIG, execute_many
 from tests.executor.hostile.attack import ROUTES
 
@@ -20,83 +22,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 ONE = ("1", " 1", "1 ", "(1)", "0x1", "+1")
 """Six texts of the same arguments: six calls, none of which is answered from the cache."""
 
+PROGRAMS = Path(__file__).with_name("programs.txt")
 COUNTERS = {
-    "a list of the library": "import keyword\ndef f(x):\n    keyword.kwlist.append('x')\n    return len(keyword.kwlist)",
-    "by its own name": "from keyword import kwlist as k\ndef f(x):\n    k.append('x')\n    return len(k)",
-    "by a loop's name": "import keyword\ndef f(x):\n    for k in (keyword.kwlist,): k += ['x']\n    return len(k)",
-    "a frozen set of the library, replaced": "import keyword\ndef f(x):\n    keyword.n = getattr(keyword, 'n', 0) + 1\n    return keyword.n",
-    "the decimal context": "import decimal\ndef f(x):\n    decimal.getcontext().prec += 1\n    return str(decimal.getcontext().prec)",
-    "the decimal flags": "import decimal\ndef f(x):\n    c = decimal.getcontext()\n    was = c.flags[decimal.Inexact]\n    decimal.Decimal(1) / 3\n    return was",
-    "the default decimal context": "import decimal\ndef f(x):\n    decimal.DefaultContext.prec += 1\n    return decimal.DefaultContext.prec",
-    "a dialect of csv": "import csv\ndef f(x):\n    csv.register_dialect(f'd{len(csv.list_dialects())}')\n    return len(csv.list_dialects())",
-    "the field limit of csv": "import csv\ndef f(x): return csv.field_size_limit(csv.field_size_limit() + 1)",
-    "an attribute of a function": "import textwrap\ndef f(x):\n    t = textwrap.dedent\n    t.n = getattr(t, 'n', 0) + 1\n    return t.n",
-    "an attribute of a class": "from fractions import Fraction\ndef f(x):\n    try: Fraction.n += 1\n    except AttributeError: Fraction.n = 1\n    return Fraction.n",
-    "an attribute, through its instance": "from collections import Counter\ndef f(x):\n    c = type(Counter())\n    try: c.n += 1\n    except AttributeError: c.n = 1\n    return c.n",
-    "an attribute, through a list": "from collections import ChainMap\nkept = [ChainMap]\ndef f(x):\n    try: kept[0].n += 1\n"
-    "    except AttributeError: kept[0].n = 1\n    return kept[0].n",
-    "an attribute, as a loop's target": "from collections import Counter\ndef f(x):\n    try: n = Counter.n\n    except AttributeError: n = 0\n"
-    "    for Counter.n in [n + 1]: pass\n    return Counter.n",
-    "an attribute, through a subclass": "from collections import OrderedDict\nclass A(OrderedDict): pass\ndef f(x):\n    try: A.__base__.n += 1\n"
-    "    except AttributeError: A.__base__.n = 1\n    return A.n",
-    "defaults of a function": "import textwrap\ndef f(x):\n    textwrap.indent.__defaults__ = (textwrap.indent.__defaults__ or ()) + (None,)\n"
-    "    return len(textwrap.indent.__defaults__)",
-    "a wrapper's dictionary": "import functools, json\ndef f(x):\n    def g(): pass\n    g.n = getattr(json.dumps, 'n', 0) + 1\n"
-    "    functools.update_wrapper(json.dumps, g, assigned=())\n    return json.dumps.n",
-    "a final class": "import typing, collections\ndef f(x):\n    was = hasattr(collections.Counter, '__final__')\n    typing.final(collections.Counter)\n    return was",
-    "a dataclass of the library": "import dataclasses, collections\ndef f(x):\n    was = dataclasses.is_dataclass(collections.Counter)\n"
-    "    dataclasses.dataclass(collections.Counter)\n    return was",
-    "an abstract class": "from collections.abc import Sized\nclass A: pass\ndef f(x):\n    Sized.register(type('B', (), {}))\n    import abc\n    return abc.get_cache_token()",
-    "numbers that are none": "import numbers\ndef f(x):\n    was = issubclass(str, numbers.Number)\n    numbers.Number.register(str)\n    return was",
-    "subclasses of object": "def f(x):\n    class A: pass\n    return len(object.__subclasses__())",
-    "subclasses, kept by a cycle": "def f(x):\n    A = type('A', (int,), {})\n    A.a = A\n    return len(int.__subclasses__())",
-    "garbage that counts": "import keyword\nclass A:\n    def __del__(self): keyword.kwlist.append(1)\ndef f(x):\n    a = A()\n    a.a = a\n"
-    "    for _ in range(2000): [].append([])\n    b = [[] for _ in range(3000)]\n    return len(keyword.kwlist)",
-    "a table of copies": "import copy\ndef f(x):\n    copy._deepcopy_dispatch[len(copy._deepcopy_dispatch)] = 1\n    return len(copy._deepcopy_dispatch)",
-    "a table of reduction": "import copyreg\ndef f(x):\n    t = copyreg.dispatch_table\n    t[len(t)] = 1\n    return len(t)",
-    "the modules": "import sys\ndef f(x):\n    sys.modules[f'm{len(sys.modules)}'] = sys\n    return len(sys.modules)",
-    "the deepest recursion": "import sys\ndef f(x):\n    sys.setrecursionlimit(sys.getrecursionlimit() + 1)\n    return sys.getrecursionlimit()",
-    "the longest number": "import sys\ndef f(x):\n    sys.set_int_max_str_digits(sys.get_int_max_str_digits() + 1)\n    return sys.get_int_max_str_digits()",
-    "patterns that are known": "import re\ndef f(x):\n    re.compile('a' * len(re._cache))\n    return len(re._cache)",
-    "known formats": "import struct\ndef f(x):\n    return was(struct)\ndef was(s):\n    try: s.pack.n\n    except AttributeError: pass\n    s.n = getattr(s, 'n', 0) + 1\n    return s.n",
-    "known file patterns": "import fnmatch\ndef f(x):\n    fnmatch.fnmatch('a', 'b' * fnmatch._compile_pattern.cache_info().currsize)\n    return fnmatch._compile_pattern.cache_info().currsize",
-    "a builtin": "import builtins\ndef f(x):\n    builtins.n = getattr(builtins, 'n', 0) + 1\n    return n",
-    "a builtin, through a function": "def f(x):\n    b = len.__self__\n    b.n = getattr(b, 'n', 0) + 1\n    return b.n",
-    "a builtin, through the globals": "def f(x):\n    b = vars(__builtins__) if hasattr(__builtins__, 'len') else __builtins__\n    b['n'] = b.get('n', 0) + 1\n    return b['n']",
-    "a builtin, through a class": "def f(x):\n    g = f.__globals__['__builtins__']\n    g.__dict__['n'] = g.__dict__.get('n', 0) + 1\n    return n",
-    "a builtin's specification": "def f(x):\n    s = __build_class__.__self__.__spec__\n    s.n = getattr(s, 'n', 0) + 1\n    return s.n",
-    "the dictionary of a type": "class Grab:\n    def __eq__(self, other):\n        other['n'] = other.get('n', 0) + 1\n        return other['n']\n"
-    "def f(x): return int.__dict__ == Grab()",
-    "the dictionary of a type, another way": "class Grab:\n    def __ror__(self, other): return other\n"
-    "def f(x):\n    d = str.__dict__ | Grab()\n    d['n'] = d.get('n', 0) + 1\n    return d['n']",
-    "how the code was specialised": "def f(x):\n    for n in range(3): n + n\n    return f.__code__._co_code_adaptive",
-    "counts of references": "import sys, keyword\ndef f(x):\n    a = [keyword.kwlist]\n    a.append(a)\n    return sys.getrefcount(keyword.kwlist)",
-    "kept text": "import sys\ndef f(x):\n    a = [sys.intern('kept' + 'x' * x)]\n    a.append(a)\n    return sys.getrefcount(a[0])",
-    "classes that types remember": "from typing import List\nimport keyword\nclass M(type):\n    def __hash__(self): return 1\n    def __eq__(self, other): return True\n"
-    "def f(x):\n    A = M('A', (), {})\n    B = List[A].__args__[0]\n    B.n = getattr(B, 'n', 0) + 1\n    return B.n",
-    "classes that a union remembers": "import typing\nclass M(type):\n    def __hash__(self): return 1\n    def __eq__(self, other): return True\n"
-    "def f(x):\n    A = M('A', (), {'n': []})\n    B = typing.get_args(typing.Tuple[A, A])[0]\n    B.n.append(1)\n    return len(B.n)",
-    "a single dispatch": "import functools, textwrap\ndef f(x):\n    was = hasattr(textwrap.dedent, 'dispatch')\n"
-    "    textwrap.dedent = functools.singledispatch(textwrap.dedent)\n    return was",
-    "a part of the library, replaced": "import string\ndef f(x):\n    string.digits += '1'\n    return string.digits",
-    "a class of templates": "import string\ndef f(x):\n    string.Template.flags += 1\n    return int(string.Template.flags)",
-    "a warning seen before": "import warnings\ndef f(x):\n    warnings.filters.append(1)\n    return len(warnings.filters)",
-    "a codec": "import codecs\ndef f(x):\n    try: codecs.lookup_error('mine')\n    except LookupError:\n        codecs.register_error('mine', len)\n        return 0\n    return 1",
-    "the collector's count": "import gc\ndef f(x):\n    a = []\n    a.append(a)\n    return gc.get_count()",
-    "the collector's callbacks": "import gc\ndef f(x):\n    gc.callbacks.append(len)\n    return len(gc.callbacks)",
-    "objects that are alive": "import gc\ndef f(x):\n    a = [[], {}]\n    a.append(a)\n    return len(gc.get_objects())",
-    "memory that is left": "def f(x):\n    kept = [bytearray(8 * 2**20)]\n    kept.append(kept)\n    n = 0\n    more = []\n    try:\n"
-    "        while True:\n            more.append(bytearray(2**20))\n            n += 1\n    except Exception:\n        pass\n"
-    "    more.clear()\n    return (n + 4) // 8",
-    "a small number": (
-        ROUTES + "def f(x):\n    c = namespace('ctypes')\n    c['memset'](id(200) + 24, len(range(200)) % 256 + 1, 1)\n    return len(range(200))"
-    ),
-    "an attribute of C": (
-        ROUTES + "def f(x):\n    c = namespace('ctypes')['c_int']\n    c.n = getattr(c, 'n', 0) + 1\n    return c.n"
-    ),
-    "the program among the modules": "import sys\ndef f(x):\n    m = sys.modules['program']\n    m.f.n = 1\n    sys.modules['old'] = m\n    return len([n for n in sys.modules if n in ('old', 'program')])",
-    "the pipe": "import posix\ndef f(x):\n    try: posix.read(4, 1)\n    except OSError: return -1\n    return 1",
-}  # fmt: skip
+    name: program.replace("{routes}\n", ROUTES) for name, program in tables.programs(PROGRAMS, "counters").items()
+}
 """Programs that try to answer otherwise when they were called before."""
 DIFFERENT = {
     "what types remember": ("from typing import List\ndef f(x): return str(List[x])", ("1", "True", "1.0")),
@@ -138,21 +67,8 @@ async def test_calls_answer_as_if_they_ran_alone(pool: SandboxPool, name: str):
     assert await _together(pool, program, texts, 4) in (None, expected)
 
 
-COLLECTS = """
-L = []
-class A:
-    def __del__(self): L.append(1)
-def f(x):
-    a = A()
-    a.a = a
-    del a
-    kept = []
-    while not L: kept.append([])
-    return len(kept)
-"""
-"""Program text: counts what it makes until the collector comes by."""
-COLLECTS_OLD = COLLECTS.replace("    del a\n    kept = []", "    kept = [[] for _ in range(20_000)]\n    del a")
-"""The same for its rare visits, to what has lived long."""
+COLLECTS, COLLECTS_OLD = tables.programs(PROGRAMS, "collector").values()
+"""Count what they make until the collector comes by: for its frequent visits, and for its rare ones to what is old."""
 
 
 async def test_runs_of_source_and_of_code_find_the_collector_in_one_place():

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from azr.selfplay.seeds import check_seeds, read_seeds
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS, derived_tasks
+from tests import tables
 
 LIMITS = ProposalLimits(source_bytes=1000, induction_inputs=3, repeats=2)
 
@@ -56,34 +58,7 @@ async def test_the_example_kind_is_validated_graded_and_stored() -> None:
     assert derived_tasks(task, ["deduction", "abduction"], 5, random.Random(0)) == [], "there is no program"
 
 
-OWN_LABELS = """
-from azr.records import Task
-from azr.tasks.base import RejectReason, TaskKind, Verdict, section_texts
-from azr.tasks.prompts import Example, Instructions, Section
-
-class Sums(TaskKind):
-    name = "sums"
-    reference_kinds = ("sums",)
-    labels = ("numbers", "sum_of_them")
-
-    def task(self, id, numbers):
-        payload = {"numbers": numbers}
-        return Task(id=id, kind="sums", program="", inputs=(), outputs=(), fingerprint=str(numbers), payload=payload)
-    def seed(self): return self.task("seed-sums", [1, 2])
-    def reference(self, task): return self.proposal(task)
-    def proposal(self, task): return (Section("numbers", " ".join(map(str, task.payload["numbers"]))),)
-    async def validate(self, proposal, limits, run):
-        (text,) = section_texts(proposal.sections, "numbers")
-        return self.task(proposal.id, [int(word) for word in text.split()])
-    def solver_view(self, task): return self.proposal(task)
-    def solution(self, task): return (Section("sum_of_them", str(sum(task.payload["numbers"]))),)
-    async def grade(self, task, answer, run):
-        return Verdict.RIGHT if answer == self.solution(task) else Verdict.WRONG
-    def proposer_instructions(self, facts):
-        return Instructions(task="Invent.", blocks="", example=Example(thought="", answer=()))
-    solver_instructions = proposer_instructions
-kinds = [Sums()]
-"""
+OWN_LABELS, BROKEN, DERIVING, BAD = tables.programs(Path(__file__).with_name("kinds.txt"), "plug-in").values()
 
 
 async def test_a_task_needs_no_program_and_has_a_payload_and_labels_of_its_own(plugin, tmp_path):
@@ -120,52 +95,6 @@ async def test_tasks_of_a_file_are_checked_as_proposals(plugin, tmp_path):
     assert "no task of kind sums (KeyError: 'numbers')" in refused[0]["detail"]
     (task,) = passed
     assert task.payload["numbers"] == [3, 4] and buffer.tasks("sums") == (task,)
-
-
-BROKEN = """
-import asyncio, time
-from examples.expressions import Expressions
-from azr.execution import ExecutionRequest
-from azr.tasks.base import RejectReason, Verdict
-from dataclasses import replace
-
-class Broken(Expressions):
-    name = "broken"
-    reference_kinds = ("broken",)
-    async def validate(self, proposal, limits, run):
-        text, task = proposal.sections[0].text, self.task(proposal.id, "1 + 2")
-        match text.split():
-            case ["raise"]: raise RuntimeError("out of ideas\\n" + 300 * "and of time ")
-            case ["sleep"]: time.sleep(0.5)
-            case ["nothing"]: return None
-            case ["other"]: return replace(task, id="another")
-            case ["program"]: return replace(task, program="no program")
-            case ["numbers"]: return replace(task, inputs=(3,))
-            case ["set"]: return replace(task, payload={"set": {1, 2}})
-            case ["object"]: return replace(task, payload={"object": object()})
-            case ["view", how]: return replace(task, message=how)
-            case ["run", *many]:
-                request = ExecutionRequest(program="def f(x): return x", inputs=tuple(many))
-                return RejectReason.FAILED if (await run(request)).outputs[0].value == "ran" else task
-            case ["together"]:
-                request = ExecutionRequest(program="def f(x): return x", inputs=("1",))
-                await asyncio.gather(run(request), run(request))
-        return task
-    def solver_view(self, task):
-        if task.message == "raises": raise KeyError(task.id)
-        if task.message == "label": return super().solver_view(task) + ("no section",)
-        return super().solver_view(task)
-    async def grade(self, task, answer, run):
-        match answer[0].text:
-            case "raise": raise RuntimeError("out of patience")
-            case "sleep": time.sleep(0.5)
-            case "nonsense": return "perhaps"
-            case "run":
-                try: await run(ExecutionRequest(program="def f(x): return x", inputs=("1",)))
-                except ConnectionError as error: raise ValueError("no result") from error
-        return Verdict.RIGHT
-kinds = [Broken()]
-"""
 
 
 @pytest.fixture
@@ -258,17 +187,6 @@ async def test_an_answer_that_a_kind_fails_over_is_ungraded_and_its_programs_run
         await KINDS["broken"].grade(KINDS["broken"].seed(), (Section("output", "run"),), gone)
 
 
-DERIVING = """
-from azr.tasks.registry import Deduction
-class Lengths(Deduction):
-    name = "lengths"
-    reference_kinds = ("lengths",)
-    def derive_tasks(self, task, pairs):
-        return [] if task.message == "nonsense" else super().derive_tasks(task, pairs)
-kinds = [Lengths()]
-"""
-
-
 async def test_a_kind_derives_tasks_from_those_of_others_and_others_from_its(plugin, caplog):
     load_plugins([plugin(DERIVING)])
     deduction = replace(KINDS["deduction"].seed(), program="def f(a):\n    return len(a)", outputs=("11",))
@@ -281,46 +199,6 @@ async def test_a_kind_derives_tasks_from_those_of_others_and_others_from_its(plu
 
 
 TASK = replace(KINDS["deduction"].seed(), solve_rate=0.75)
-BAD = """
-import time
-def slow(*inputs):
-    time.sleep(0.5)
-    return 0.25
-def later(*given):
-    return given[0] != 0.5 and given[1] != []  # not over the dummies of the start
-functions = {
-    "raises": lambda *given: 1 / 0 if later(*given) else 0.0,
-    "nonsense": lambda *given: "much" if later(*given) else 0.0,
-    "infinite": lambda *given: float("nan") if later(*given) else 0.0,
-    "slow": slow,
-}
-proposer_rewards = functions
-bonuses = {f"bonus_{name}": function for name, function in functions.items()}
-bonuses["known"] = lambda task, references, known: len(known()) / 10 + len(references) + len(known())
-def centred(batch):
-    return (batch.rewards_N - batch.rewards_N.mean())[batch.seq_index_R]
-from azr.estimators import Estimator
-def estimator(called, function):
-    class Made(Estimator):
-        name = called
-        def score(self, batch):
-            return function(batch)
-    return Made
-class Remembers(Estimator):
-    name = "remembers"
-    def score(self, batch):
-        self.state[3] = batch
-        return centred(batch)
-estimators = [Remembers, *(estimator(*each) for each in {
-    "centred": centred,
-    "short": lambda batch: batch.rewards_N,
-    "list": lambda batch: batch.rewards,
-    "limitless": lambda batch: centred(batch) * float("inf"),
-    "fails": lambda batch: 1 / 0,
-    "late": lambda batch: [time.sleep(0.5), centred(batch)][1],
-    "whole": lambda batch: batch.rewards_R.float() + batch.rollout_logprobs_R.requires_grad_(),
-}.items())]
-"""
 
 
 @pytest.fixture

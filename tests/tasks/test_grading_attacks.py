@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -20,6 +21,7 @@ from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
 from azr.tasks.prompts import ChatFormat, Section
 from azr.tasks.registry import KINDS
+from tests import tables
 from tests.executor.conftest import execute_many, sandboxes, usable_backends
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -64,31 +66,17 @@ async def grade(pool: SandboxPool, task: Task, response: str, *, static_check: b
     return await KINDS[task.kind].grade(task, sections, run)
 
 
+PROGRAMS = Path(__file__).with_name("attacks.txt")
 ANSWERS = {
-    "parentheses": "0) or True or (0", "parentheses, one value": "0) or (41", "parentheses, argument list": "0), (1, 2",
-    "brackets": "0], [41", "comment": "41 # 0\n or True", "comment that hides the call's end": "0 #",
-    "comparison": "0 == 0 or 41", "always equal": "type('E', (), {'__eq__': lambda a, b: True})()",
-    "lying class": "type('I', (int,), {'__eq__': lambda a, b: True})(1)", "lambda": "(lambda: 41)()",
-    "arithmetic": "20 + 21", "arithmetic on strings": "'4' '1' * 1", "power": "9**9**9", "conversion": "int('41')",
-    "import": "__import__('os').getpid()", "evaluation": "eval('41')", "the function itself": "f(41)", "exit": "exit()",
-    "print": "print(41) or 41", "walrus": "(x := 41)", "keyword argument": "x=41", "star": "*[41]",
-    "double star": "**{'x': 41}", "comprehension": "[x for x in range(42)][-1]", "condition": "41 if True else 0",
-    "attribute": "(41).real", "subscript": "[41][0]", "f-string": "f'{41}'", "string": "'41'",
-    "string of an expression": "'40+1'", "bytes": "b'41'", "name": "x", "ellipsis": "...", "nothing": "",
-    "space": " \t ", "several values": "41, 42", "several statements": "41; 41", "several lines": "41\n41",
-    "all numbers": "set(range(100))", "hedge": "41 or 42", "code fence": "```python\n41\n```",
-    "two outputs": "0\n```\n```output\n41", "output and input": "41\n```\n```input\n41",
-    "full-width digits": "\uff14\uff11", "arabic digits": "\u0664\u0661", "full-width parentheses": "\uff0841\uff09",
-    "null byte": "41\x00", "null byte in between": "4\x001", "lone surrogate": "'\ud800'", "invisible": "4\u200b1",
-    "long literal": "'" + "a" * 10_000_000 + "'", "long number": "9" * 10_000_000,
-    "long list": "[" + "1," * 5_000_000 + "]", "deep": "[" * 10_000 + "]" * 10_000, "deep and open": "(" * 10_000,
-    "many signs": "-" * 10_000 + "41", "search": "[x for x in range(100) if f(x) == 41][0]",
-    "search without the program": "[x for x in range(100) if x == 41][0]",
-    "search by mapping": "list(map(f, range(100))).index(41)",
-    "search by filtering": "next(filter((41).__eq__, range(100)))",
-    "hash collisions": "{" + ", ".join(str(n * (2**61 - 1)) for n in range(10_000)) + "}", "infinity": "1e999",
-    "nan": "nan",
-}  # fmt: skip
+    **dict(tables.values(PROGRAMS, "answers")),
+    "long literal": "'" + "a" * 10_000_000 + "'",
+    "long number": "9" * 10_000_000,
+    "long list": "[" + "1," * 5_000_000 + "]",
+    "deep": "[" * 10_000 + "]" * 10_000,
+    "deep and open": "(" * 10_000,
+    "many signs": "-" * 10_000 + "41",
+    "hash collisions": "{" + ", ".join(str(n * (2**61 - 1)) for n in range(10_000)) + "}",
+}
 
 
 OTHER_SPELLINGS = ("arithmetic", "conversion", "keyword argument", "subscript")
@@ -125,22 +113,7 @@ async def test_arguments_never_run_and_never_reach_past_their_call(pool):
     assert await grade(pool, task, answer("input", "1, 2")) is Verdict.WRONG
 
 
-LIARS = {
-    "equal to everything": "class L:\n    def __eq__(s, o): return True\n    __hash__ = None\ndef f(x): return L()",
-    "prints as the answer": "class L:\n    __repr__ = __str__ = lambda s: '41'\ndef f(x): return L()",
-    "subclass of int": "class L(int):\n    __hash__, __eq__ = int.__hash__, lambda s, o: True\ndef f(x): return L(3)",
-    "subclass of list": "class L(list):\n    __eq__ = lambda s, o: True\ndef f(x): return L()",
-    "subclass of dict": "from collections import defaultdict\ndef f(x): return defaultdict(lambda: x)",
-    "decimal": "from decimal import Decimal\ndef f(x): return Decimal(41)",
-    "claims another class": "class L:\n    __class__ = int\n    __eq__ = lambda s, o: True\ndef f(x): return L()",
-    "metaclass": "class M(type):\n    __eq__ = lambda s, o: True\n    __hash__ = type.__hash__\n    __name__ = 'int'\n"
-    "    __instancecheck__ = __subclasscheck__ = lambda s, o: True\nclass L(metaclass=M): pass\ndef f(x): return L()",
-    "liar in a set": "class L:\n    __eq__ = lambda s, o: True\n    __hash__ = lambda s: 0\ndef f(x): return {1, L()}",
-    "contains itself": "def f(x):\n    x = []\n    x.append(x)\n    return x",
-    "too long": "def f(x): return 'a' * 10_000_000", "too large": "def f(x): return 9 ** 9 ** 5",
-    "raises what it should return": "class L(Exception): pass\ndef f(x): raise L(41)",
-    "exits": "def f(x): raise SystemExit(0)", "says it ran out of memory": "def f(x): raise MemoryError",
-}  # fmt: skip
+LIARS = tables.programs(PROGRAMS, "not plain data")
 """Of each way not to be plain data one; the executor's hostile catalogue has all (`LIES`, `OUTPUT`)."""
 
 
@@ -167,78 +140,8 @@ async def hidden(pool: SandboxPool) -> Task:
     return task
 
 
-# Everything alive in the process that a program can find, as text.
-SEARCH = """
-import gc, sys
-def everything():
-    seen, todo = set(), [sys._getframe(), *gc.get_objects()]
-    frame = sys._getframe()
-    while frame:
-        todo += [frame, *frame.f_locals.values(), *frame.f_globals.values()]
-        frame = frame.f_back
-    while todo and len(seen) < 300_000:
-        thing = todo.pop()
-        if id(thing) not in seen:
-            seen.add(id(thing))
-            yield thing
-            todo += gc.get_referents(thing)
-"""
-FROM_FRAMES = """
-import sys
-def the_judge():
-    frame = sys._getframe()
-    while frame:
-        for name, thing in list(frame.f_globals.items()):
-            if getattr(thing, '__name__', '') == 'azr.values':
-                return thing
-        frame = frame.f_back
-"""
-CHEATS = {
-    "memorises what is shown": "def f(x): return {shown}.get(x, 0)",
-    "guesses that the hidden half repeats": "def f(x): return list({shown}.values())[x % 3]",
-    "returns its input": "def f(x): return x",
-    "returns nothing": "def f(x): return None",
-    "searches memory for the answers": SEARCH + """
-def f(x):
-    wanted = (x * 7919 + 104730) % 1000003 - 1
-    for thing in everything():
-        if type(thing) is str and str(wanted) in thing and 'def f' not in thing: return wanted
-        if type(thing) is int and thing == wanted and thing is not wanted: return wanted
-    return 0
-""",
-    "searches memory for the judge's outputs": SEARCH + """
-def f(x):
-    for thing in everything():
-        if type(thing) is dict and 'outputs' in thing: return thing['outputs']
-        if type(thing).__name__ == 'Task': return thing.outputs
-    return 0
-""",
-    "reads its caller's variables": "import sys\ndef f(x):\n    frame = sys._getframe(1)\n    found = {{}}\n"
-    "    while frame:\n        found.update(frame.f_locals)\n        frame = frame.f_back\n"
-    "    return found.get('expected', found.get('outputs', found.get('task', 0)))",
-    "reads files": "def f(x):\n    for path in ('/proc/self/environ', '/proc/1/mem', 'tasks.jsonl'):\n"
-    "        try: return open(path).read()\n        except OSError: pass\n    return 0",
-    "imports the judge": "def f(x):\n    import azr.tasks.base as judge\n"
-    "    judge.grade_outputs = lambda *a: 'right'\n    return 0",
-    "patches the judge's text": f"{FROM_FRAMES}def f(x): the_judge().canonical = lambda *a, **k: '0'; return 1",
-    "patches the judge's comparison": f"{FROM_FRAMES}def f(x):\n    judge = the_judge()\n"
-    "    judge.equal, judge.parse = lambda *a: True, lambda *a, **k: 0\n    return 0",
-    "patches the judge's writer": f"{FROM_FRAMES}def f(x):\n    the_judge()._Writer.write = lambda *a: 'f(x)'\n"
-    "    return 0",
-    "patches builtins": "import builtins\ndef f(x):\n    builtins.all = builtins.any = lambda x: True\n"
-    "    builtins.type = lambda *a: int\n    builtins.repr = lambda x: '0'\n    return 0",
-    "patches modules": "import json, sys\ndef f(x):\n    json.dumps = lambda *a, **k: 0\n"
-    "    sys.modules.clear()\n    return 0",
-    "patches integers": "import ctypes\ndef f(x):\n    ctypes.memset(id(0) + 24, 1, 4)\n    return 0",
-    "writes to every descriptor": "import posix\ndef f(x):\n    for fd in range(64):\n"
-    "        try: posix.write(fd, b'x' * 99)\n        except OSError: pass\n    return 0",
-    "is not what it is called": "def f(x): return 0\nclass f:\n    __eq__ = lambda s, o: True\n"
-    "    __init__ = lambda s, x: None",
-    "ends early": "import posix\ndef f(x): posix._exit(0)",
-    "ends while loading": "import posix\nposix._exit(0)\ndef f(x): return 0",
-    "counts its calls": "import builtins\ndef f(x):\n    builtins.n = getattr(builtins, 'n', 0) + 1\n"
-    "    return builtins.n",
-}  # fmt: skip
+SEARCH, FROM_FRAMES = (f"{text}\n" for text in tables.programs(PROGRAMS, "looks around").values())
+CHEATS = tables.programs(PROGRAMS, "cheats")
 
 
 @pytest.mark.parametrize("static_check", [None, False], ids=["as graded", "walls alone"])
@@ -246,7 +149,7 @@ async def test_no_program_but_the_right_one_is_right(pool, static_check):
     task = await hidden(pool)
     shown = dict(zip(map(int, task.inputs[:3]), map(int, task.outputs[:3]), strict=True))
     for name, cheat in CHEATS.items():
-        program = cheat.replace("{shown}", str(shown)).replace("{{}}", "{}")
+        program = cheat.replace("{shown}", str(shown)).replace("{search}", SEARCH).replace("{judge}", FROM_FRAMES)
         assert await grade(pool, task, answer("python", program), static_check=static_check) in NOT_RIGHT, name
         assert await grade(pool, task, answer("python", SECRET)) is Verdict.RIGHT, name
 
