@@ -21,35 +21,7 @@ from azr import isolated
 from azr.isolated import MAX_HANGS, OwnFunctions, Trouble, Workers
 from tests.runs.factory import until
 
-MODULE = """
-import os, sys, time
-from azr.isolated import Nonsense, serve
-
-def load(arguments):
-    assert arguments == ["an argument"]
-    return answer
-
-def answer(message):
-    match message["do"]:
-        case "echo": return message["what"]
-        case "nonsense": raise Nonsense("soup")
-        case "raise": raise ValueError("a reason")
-        case "hang" if "not_now" in message: return "now"
-        case "hang":
-            while True: pass
-        case "die": os._exit(1)
-        case "exit": sys.exit(3)
-        case "garble": os.write(os.open("/proc/self/fd/1", os.O_WRONLY), b"no JSON"); return "said"
-        case "print": print("a word"); os.system("echo another"); return sys.stdin.readline()
-        case "large": return "x" * 2**23
-        case "memory": return len(bytearray(2**40))
-        case "children":
-            if os.fork() == 0: time.sleep(600)
-            while True: pass
-
-if __name__ == "__main__":
-    serve(load)
-"""
+MODULE = Path(__file__).with_name("answering.txt").read_text()
 
 
 @pytest.fixture

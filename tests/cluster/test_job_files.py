@@ -84,29 +84,7 @@ def at(tree: Any, path: str) -> list[Any]:
     return tree if isinstance(tree, list) else [tree]
 
 
-SLURM = """
-ClusterName=two_nodes
-SlurmctldHost={host}
-SlurmUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool_%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/%n.log
-SlurmctldPort=16817
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/affinity
-TaskPluginParam=cores
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmdParameters=config_overrides
-GresTypes=gpu
-NodeName=node[0-1] NodeHostname={host} NodeAddr=127.0.0.1 Port=[16818-16819] CPUs=2 CoresPerSocket=2 Gres=gpu:8 RealMemory=9000000 CpuBind=core State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES State=UP
-"""  # noqa: E501
+SLURM = Path(__file__).with_name("slurm.conf").read_text()
 """Two nodes of this machine, whose tasks are bound to the cores that they ask for."""
 
 

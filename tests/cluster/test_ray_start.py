@@ -19,6 +19,7 @@ import ray
 
 from azr.cluster.placement import start_ray
 from azr.config import ClusterConfig
+from tests import tables
 
 pytestmark = pytest.mark.long
 
@@ -94,28 +95,7 @@ assert ray.cluster_resources()["CPU"] == CPU_SLOTS + 1
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
-STARTED = """
-import asyncio, os, ray, signal, sys, time
-from azr.cluster.placement import start_ray
-from azr.cluster.supervisor import end_with_raylet
-from azr.config import ClusterConfig
-
-@ray.remote
-class Busy:
-    def __init__(self):
-        end_with_raylet()
-    def answer(self):
-        return os.getpid()
-    def compute(self):
-        9 ** 10**9  # with the interpreter's lock
-
-asyncio.run(start_ray(ClusterConfig()))
-busy = [Busy.remote(), Busy.remote()]
-print(*ray.get([each.answer.remote() for each in busy]), flush=True)
-busy[0].compute.remote()
-for line in sys.stdin:
-    print(ray.get(busy[1].answer.remote()), flush=True)
-"""
+PROGRAMS = tables.programs(Path(__file__).with_name("programs.txt"), "ray")
 
 
 @pytest.fixture
@@ -123,7 +103,7 @@ def started(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process with a Ray of its own, a busy actor and an idle one; it answers a line by the idle one's id."""
     home = os.environ | {"HOME": str(tmp_path)}
     pipe = subprocess.PIPE
-    command = [sys.executable, "-c", STARTED]
+    command = [sys.executable, "-c", PROGRAMS["busy"]]
     process = subprocess.Popen(command, env=home, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
     try:
         yield process
@@ -154,25 +134,8 @@ def test_a_signal_to_the_group_reaches_no_daemon_of_ray(started: subprocess.Pope
     assert started.wait(10) == -signal.SIGTERM, "Ray would answer it with its own code"
 
 
-SLOW_TO_END = """
-import asyncio, signal
-from azr.cluster.placement import start_ray
-from azr.config import ClusterConfig
-
-async def main():
-    asked = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)
-    await start_ray(ClusterConfig())
-    print("ready", flush=True)
-    await asked.wait()
-    await asyncio.sleep(4)
-
-asyncio.run(main())
-"""
-
-
 def test_a_run_may_take_longer_than_three_seconds_to_end() -> None:
-    process = subprocess.Popen([sys.executable, "-c", SLOW_TO_END], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", PROGRAMS["slow to end"]], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.terminate()
     assert process.wait(60) == 0, "Ray's handler of SIGTERM aborts the process after three seconds"

@@ -6,10 +6,12 @@ import importlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from azr.config import Config
+from tests import tables
 from tests.recipes import recipes
 
 pytestmark = pytest.mark.long
@@ -17,55 +19,7 @@ pytestmark = pytest.mark.long
 INHABITED = {1: "azr_coder14b_ppo", 2: "azr_coder7b_ppo"}
 """By the number of nodes, the recipe whose every role gets an actor in its bundle; of the others the bundles are
 enough."""
-PROGRAM = """
-import asyncio, importlib, json, sys
-import ray
-from ray.cluster_utils import Cluster
-from azr.cluster.placement import place
-
-nodes, gpus, recipes, inhabited = json.loads(sys.argv[1])
-cluster = Cluster(head_node_args={"include_dashboard": False})
-for _ in range(nodes):
-    cluster.add_node(num_cpus=gpus, num_gpus=gpus, include_dashboard=False)
-ray.init(address=cluster.address, log_to_driver=False)
-
-
-@ray.remote
-class Resident:
-    def where(self):
-        return ray.get_runtime_context().get_node_id(), [str(gpu) for gpu in ray.get_gpu_ids()]
-
-
-async def lives(placement, bundle, count):
-    residents = [Resident.options(**placement.options(bundle)).remote() for _ in range(count)]
-    return [await resident.where.remote() for resident in residents]
-
-
-async def placed(name):
-    config = importlib.import_module(f"playground.{name}").config
-    placement = await place(config)
-    roles = 1 + config.algorithm.needs_critic + config.algorithm.needs_reference if name == inhabited else 0
-    found = {
-        "device": placement.device,
-        "trainers": [[b.node, b.gpu] for b in placement.trainers],
-        "engines": [[[b.node, b.gpu] for b in bundles] for bundles in placement.engines],
-        "roles": [await lives(placement, bundle, roles) for bundle in placement.trainers],
-        "samplers": [await lives(placement, bundles[0], 1 if roles else 0) for bundles in placement.engines],
-    }
-    placement.remove()
-    return found
-
-
-async def main():
-    return {name: await placed(name) for name in recipes}
-
-
-try:
-    print(json.dumps(asyncio.run(main())))
-finally:
-    ray.shutdown()
-    cluster.shutdown()
-"""
+PROGRAM = tables.programs(Path(__file__).with_name("programs.txt"), "ray")["recipes"]
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 4), (4, 8)])

@@ -96,42 +96,7 @@ def test_what_is_no_sample_is_a_sentence() -> None:
     assert {each.name for each in fields(Sample)} - set(FIELDS) == {"completion"}, "ids and log-probabilities stay out"
 
 
-MORE_FIELDS = """
-import dataclasses, gzip, sys
-from dataclasses import field
-from pathlib import Path
-import azr.records
-
-Judgement = dataclasses.make_dataclass(
-    "Judgement", [("confidence", float | None, None)], bases=(azr.records.Judgement,), frozen=True, slots=True,
-    kw_only=True,
-)
-added = [("colour", str, "red"), ("is_new", bool, False), ("marks", dict[str, int], field(default_factory=dict)),
-         ("judgement", Judgement | None, None)]
-azr.records.Judgement = Judgement
-azr.records.Sample = dataclasses.make_dataclass(
-    "Sample", added, bases=(azr.records.Sample,), slots=True, kw_only=True
-)
-from azr.explorer import queries
-from azr.explorer.index import RunIndex
-from azr.explorer.queries import SampleFilter
-from azr.runs.run_dir import RunDirectory
-from azr.runs.sample_file import write_samples
-from tests.runs.factory import sample
-
-run = RunDirectory(Path(sys.argv[1]))
-run.rollouts(1).parent.mkdir(parents=True)
-judgement = Judgement(verdict="right", confidence=0.5)
-made = sample("solver", colour="blue", is_new=True, marks={"a": 1}, judgement=judgement)
-write_samples(run.rollouts(1), 1, [made, sample("solver")], str)
-print(gzip.decompress(run.rollouts(1).read_bytes()).decode())
-index = RunIndex(run.path)
-index.refresh()
-assert queries.problems(index) == []
-for row in queries.find_samples(index, SampleFilter())[0]:
-    judgement = row.sample.judgement
-    print(row.sample.colour, row.sample.is_new, row.sample.marks, judgement and judgement.confidence)
-"""
+MORE_FIELDS = Path(__file__).with_name("more_fields.txt").read_text()
 
 
 def test_a_field_that_is_added_is_in_the_file_and_in_the_index_without_another_edit(tmp_path: Path) -> None:
