@@ -179,11 +179,14 @@ def _sort_key(plan: Plan) -> tuple[bool, int, float]:
 
 def _fewer_gpus(plan: Plan) -> Candidates:
     """Yield the largest number of present GPUs that divides the batch."""
-    present = plan.nodes.total_gpus
-    if plan.config.num_gpus > present:
-        batch, most = math.gcd(*plan.config.trajectories_by_step), _trainers(plan, present)
-        ranks = max(count for count in range(1, most + 1) if batch % count == 0)
-        yield _spread(ranks, math.gcd(plan.config.rollout.tensor_parallel, plan.nodes.gpus))
+    config, present = plan.config, plan.nodes.total_gpus
+    if config.num_gpus > present:
+        # Engines that are apart from the trainers get as many.
+        batch, most = math.gcd(*config.trajectories_by_step), present // (1 if config.cluster.colocate else 2)
+        ranks = max(count for count in range(1, max(1, most) + 1) if batch % count == 0)
+        width = math.gcd(config.rollout.tensor_parallel, plan.nodes.gpus)
+        engines = max(1, ranks // width)
+        yield {"train.data_parallel": ranks, "rollout.engines": engines, "rollout.tensor_parallel": width}
 
 
 def _shard(plan: Plan) -> Candidates:
@@ -238,17 +241,6 @@ def _engine_share(plan: Plan) -> Candidates:
     now = plan.config.rollout.gpu_memory_utilization
     for share in sorted(_SHARES, key=lambda share: abs(share - now)):
         yield {"rollout.gpu_memory_utilization": share}
-
-
-def _trainers(plan: Plan, gpus: int) -> int:
-    """How many of these GPUs train: engines that are apart from the trainers get as many."""
-    return gpus if plan.config.cluster.colocate else max(1, gpus // 2)
-
-
-def _spread(ranks: int, width: int) -> dict[str, Any]:
-    """So many ranks, and engines of `width` GPUs on as many GPUs."""
-    engines = max(1, ranks // width)
-    return {"train.data_parallel": ranks, "rollout.engines": engines, "rollout.tensor_parallel": width}
 
 
 def known_plan(config: Config, gpu_memory_gib: float) -> Plan | None:
