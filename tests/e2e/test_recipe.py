@@ -134,6 +134,7 @@ def test_every_other_recipe_takes_a_step(name: str, model: Path, root: Path, add
     parts = ["--train.data-parallel", min(2, config.train.data_parallel)]
     parts += ["--rollout.tensor-parallel", min(2, config.rollout.tensor_parallel)]
     parts += ["--reward.overlong", 8] if config.reward.overlong != "keep" else []
+    parts += ["--model.template", "conversation"] if config.model.template == "tokenizer" else []
     data = []
     if config.data.path is not None:
         data = ["--data.path", write(tmp_path / "rows.jsonl", *digits(8)), "--data.prompts", 8, "--data.samples", 4]
