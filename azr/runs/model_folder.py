@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
+from azr.algorithms.architectures import CHECKED
 from azr.errors import UserError
 from azr.text import clipped, first_line, parse_object
 from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE
@@ -29,6 +31,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 ADVICE = "take a fresh copy of the model, or another step"
 """Remedy for a damaged file of a model."""
 _WEIGHTS = "model.safetensors"
+_EMBEDDING = "embed_tokens.weight"
 _INDEX = "model.safetensors.index.json"
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
@@ -138,14 +141,16 @@ def check_tokenizer_files(path: str, folder: Path, named: str = "model.path") ->
 def tokenizer_errors(path: str, folder: Path, named: str = "model.path") -> Iterator[None]:
     """Check the tokenizer's files, and raise UserError if the block cannot load them."""
     check_tokenizer_files(path, folder, named)
+    from huggingface_hub.errors import StrictDataclassError  # of values of a config
+
     try:
         yield
     except UserError:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, StrictDataclassError) as error:
+        why = clipped(" ".join(str(error).split()), 200)
         raise UserError(
-            f"{named} {path!r} holds no tokenizer that can be loaded ({first_line(error)}); give a whole "
-            "Hugging Face model folder."
+            f"{named} {path!r} holds no tokenizer that can be loaded ({why}); give a whole Hugging Face model folder."
         ) from error
 
 
@@ -179,13 +184,25 @@ def check_weights(folder: Path) -> None:
     else:
         raise UserError(f"{folder} has no weights: {_WEIGHTS} or {_INDEX} must be there; {ADVICE}.")
     held = {file: _tensor_shapes(folder / file) for file in sorted(set(places.values()))}
-    size = (vocabulary_size(folder), _text_setting(folder, "hidden_size"))
-    for tensor, file in sorted(places.items()):
-        if tensor not in held[file]:
-            raise UserError(f"{folder / file} lacks {tensor}, which {_INDEX} puts there: {ADVICE}.")
-        shape = held[file][tensor]
-        if tensor.endswith("embed_tokens.weight") and None not in size and shape != size:
-            raise UserError(f"{folder / file} has an embedding of {shape}, and config.json says {size}: {ADVICE}.")
+    if missing := sorted(tensor for tensor, file in places.items() if tensor not in held[file]):
+        raise UserError(f"{folder / places[missing[0]]} lacks {missing[0]}, which {_INDEX} puts there: {ADVICE}.")
+    _check_shapes(folder, {tensor: held[file][tensor] for tensor, file in places.items()})
+
+
+def _check_shapes(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise UserError if the weights have not all layers, or another embedding or MLP than the folder's config says."""
+    config, num_layers = read_object(folder / "config.json"), _text_setting(folder, "num_hidden_layers")
+    layers = [int(match[1]) + 1 for tensor in shapes if (match := re.search(r"\blayers\.(\d+)\.", tensor))]
+    if layers and num_layers is not None and max(layers) < num_layers:
+        raise UserError(f"{folder} has weights of {max(layers)} layers, and config.json says {num_layers}: {ADVICE}.")
+    if config.get("model_type") in CHECKED and layers and not any(name.endswith(_EMBEDDING) for name in shapes):
+        raise UserError(f"{folder} has weights without {_EMBEDDING}: {ADVICE}.")
+    for name, rows in {_EMBEDDING: "vocab_size", "mlp.gate_proj.weight": "intermediate_size"}.items():
+        size = (_text_setting(folder, rows), _text_setting(folder, "hidden_size"))
+        packed = "quantization_config" in config and name != _EMBEDDING
+        for tensor, shape in shapes.items() if None not in size and not packed else ():
+            if tensor.endswith(name) and shape != size:
+                raise UserError(f"{folder} has {tensor} of {shape}, and config.json says {size}: {ADVICE}.")
 
 
 def weight_places(folder: Path) -> dict[str, str]:
