@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
@@ -63,36 +64,120 @@ def _deeper_than(limit: int, tree: ast.AST) -> bool:
     return bool(level)
 
 
+_TELLING = frozenset(
+    {"__annotations__", "__code__", "__dict__", "__doc__", "__name__", "__qualname__", "dir", "getattr", "globals",
+     "hasattr", "locals", "vars"}
+)  # fmt: skip
+"""By these a program learns its own names or docstrings, which are then a part of what it computes."""
+_KNOWN = frozenset(name for kind in vars(builtins).values() if isinstance(kind, type) for name in dir(kind))
+"""Attributes of builtin types: a method of this name may stand for another's."""
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _tells_names(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(attr=name):
+            return name in _TELLING
+        case ast.Name(id=name):
+            return name in _TELLING and name != "__name__"  # which is the module's
+    return False
+
+
 class _Normalizer(ast.NodeTransformer):
     """Drops docstrings and annotations, and renames what the program itself binds in order of appearance."""
 
     def __init__(self, tree: ast.Module) -> None:
+        nodes = list(ast.walk(tree))
+        classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+        members = {name for node in classes for name in _members(node)}
+        stored = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+        imported = {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
+        foreign = {each.attr for each in nodes if isinstance(each, ast.Attribute) and _root(each) in imported}
+        own = {node.name for node in classes} | {"object"}
+        plain = not any(node.decorator_list or node.keywords or {*map(_root, node.bases)} - own for node in classes)
+        self._attributes = {
+            name for name in members | stored if plain and name not in _KNOWN | foreign and name[:2] != "__"
+        }
+        """Attributes that only the program's classes can have."""
+        self._kept = {ENTRY} | members - self._attributes
+        self._parameters = {node.name: _parameters(node) for node in nodes if isinstance(node, _FUNCTIONS)}
+        self._parameters |= {
+            node.name: _parameters(each) for node in classes for each in node.body
+            if isinstance(each, ast.FunctionDef) and each.name == "__init__"
+        }  # fmt: skip
+        """Of functions, methods and classes."""
         self._names: dict[str, str] = {}
-        for node in ast.walk(tree):
+        for node in nodes:
             match node:
                 case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
                     self._bind(name)
-                case ast.FunctionDef(name=name) | ast.ClassDef(name=name) if name != ENTRY:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                     self._bind(name)
+                case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                    self._bind(name)
+                case ast.alias(asname=None, name=name) if "." in name or name == "*":
+                    self._kept.add(name.partition(".")[0])
+                case ast.alias(asname=bound, name=name):
+                    self._bind(bound or name)
+                case ast.Attribute(attr=name, ctx=ast.Store()) if name in self._attributes:
+                    self._bind(name)
+        self._names = {name: new for name, new in self._names.items() if name not in self._kept}
 
     def _bind(self, name: str) -> None:
-        self._names.setdefault(name, f"v{len(self._names)}")
+        if name not in self._kept:
+            self._names.setdefault(name, f"v{len(self._names)}")
 
-    def visit_Module(self, node: ast.Module | ast.FunctionDef | ast.ClassDef) -> ast.AST:
+    def _new(self, name: str) -> str:
+        return self._names.get(name, name)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for field in ("name", "rest", "arg", "id"):
+            if isinstance(name := getattr(node, field, None), str) and not isinstance(node, ast.keyword | ast.alias):
+                setattr(node, field, self._new(name))
+        return super().generic_visit(node)
+
+    def visit_Module(self, node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.AST:
         if len(node.body) > 1 and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant):
             del node.body[0]
         return self.generic_visit(node)
 
-    def visit_ClassDef(self, node: ast.ClassDef | ast.FunctionDef) -> ast.AST:
-        node.name = self._names.get(node.name, node.name)
+    visit_ClassDef = visit_Module
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        node.returns = None
         return self.visit_Module(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        return self.visit_ClassDef(node)
+    visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
-        return ast.arg(arg=self._names[node.arg])
+        return ast.arg(arg=self._new(node.arg))
+
+    def visit_alias(self, node: ast.alias) -> ast.AST:
+        bound = node.asname or node.name
+        return ast.alias(name=node.name, asname=self._names[bound]) if bound in self._names else node
+
+    def visit_Global(self, node: ast.Global | ast.Nonlocal) -> ast.AST:
+        node.names = [*map(self._new, node.names)]
+        return node
+
+    visit_Nonlocal = visit_Global
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if node.attr in self._attributes:
+            node.attr = self._new(node.attr)
+        return self.generic_visit(node)
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> ast.AST:
+        node.kwd_attrs = [self._new(name) if name in self._attributes else name for name in node.kwd_attrs]
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else _root(node.func)
+        if isinstance(node.func, ast.Name) or called in self._attributes:
+            for keyword in node.keywords:
+                if keyword.arg in self._parameters.get(called, ()):
+                    keyword.arg = self._new(keyword.arg)
+        return self.generic_visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         self.generic_visit(node)
@@ -100,13 +185,24 @@ class _Normalizer(ast.NodeTransformer):
             return ast.Pass()
         return ast.Assign(targets=[node.target], value=node.value, lineno=0)
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Name(id=self._names.get(node.id, node.id), ctx=node.ctx)
 
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
-        if node.name is not None:
-            node.name = self._names[node.name]
-        return self.generic_visit(node)
+def _members(node: ast.ClassDef) -> set[str]:
+    """Names that the statements of a class bind."""
+    targets = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    inner = [part for each in node.body if isinstance(each, _FUNCTIONS) for part in ast.walk(each)]
+    locals_ = {each.id for each in inner if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return (targets - locals_) | {each.name for each in node.body if isinstance(each, _FUNCTIONS | ast.ClassDef)}
+
+
+def _root(node: ast.expr) -> str:
+    """The name that a dotted path begins with; empty for another expression."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    return {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
 
 
 @lru_cache(maxsize=4096)
@@ -118,6 +214,8 @@ def normalize(program: str) -> str:
     """
     # A proposal is asked for it when it is validated, reserved and stored.
     tree = ast.parse(program)
+    if any(map(_tells_names, ast.walk(tree))):
+        return ast.unparse(tree)
     return ast.unparse(_Normalizer(tree).visit(tree))  # which needs no positions of nodes
 
 
