@@ -7,7 +7,7 @@ import gc
 import logging
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,7 @@ from azr.runs.metrics import PhaseClock, start_metrics
 from azr.runs.progress import Progress, open_progress
 from azr.runs.run_dir import PromptForm, RunOwner, write_config
 from azr.runs.run_logger import RunLogger
-from azr.runs.sample_file import read_tasks
+from azr.runs.sample_file import newest_tasks
 from azr.runs.stop_signal import MalformedAlarm, StopRequested, StopSignal
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
@@ -212,7 +212,7 @@ class Driver:
     ) -> SelfPlayExperiment:
         config, prepared, log_line, done = self._config, self._prepared, logger.progress.log, state.step
         buffer = prepared.empty_buffer()
-        restore(buffer, read_tasks(self._run.tasks), prepared.codec, config.rollout.max_prompt_tokens, log_line)
+        restore(buffer, self._run.tasks, prepared.codec, config.rollout.max_prompt_tokens, log_line)
         journal = Journal(system.engines.generate, config.rollout.temperature)
         journal.read(self._store.path(done), done)
         buffer.rates.read(self._store.path(done), done)
@@ -301,16 +301,21 @@ async def _started(starting: Coroutine[Any, Any, System], stop: StopSignal) -> A
 
 
 def restore(
-    buffer: TaskBuffer, tasks: Sequence[Task], codec: PromptCodec, max_tokens: int, log_line: Callable[[str], None]
+    buffer: TaskBuffer, stored: Path, codec: PromptCodec, max_tokens: int, log_line: Callable[[str], None]
 ) -> None:
-    """Add a run's tasks to its buffer, but for those that it may no longer ask: a resumed run may be evaluated on other
-    programs, or have shorter prompts."""
-    asked = [
-        task
-        for task in tasks
-        if buffer.reject_reason(task) is not RejectReason.IN_BENCHMARK
-        and codec.solver_prompt_fits(KINDS[task.kind], task, max_tokens)
-    ]
-    if len(asked) < len(tasks):
-        log_line(f"{len(tasks) - len(asked)} stored tasks are left out: an evaluation has them, or they are too long")
-    buffer.restore(asked)
+    """Fill a run's buffer with the newest tasks of its file, but for those that it may no longer ask: a resumed run may
+    be evaluated on other programs, or have shorter prompts. Reads no more of the file than fills the buffer."""
+    asked: dict[str, list[Task]] = {kind: [] for kind in buffer.sizes()}
+    lacking, left_out = {*asked}, 0
+    for task in newest_tasks(stored, lacking):
+        fits = codec.solver_prompt_fits(KINDS[task.kind], task, max_tokens)
+        if not fits or buffer.reject_reason(task) is RejectReason.IN_BENCHMARK:
+            left_out += 1
+            continue
+        asked[task.kind].append(task)
+        if len(asked[task.kind]) == buffer.capacity:
+            lacking.discard(task.kind)
+    if left_out:
+        log_line(f"{left_out} stored tasks are left out: an evaluation has them, or they are too long")
+    for tasks in asked.values():
+        buffer.restore(reversed(tasks))

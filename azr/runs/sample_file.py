@@ -6,10 +6,11 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import mmap
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -241,9 +242,16 @@ def read_metrics(path: Path) -> list[tuple[int, dict[str, Any]]]:
     return [(record.pop("step"), record) for record in _records(path)]
 
 
-def read_tasks(path: Path) -> list[Task]:
-    """Tasks of ``tasks.jsonl``: every one that entered the buffer, in order."""
-    return [msgspec.convert(record, Task) for record in _records(path)]
+def newest_tasks(path: Path, kinds: Collection[str]) -> Iterator[Task]:
+    """Tasks of ``tasks.jsonl``, the newest first, of these `kinds`, from which the caller may take some meanwhile."""
+    with path.open("rb") as file:
+        text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
+        end = text.rfind(b"\n")
+        while end > 0 and kinds:
+            start = text.rfind(b"\n", 0, end) + 1
+            record, end = json.loads(text[start:end]), start - 1
+            if record["kind"] in kinds:
+                yield msgspec.convert(record, Task)
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

@@ -55,7 +55,7 @@ class TaskBuffer:
     ) -> None:
         """``benchmark``: names of questions by the `held_out_keys` of their programs; ``examples``: the same of the
         prompts' worked examples. A task whose program shares a key is never stored."""
-        self._capacity = capacity
+        self.capacity = capacity
         self._benchmark, self._examples = benchmark or {}, examples or {}
         self._tasks: dict[str, deque[Task]] = {kind: deque() for kind in kinds}
         self._known: dict[str, dict[str, Task]] = {kind: {} for kind in kinds}
@@ -111,7 +111,7 @@ class TaskBuffer:
 
     def _append(self, task: Task) -> None:
         tasks, known = self._tasks[task.kind], self._known[task.kind]
-        if len(tasks) == self._capacity:
+        if len(tasks) == self.capacity:
             oldest = tasks.popleft()
             del known[oldest.fingerprint]
             self._count(oldest, -1)

@@ -20,7 +20,7 @@ from azr.config import ESTIMATOR_TYPES, IntrinsicRewardConfig, RewardConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.plugins import calls, load_plugins
 from azr.records import Sample, Task
-from azr.runs.sample_file import JsonLines, read_tasks
+from azr.runs.sample_file import JsonLines, newest_tasks
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.rewards import reward_proposal
 from azr.selfplay.seeds import check_seeds, read_seeds
@@ -76,7 +76,7 @@ async def test_a_task_needs_no_program_and_has_a_payload_and_labels_of_its_own(p
     log = JsonLines(tmp_path / "tasks.jsonl")
     log.write([task.record(), KINDS["deduction"].seed().record()])
     log.close()
-    again, plain = read_tasks(tmp_path / "tasks.jsonl")
+    plain, again = newest_tasks(tmp_path / "tasks.jsonl", KINDS)
     assert again == task and plain == KINDS["deduction"].seed()
     assert "payload" not in (tmp_path / "tasks.jsonl").read_text().splitlines()[1]
     assert hash(task)

@@ -10,6 +10,7 @@ from azr.records import Judgement, Sample, Task
 from azr.runtime import restore
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.proposer import draw_references
+from azr.selfplay.seeds import write_lines
 from azr.tasks.base import RejectReason
 from azr.tasks.normalize import fingerprint, held_out_keys
 from azr.tasks.prompts import CompactFormat
@@ -179,10 +180,23 @@ def test_a_program_of_the_benchmark_is_rejected_with_any_input_and_any_names():
     assert buffer.reject_reason(task(8)) is None
 
 
-def test_a_resumed_run_asks_no_task_that_is_held_out_by_now_or_too_long():
-    said: list[str] = []
+@pytest.mark.parametrize("stored", [100, 1000])
+def test_a_resumed_run_reads_no_more_of_its_tasks_than_it_keeps(stored, tmp_path, monkeypatch):
+    path, looked, buffer = tmp_path / "tasks.jsonl", [], TaskBuffer(["deduction", "abduction"], 10)
+    write_lines(path, [replace(task(n), kind=kind).record() for n in range(stored) for kind in buffer.sizes()])
+    monkeypatch.setattr(buffer, "reject_reason", looked.append)
+    restore(buffer, path, CODEC, 200, print)
+    assert len(looked) == 20
+    for kind in buffer.sizes():
+        assert [each.id for each in buffer.tasks(kind)] == [f"deduction-{n}" for n in range(stored - 10, stored)]
+
+
+def test_a_resumed_run_asks_no_task_that_is_held_out_by_now_or_too_long(tmp_path):
+    path, said = tmp_path / "tasks.jsonl", []
     long = replace(task(3), program="def f(a):\n    return " + "a + " * 100 + "a")
     buffer = TaskBuffer(["deduction"], benchmark={key: "question 1" for key in held_out_keys(task(2).program)})
-    restore(buffer, [task(1), task(2), long, replace(task(4), program=IDENTITY)], CODEC, 200, said.append)
+    asked = [task(1), task(2), long, replace(task(4), program=IDENTITY)]
+    write_lines(path, [each.record() for each in asked])
+    restore(buffer, path, CODEC, 200, said.append)
     assert [each.id for each in buffer.tasks("deduction")] == ["deduction-1", "deduction-4"]
     assert said == ["2 stored tasks are left out: an evaluation has them, or they are too long"]
