@@ -11,6 +11,7 @@ stream order, without padding. Response token r is ``target_R[r]``, and is predi
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -191,7 +192,7 @@ def plan_micro_batches(lengths: Sequence[int], ranks: int, tokens_per_micro_batc
     """Assign samples to micro-batches: ``plan[rank][micro]`` is a list of sample indices.
 
     Every sample appears exactly once; each micro-batch holds at most ``tokens_per_micro_batch`` tokens; all ranks
-    have the same number of micro-batches, as few as the greedy search finds; token counts are balanced (longest
+    have the same number of micro-batches, as few as the search finds; token counts are balanced (longest
     sample first into the emptiest bin) and bins that run at the same time on different ranks are alike.
     Deterministic. A micro-batch is empty only where arithmetic forces it (three samples that each fill the budget,
     on two ranks); ``pack`` makes a dummy batch of it, so that no sample is dropped or duplicated.
@@ -208,20 +209,33 @@ def plan_micro_batches(lengths: Sequence[int], ranks: int, tokens_per_micro_batc
             f"A sample of {max(lengths)} tokens exceeds train.tokens_per_micro_batch={tokens_per_micro_batch}; "
             f"raise it to at least {max(lengths)} or shorten prompts and responses."
         )
-    # Two samples of more than half the budget never fit one micro-batch.
-    large = sum(2 * length > tokens_per_micro_batch for length in lengths)
-    micro_batches = max(1, -(-sum(lengths) // (ranks * tokens_per_micro_batch)), -(-large // ranks))
+    # At most k samples of more than a (k + 1)th of the budget fit one micro-batch.
+    large = [sum((k + 1) * length > tokens_per_micro_batch for length in lengths) / k for k in (1, 2, 3)]
+    least = math.ceil(max(1, sum(lengths) / tokens_per_micro_batch, *large) / ranks)
     longest_first = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    while (bins := _fill_bins(longest_first, lengths, ranks * micro_batches, tokens_per_micro_batch)) is None:
-        micro_batches += 1
+
+    def fill(micro_batches: int) -> list[list[int]] | None:
+        return _fill_bins(longest_first, lengths, ranks * micro_batches, tokens_per_micro_batch)
+
+    # Widening steps to a number that does, then halves of the last step: a try puts all samples into bins.
+    most, more = least, 1 + least // 64
+    while (bins := fill(most)) is None:
+        least, most, more = most + 1, most + more, 2 * more
+    while least < most:
+        middle = (least + most) // 2
+        if (found := fill(middle)) is None:
+            least = middle + 1
+        else:
+            bins, most = found, middle
     return _assign_to_ranks(bins, lengths, ranks)
 
 
 def _fill_bins(order: Sequence[int], lengths: Sequence[int], count: int, capacity: int) -> list[list[int]] | None:
-    """Put each sample, in the order given, into the emptiest bin. Returns None if one does not fit."""
-    bins: list[list[int]] = [[] for _ in range(count)]
-    heap = [(0, b) for b in range(count)]
-    for sample in order:
+    """Put each sample, longest first, into the emptiest bin. Returns None if one does not fit."""
+    bins = [[sample] for sample in order[:count]] + [[] for _ in range(count - len(order))]
+    heap = [(lengths[sample], b) for b, sample in enumerate(order[:count])]
+    heapq.heapify(heap)
+    for sample in order[count:]:
         load, emptiest = heap[0]
         if load + lengths[sample] > capacity:
             return None

@@ -10,7 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from azr.algorithms import packing
 from azr.algorithms.packing import (
+    _fill_bins,
     group_by_prompt,
     make_micro_batches,
     pack,
@@ -92,10 +94,27 @@ def test_like_samples_fill_their_budget_and_ranks_get_like_totals() -> None:
     assert max(totals) / min(totals) < 1.005
 
 
-def test_large_samples_need_no_search_and_one_over_the_budget_is_refused() -> None:
-    """Each fills more than half of a micro-batch, which a search from the mean load would try one count at a time."""
-    plan = plan_micro_batches([51] * 20_000, 2, 100)
-    assert [[len(micro) for micro in rank] for rank in plan] == [[1] * 10_000] * 2
+@pytest.mark.parametrize("count", [500, 4000])
+@pytest.mark.parametrize("least, most, tries", [(51, 100, 1), (34, 48, 1), (20, 33, 12), (1, 100, 12)])
+def test_as_few_micro_batches_as_one_more_at_a_time_finds_in_few_tries(
+    least: int, most: int, tries: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More samples take no more tries: of large ones it is known how few fit a micro-batch."""
+    dice = random.Random(0)
+    lengths, tried = [dice.randint(least, most) for _ in range(count)], [0]
+
+    def fill(order: list[int], lengths: list[int], bins: int, capacity: int) -> object:
+        tried.append(bins)
+        return _fill_bins(order, lengths, bins, capacity)
+
+    monkeypatch.setattr(packing, "_fill_bins", fill)
+    found = len(plan_micro_batches(lengths, 2, 100)[0])
+    assert len(tried) - 1 <= tries
+    order = sorted(range(count), key=lambda i: -lengths[i])
+    assert _fill_bins(order, lengths, 2 * found, 100) and not _fill_bins(order, lengths, 2 * found - 2, 100)
+
+
+def test_a_sample_over_the_budget_is_refused() -> None:
     with pytest.raises(UserError, match="A sample of 101 tokens exceeds"):
         plan_micro_batches([5, 101], 1, 100)
 
