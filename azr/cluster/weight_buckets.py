@@ -49,7 +49,7 @@ class WeightBucket:
     version: int
     transfer: str
     source: dict[str, str]
-    """Address of the block, in the transfer's own terms."""
+    """Address of the block, in the transfer's own terms; may be empty after a version's first bucket."""
     start: int
     """Bytes from the start of the block."""
     slots: tuple[TensorSlot, ...]
@@ -147,6 +147,8 @@ class Outbox:
     """Whether every rank sends its own copy of the weights, or only rank 0. Only rank 0 calls engines."""
     keeps_block = False
     """Whether the block is kept for the next push."""
+    source_once = False
+    """Whether the first bucket of a version alone carries the block's address."""
     block: Block | None = None
     bucket_nbytes = 0
     """Size of a half of the block."""
@@ -189,9 +191,8 @@ class Outbox:
         assert part is not None, "no group of weights"
         while part is not None:
             start, slots = index % 2 * self.bucket_nbytes, tuple(slot for slot, _ in part)
-            bucket = WeightBucket(
-                version, self.transfer, self.block.source, start, slots, "", full_check, index, last=False
-            )
+            source = {} if self.source_once and index else self.block.source
+            bucket = WeightBucket(version, self.transfer, source, start, slots, "", full_check, index, last=False)
             region = bucket.region(self.block.bytes)
             _fill(region, part)
             if self.leads:

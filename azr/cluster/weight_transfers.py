@@ -175,10 +175,11 @@ class IpcOutbox(Outbox):
     """Sender from GPU memory to the engine on the same GPU, by CUDA IPC handles.
 
     ZeRO-3 gathers every bucket on every rank's GPU anyway. During a push each rank has a block there, which the
-    engine's worker on that GPU maps: weights cross no bus but the GPU's own memory, on one node as on many.
+    engine's worker on that GPU maps: weights cross no bus but the GPU's own memory, on one node as on many. The first
+    bucket has the handles of all ranks.
     """
 
-    transfer, every_rank, block_type = "ipc", True, CudaBlock
+    transfer, every_rank, source_once, block_type = "ipc", True, True, CudaBlock
 
     def allocate(self, nbytes: int) -> CudaBlock:
         """Allocate a block and tell rank 0 every rank's handle. Collective."""
@@ -204,13 +205,14 @@ class IpcInbox(Inbox):
     _mapped: CudaBlock | None = None
 
     def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
-        here = self.block_type.gpu(self.device)
-        handle = bucket.source.get(here)
-        if handle is None:
-            raise ValueError(f"no rank of the policy is on this engine's GPU {here}: set cluster.push to auto")
-        if self._mapped is None or handle != self._mapped.handle:
+        if bucket.index == 0:
             self.close()
-            self._mapped = self.block_type(int(bucket.source["nbytes"]), self.device, handle)
+            here = self.block_type.gpu(self.device)
+            if here not in bucket.source:
+                raise ValueError(f"no rank of the policy is on this engine's GPU {here}: set cluster.push to auto")
+            self._mapped = self.block_type(int(bucket.source["nbytes"]), self.device, bucket.source[here])
+        if self._mapped is None:
+            raise ValueError("the bucket with the address of the policy's memory is missing")
         region = bucket.region(self._mapped.bytes)
         return region.clone() if keep else region
 

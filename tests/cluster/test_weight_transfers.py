@@ -17,6 +17,7 @@ from azr.cluster.weight_buckets import Inbox, Outbox
 from azr.cluster.weight_transfers import make_inbox, make_outbox
 from azr.config import ClusterConfig, Config, RolloutConfig, TrainConfig
 from azr.errors import UserError
+from tests.cluster.receiving_engine import ipc_outbox
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,15 @@ def test_every_way_that_a_config_may_name_has_both_ends() -> None:
         outbox = make_outbox(transfer, cpu, None, 1)
         assert isinstance(make_inbox(transfer, cpu), Inbox) and isinstance(outbox, Outbox)
         assert outbox.transfer == transfer
+
+
+@pytest.mark.parametrize("gpus", [8, 512])
+def test_all_gpus_handles_are_sent_once_in_a_push(gpus: int) -> None:
+    outbox = ipc_outbox("GPU 0", torch.device("cpu")).open(64)
+    assert outbox.block is not None
+    outbox.block.source |= {f"GPU {number}": "handle" for number in range(1, gpus)}
+    first, *others = outbox.pack(1, [[("a", torch.ones(4))], [("b", torch.ones(4))], [("c", torch.ones(4))]])
+    assert len(first.source) == gpus + 1 and [bucket.source for bucket in others] == [{}, {}]
 
 
 def test_vllm_is_asked_for_a_group_with_the_right_members(monkeypatch: pytest.MonkeyPatch) -> None:
