@@ -23,9 +23,10 @@ from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, RunSta
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
+from azr.runs.sample_file import read_tasks
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
-from tests.runs.factory import read_tasks, write_checkpoint
+from tests.runs.factory import write_checkpoint
 from tests.selfplay.test_journal import Executor
 from tests.selfplay.test_play import CODEC, CONFIG, completion, proposal
 from tests.test_experiment import experiment_of

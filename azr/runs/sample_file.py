@@ -242,6 +242,11 @@ def read_metrics(path: Path) -> list[tuple[int, dict[str, Any]]]:
     return [(record.pop("step"), record) for record in _records(path)]
 
 
+def read_tasks(path: Path) -> list[Task]:
+    """Tasks of ``tasks.jsonl``: every one that entered the buffer, in order."""
+    return [msgspec.convert(record, Task) for record in _records(path)]
+
+
 def newest_tasks(path: Path, kinds: Collection[str]) -> Iterator[Task]:
     """Tasks of ``tasks.jsonl``, the newest first, of these `kinds`, from which the caller may take some meanwhile."""
     with path.open("rb") as file:

@@ -175,7 +175,7 @@ class _Normalizer(ast.NodeTransformer):
         called = node.func.attr if isinstance(node.func, ast.Attribute) else _root(node.func)
         if isinstance(node.func, ast.Name) or called in self._attributes:
             for keyword in node.keywords:
-                if keyword.arg in self._parameters.get(called, ()):
+                if keyword.arg is not None and keyword.arg in self._parameters.get(called, ()):
                     keyword.arg = self._new(keyword.arg)
         return self.generic_visit(node)
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from azr.runs.sample_file import read_tasks
 from azr.selfplay.seeds import write_lines
 from azr.tasks.registry import KINDS
 from tests.e2e.runs import succeed
-from tests.runs.factory import read_tasks
 
 FEW = ("--selfplay.proposer-prompts", "4", "--selfplay.seed-tasks", "2", "--selfplay.kinds", "deduction")
 SHORT = ("--run.steps", "1", "--selfplay.solver-prompts", "4", "--selfplay.group-size", "2", "--eval.every", "0")

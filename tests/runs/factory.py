@@ -8,13 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from azr.config import Config
-from azr.records import VALID, Completion, FinishReason, Judgement, Role, Sample, Task
+from azr.records import VALID, Completion, FinishReason, Judgement, Role, Sample
 from azr.runs.checkpoint_store import POLICY, TRAINERS, RunState
-from azr.runs.run_dir import RUN_CONFIG, RunDirectory, write_config
-from azr.runs.sample_file import newest_tasks
+from azr.runs.run_dir import RunDirectory
 from azr.tasks.base import RejectReason
-from azr.tasks.registry import KINDS
 
 
 def proposals(
@@ -99,8 +96,3 @@ def until(happened: Callable[[], bool], seconds: float = 10.0) -> None:
             pass
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def read_tasks(path: Path) -> list[Task]:
-    """Tasks of a run's file, in order."""
-    return [*newest_tasks(path, KINDS)][::-1]

@@ -18,9 +18,9 @@ from azr.runs.metrics import Metrics
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger, summary
-from azr.runs.sample_file import FileOffset, JsonLines, LogOffsets, read_metrics
+from azr.runs.sample_file import FileOffset, JsonLines, LogOffsets, read_metrics, read_tasks
 from azr.tasks.base import RejectReason
-from tests.runs.factory import largest_file, proposals, read_tasks, sample
+from tests.runs.factory import largest_file, proposals, sample
 
 
 def config(root: Path) -> Config:
