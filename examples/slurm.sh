@@ -4,7 +4,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
 #SBATCH --cpus-per-task=64
-#SBATCH --mem=276G
+#SBATCH --mem=352G
 #SBATCH --time=24:00:00
 #SBATCH --signal=B:TERM@900
 #SBATCH --requeue
@@ -15,7 +15,7 @@
 #   sbatch examples/slurm.sh --run.steps 500
 # Copy it and change the recipe in the line that begins with "azr run". The job's name names the run: a job goes on with
 # orz_ckpt/NAME where that has a checkpoint. Sizes: azr plan RECIPE says how many GPUs a run takes and how much host
-# memory; --mem is that and 64 GB, --cpus-per-task is 8 for each GPU of a node. Partition and account are yours to add,
+# memory; --mem is that and 32 GB, --cpus-per-task is 8 for each GPU of a node. Partition and account are yours to add,
 # here or as options of sbatch.
 # All nodes see the clone's folder, with .venv and orz_ckpt in it, and HF_HOME, at the same path.
 # Sandboxes of model-written code are containers if the nodes have a Docker engine that your user may use, else

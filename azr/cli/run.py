@@ -23,7 +23,7 @@ from azr.config_tree import config_options, leaves, override, to_tree
 from azr.doctor.machine import Gpus, check_disk, check_fit, check_machine, memory_bytes, query_gpus
 from azr.errors import UserError, printable
 from azr.launch import Run, is_run, load_recipe, resolve
-from azr.plan.inputs import Assumptions, ClusterSpec, Workload, shape_of
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload, shape_of
 from azr.plan.memory import checkpoint_bytes, model_roles
 from azr.plan.planner import cpu_text, known_plan, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
@@ -119,11 +119,13 @@ def _run(run: Run) -> int:
 def _check_here(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
     """Compare the run with this machine. Return warnings; raises UserError if it cannot start or does not fit."""
     check_machine(config, gpus)
-    return [*fit_notes(config, gpus, suppose=suppose), *disk_notes(config, suppose=suppose)]
+    fits = fit_notes(config, gpus, memory_bytes() / GIB, suppose=suppose)
+    return [*fits, *disk_notes(config, suppose=suppose)]
 
 
-def fit_notes(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
-    """Return warnings if the run may not fit on the GPUs of this machine; raises UserError if it certainly does not.
+def fit_notes(config: Config, gpus: Gpus, host_gib: float | None = None, *, suppose: bool = False) -> list[str]:
+    """Return warnings if the run may not fit on the GPUs of this machine, or in its memory if that is given; raises
+    UserError if it certainly does not.
 
     Returns none for a run on a CPU. Without GPUs of known memory here, or for a cluster, the GPUs are not known yet:
     returns none either, but with ``suppose`` compares the run with 80 GB GPUs.
@@ -132,7 +134,8 @@ def fit_notes(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]
         return []
     here = gpus if config.cluster.address is None else Gpus()
     size = here.largest_gib if here.all else ClusterSpec.with_gpus(1).gpu_memory_gib if suppose else None
-    return check_fit(config.num_gpus, here, known_plan(config, size) if size is not None else None)
+    host_gib = host_gib if here.all else None
+    return check_fit(config.num_gpus, here, known_plan(config, size, host_gib) if size is not None else None)
 
 
 def disk_notes(config: Config, *, suppose: bool = False) -> list[str]:

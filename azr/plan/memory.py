@@ -157,9 +157,13 @@ def host_memory(
     train = config.train
     ranks = nodes.ranks_per_node(train.data_parallel)
     away = sum(offloaded_bytes(role, train) for role in roles) * config.cluster.colocate
+    # Of an engine the actor, vLLM's core, and a worker for each of several GPUs.
+    width = config.rollout.tensor_parallel
+    processes = min(config.rollout.engines, nodes.gpus // width) * (2 + width * (width > 1))
     return {
         "optimizers": ranks * sum(offloaded_optimizer(role, train) for role in roles),
         "trainers while engines play": ranks * away * assumed.pinned_rounding,
+        "processes": GIB * (ranks * len(roles) * assumed.trainer_host_gib + processes * assumed.engine_host_gib),
     }
 
 
@@ -288,10 +292,12 @@ def phases(
         kept = sizes if whole else {what: sizes[what] for what in ("parameters", NODE_COPIES)}
         return {f"{role.name} {what}": lost * size for what, size in kept.items() if size}
 
+    everything = {what: size for role in roles for what, size in resident(role, whole=True).items()}
+
     def learning(worker: ModelRole, at_work: Bytes, *, trains: bool) -> dict[str, float]:
         busy = {what: lost * size for what, size in at_work.items()}
         visits = colocate and len(roles) > 1
-        there = resident(worker, whole=trains) if visits else _merged([resident(role, whole=True) for role in roles])
+        there = resident(worker, whole=trains) if visits else everything
         cached = 0.0 if visits else sum(most.values()) - sum(busy.values())
         return {**processes, **there, **asleep, **busy, ALLOCATOR_CACHE: max(0.0, cached)}
 
@@ -303,19 +309,14 @@ def phases(
         if role.trains:
             by_phase[f"train {role.name}"] = learning(role, training(role, train, tokens, keys), trains=True)
     if not colocate:
-        there = _merged([resident(role, whole=True) for role in roles])
-        idle = {**processes, **there, ALLOCATOR_CACHE: sum(most.values())}
-        resume = processes | there
+        resume = processes | everything
+        idle = resume | {ALLOCATOR_CACHE: sum(most.values())}
         return {"play": idle, **by_phase, "push": idle | bucket, "resume": resume, ENGINE_GPU: in_engine | bucket}
     parameters = {"policy parameters": lost * states(roles[0], train)["parameters"]}
     push = {**processes, **parameters, "engine weights": engine.weights, **asleep, **bucket}
     loaded = max((resident(role, whole=True) for role in roles if role.trains), key=lambda sizes: sum(sizes.values()))
     resume = {**processes, **asleep, **loaded}
     return {"play": processes | in_engine, **by_phase, "push": push, "resume": resume}
-
-
-def _merged(parts: Sequence[Bytes]) -> dict[str, float]:
-    return {what: size for each in parts for what, size in each.items()}
 
 
 def _most(role: ModelRole, train: TrainConfig, tokens: int, keys: float) -> float:

@@ -34,13 +34,14 @@ Seconds = Mapping[str, float]
 """Bounds of a phase: seconds by what it waits for."""
 
 
-def forward_flops(role: ModelRole, load: Workload) -> float:
-    """Return operations of a forward over the trained trajectories: 2 per parameter and token, and causal attention.
+def forward_flops(role: ModelRole, load: Workload, attention_cost: float = 1.0) -> float:
+    """Return operations of a forward over the trained trajectories: 2 per parameter and token, and causal attention,
+    each of whose operations counts as `attention_cost`.
 
     The output head only sees response tokens.
     """
     shape = role.shape
-    per_token = 2 * shape.layers * shape.layer + 2 * shape.layers * shape.query * load.mean_length
+    per_token = 2 * shape.layers * (shape.layer + attention_cost * shape.query * load.mean_length)
     head = 2 * shape.embedding * load.trained * load.mean_response * role.has_head
     return per_token * load.trained_tokens + head
 
@@ -170,8 +171,7 @@ class StepTimes:
         ranks = train.data_parallel
         # The share counts what full checkpointing computes again as no work, and four passes as three.
         rate = ranks * assumed.peak_tflops * TERA * update_share(assumed, role.shape) * 4 / 3
-        beside = self._micro_batches * passes / 4 * assumed.micro_batch_s
-        times = {"arithmetic": passes * forward_flops(role, self.load) / rate + beside}
+        times = {"arithmetic": passes * forward_flops(role, self.load, assumed.attention_cost) / rate}
         inside, nodes = self.nodes.ranks_per_node(ranks), self.nodes.nodes_of(ranks)
         gathered, fetched = element_bytes(train) * role.parameters * train.is_sharded, self._micro_batches * gathers
         reduced = 4.0 * role.trained * reduces * (self._micro_batches if train.is_sharded else 2 * updates)

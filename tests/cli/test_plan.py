@@ -28,13 +28,13 @@ def test_the_table_of_the_flagship(capsys):
     text = capsys.readouterr().out
     header = next(line for line in text.splitlines() if line.startswith("GiB"))
     assert header.split("GPU(s)")[1].split() == [
-        *("play", "score", "critic", "score", "reference", "train", "policy", "train", "critic", "push")
+        *("play", "score", "critic", "score", "reference", "train", "policy", "train", "critic", "push", "resume")
     ]
     rows = ("policy parameters", "critic parameters", "engine weights", "KV cache", "logits", "weight buckets", "total")
     assert all(f"\n{row} " in text for row in rows)
     assert "384 trajectories of up to 14,240 tokens trained on" in text
     assert "in turns: 71.6 GiB while playing, 3.6 of them the trainers' processes; 38.3 while learning" in text
-    assert "host memory, page-locked: 212 GiB per node (trainers while engines play 212)" in text
+    assert "host memory: 320 GiB per node (trainers while engines play 212, processes 108)" in text
     assert "\nat measured rates " in text
     assert "fits on 1 node(s) of 8 GPU(s) with 80 GiB" in text
 

@@ -190,7 +190,9 @@ def test_a_gpu_that_is_certainly_too_small_is_refused_and_one_that_may_be_is_war
         fit_notes(override(large, {"rollout.gpu_memory_utilization": 0.03}), cards(80))
     offloaded = override(large, {"train.shard": "offload"})
     assert len(fit_notes(offloaded, cards(24))) == 1, "no certain part is too large, but the estimate is"
-    assert fit_notes(offloaded, cards(80)) == []
+    assert fit_notes(offloaded, cards(80), 256) == []
+    (said,) = fit_notes(offloaded, cards(80), 24)
+    assert "a node's 24 GiB of host memory are less than" in said
 
 
 def test_too_few_gpus_are_a_warning_and_where_none_is_known_only_a_supposed_one_is_judged():

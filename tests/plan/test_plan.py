@@ -307,10 +307,12 @@ def test_roles_visit_the_gpu_one_after_the_other_and_only_processes_stay_while_e
 
 def test_host_memory_holds_what_leaves_the_gpu_and_is_compared_when_given():
     plan = planned(seven(), nodes=replace(NODE, host_memory_gib=128))
-    optimizers, away = (size / GIB for size in plan.host.values())
+    optimizers, away, processes = (size / GIB for size in plan.host.values())
+    # Three roles on eight ranks, and eight engines of two processes each.
+    assert processes == 24 * 2.5 + 16 * 3
     assert plan.problems == [
-        f"a node's 128 GiB of host memory are less than {optimizers + away:.0f} GiB: optimizers {optimizers:.0f} and "
-        f"trainers while engines play {away:.0f}"
+        f"a node's 128 GiB of host memory are less than {optimizers + away + processes:.0f} GiB: optimizers "
+        f"{optimizers:.0f}, trainers while engines play {away:.0f}, processes 108"
     ]
     plan = planned(seven())
     policy, critic, reference = plan.roles

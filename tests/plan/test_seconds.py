@@ -5,7 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from azr.config import GAE, AlgorithmConfig, ClusterConfig, Config, KLConfig, RolloutConfig, SelfPlayConfig, TrainConfig
+from azr.config import (
+    GAE,
+    GRPO,
+    AlgorithmConfig,
+    ClusterConfig,
+    Config,
+    DataConfig,
+    KLConfig,
+    RolloutConfig,
+    SelfPlayConfig,
+    TrainConfig,
+)
 from azr.plan.inputs import KNOWN, Assumptions, ClusterSpec, Workload, update_share
 from azr.plan.memory import EngineMemory, model_roles
 from azr.plan.planner import make_plan, text
@@ -32,16 +43,17 @@ def test_seconds_by_hand():
     policy, *_ = model_roles(seven(), SEVEN)
     length = 0.25 * 6144 + 0.1 * 8096
     layers = 28 * SEVEN.layer
-    flops = 384 * (length * (2 * layers + 2 * 28 * 3584 * length) + 0.1 * 8096 * 2 * 152064 * 3584)
-    assert forward_flops(policy, Workload.of(seven(), ASSUMED)) == pytest.approx(flops)
+    attention, head = 2 * 28 * 3584 * length, 0.1 * 8096 * 2 * 152064 * 3584
+    load = Workload.of(seven(), ASSUMED)
+    assert forward_flops(policy, load) == pytest.approx(384 * (length * (2 * layers + attention) + head))
+    flops = 384 * (length * (2 * layers + 1.5 * attention) + head)
+    assert forward_flops(policy, load, 1.5) == pytest.approx(flops)
     engine = EngineMemory.of(seven(), SEVEN, NODE, ASSUMED)
     assert token_seconds(engine, 0, ASSUMED) == pytest.approx(15_231_233_024 / (3350e9 * 0.6) + 0.003)
     step = times(seven()).train(policy, 1)
     stepping = 28 * 7_615_616_512 / 8 / 3350e9
-    # Four passes, counted as three operations per parameter and token, and seven micro-batches.
-    assert step["arithmetic"] == pytest.approx(
-        4 * flops / (8 * 989e12 * 0.381 * 4 / 3) + 7 * 0.206 + stepping, rel=1e-3
-    )
+    # Four passes, counted as three operations per parameter and token.
+    assert step["arithmetic"] == pytest.approx(4 * flops / (8 * 989e12 * 0.28 * 4 / 3) + stepping, rel=1e-3)
     # Seven micro-batches gather 2 bytes twice and reduce 4, seven eighths of them from others.
     assert step["links in a node"] == pytest.approx(7 * 8 * 7_615_616_512 * 7 / 8 / 225e9 + stepping)
     assert "network" not in step
@@ -53,7 +65,7 @@ def test_seconds_by_hand():
     assert seconds_of(times(seven()).train(policy, 2)) > step["arithmetic"]
     none = times(seven(gradient_checkpointing="none")).train(policy, 1)
     assert none["arithmetic"] - stepping == pytest.approx(0.75 * (step["arithmetic"] - stepping))
-    assert times(seven()).push(policy) == {"push inside a node": pytest.approx(15.231233024 / 11.8)}
+    assert times(seven()).push(policy) == {"push inside a node": pytest.approx(15.231233024 / 26)}
     # Critic and reference come and go to score, 2 bytes; policy and critic to train, 14.
     moved = 2 * (2 * 7.0706 + 2 * 7.6156 + 14 * 7.6156 + 14 * 7.0706) / 8
     turns = times(seven()).turns(model_roles(seven(), SEVEN))["sleep, wake, offload"]
@@ -72,7 +84,7 @@ def test_between_nodes():
     assert times(uneven, two).train(policy, 1)["network"] > step["network"], "no copies, so all gathers cross"
     by_host = replace(config, cluster=replace(config.cluster, push="host"))
     through_host, direct = times(by_host, two).push(policy), times(config, two).push(policy)
-    assert through_host == {"object store": pytest.approx(15.231233024 * (1 / 11.8 + 1 / 3))}
+    assert through_host == {"object store": pytest.approx(15.231233024 * (1 / 26 + 1 / 3))}
     assert direct["network"] == pytest.approx(15.231233024 / 200)
 
 
@@ -107,34 +119,36 @@ def first_h100(**train) -> Config:
     )
 
 
-def test_the_measured_rows_of_h100s():
+def test_the_measured_rows_of_an_h100_and_an_h200():
     load = Workload.of(first_h100(), MEASURED)
     assert (load.trajectories, load.trained, load.estimates) == (192, 192, 0)
     then = replace(first_h100(kernels="plain"), cluster=ClusterConfig(push="host"))
     slow = make_plan(then, SMALL, ClusterSpec.with_gpus(1), MEASURED).seconds
-    assert slow["train policy"] == pytest.approx(12.2, rel=0.05)
-    assert load.trained_tokens / slow["train policy"] == pytest.approx(16_500, rel=0.05)
+    assert slow["train policy"] == pytest.approx(12.2, rel=0.1)
+    assert load.trained_tokens / slow["train policy"] == pytest.approx(16_500, rel=0.1)
     assert slow["push"] == pytest.approx(4.9, rel=0.05)
     longer = replace(MEASURED, prompt_fill=0.05)  # 226,000 tokens, as then
     load = Workload.of(first_h100(), longer)
     seconds = make_plan(first_h100(), SMALL, ClusterSpec.with_gpus(1), longer).seconds
-    assert seconds["play"] == pytest.approx(14.3, rel=0.25)
-    assert seconds["train policy"] == pytest.approx(9.6, rel=0.05)
-    assert load.trained_tokens / seconds["train policy"] == pytest.approx(23_600, rel=0.15)
-    assert seconds["push"] == pytest.approx(0.26, rel=0.2)
+    assert seconds["play"] == pytest.approx(13.3, rel=0.25)
+    assert seconds["train policy"] == pytest.approx(6.3, rel=0.1)
+    assert load.trained_tokens / seconds["train policy"] == pytest.approx(36_100, rel=0.1)
+    assert seconds["push"] == pytest.approx(0.12, rel=0.2)
     assert seconds["turns"] == pytest.approx(2.04, rel=0.1)
-    assert sum(seconds.values()) == pytest.approx(26.2, rel=0.15)
+    assert sum(seconds.values()) == pytest.approx(21.4, rel=0.15)
 
 
-def test_updates_alone_reach_the_shares_that_were_measured():
-    """1.5B with full checkpointing, and layers of 7B without any: of the peak, by 6 operations per parameter."""
-    rates = replace(MEASURED, micro_batch_s=0.0)
-    for shape, mode, share in ((SMALL, "full", 0.325), (SEVEN, "none", 0.508)):
-        config = first_h100(gradient_checkpointing=mode)
-        policy, *_ = model_roles(config, shape)
-        alone = times(config, ClusterSpec.with_gpus(1), rates)
-        seconds = alone.train(policy, 0)["arithmetic"]
-        assert 3 * forward_flops(policy, alone.load) / (seconds * 989e12) == pytest.approx(share, rel=0.01)
+def test_a_published_step_of_8b_on_16_h100s_is_what_the_plan_says_to_expect():
+    """GRPO of 2,048 responses of about 1,060 tokens in four optimizer steps, on-policy: 97.7 s (NeMo-RL)."""
+    published = Config(
+        algorithm=AlgorithmConfig(estimator=GRPO(), kl=KLConfig(coef=0.01), policy_mini_batches=4),
+        data=DataConfig(path="rows.jsonl", play="alone", prompts=64, samples=32),
+        rollout=RolloutConfig(engines=16, max_prompt_tokens=1024, max_response_tokens=3072, gpu_memory_utilization=0.8),
+        train=TrainConfig(data_parallel=16),
+    )
+    rates, nodes = replace(ASSUMED, prompt_fill=0.2, response_fill=0.345), ClusterSpec.with_gpus(16)
+    seconds = make_plan(published, KNOWN["meta-llama/Llama-3.1-8B"], nodes, rates).seconds
+    assert 1.2 < 97.7 / sum(seconds.values()) < 1.6, seconds
 
 
 def test_with_a_step_ahead_proposals_and_what_follows_them_are_decoded_together():
@@ -150,10 +164,10 @@ def test_with_a_step_ahead_proposals_and_what_follows_them_are_decoded_together(
     assert decoding[1] < 0.7 * decoding[0]
 
 
-def test_the_share_of_the_peak_grows_between_the_sizes_that_were_measured():
+def test_the_share_of_the_peak_changes_between_the_sizes_that_were_measured():
     shares = [update_share(ASSUMED, KNOWN[f"Qwen/Qwen2.5-{size}"]) for size in ("0.5B", "1.5B", "3B", "7B", "14B")]
-    assert shares[0] == 0.325 == pytest.approx(shares[1], abs=0.001) and shares[3] == pytest.approx(0.381, abs=0.001)
-    assert shares[1] < shares[2] < shares[3] <= shares[4] == 0.381
+    assert shares[0] == 0.325 == pytest.approx(shares[1], abs=0.001) and shares[3] == pytest.approx(0.28, abs=0.001)
+    assert shares[1] > shares[2] > shares[3] >= shares[4] == 0.28
 
 
 def test_slower_parts_make_slower_phases_and_the_slowest_bounds():
