@@ -30,8 +30,7 @@ async def compare(system: System, config: Config, clock: PhaseClock, *, first: i
 
     The policy is left with the last way that is open.
     """
-    assert system.trainers is not None
-    ranks = system.trainers.policy.actors
+    ranks = system.policy.actors
     results, version = {}, first
     for name in TRANSFERS:
         if reason := refusal(name, config, system.placement.device):

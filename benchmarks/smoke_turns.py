@@ -116,9 +116,7 @@ async def learn(
     ]
     await system.turns.offload_engines_onload_trainers(clock.phase)
     clock.step_timing()
-    trainers = system.trainers
-    assert trainers is not None
-    learner = Learner(config, trainers.policy, trainers.critic, trainers.reference, clock.phase)
+    learner = Learner(config, system.policy, system.critic, system.reference, clock.phase)
     learned = await learner.learn(trajectories, step=1)
     seconds = clock.step_timing().seconds["train policy"]
     tokens = sum(t.completion.num_tokens for t in trajectories)
