@@ -1,15 +1,16 @@
-"""Does everything run on this machine's GPUs, and how fast: a GPU recipe on random models, in thirteen minutes.
+"""Does everything run on this machine's GPUs, and how fast: a GPU recipe on random models, in fifteen minutes.
 
-python -m benchmarks.gpu_smoke [--minutes 13] [--out DIR] [--only CASE ...] [--real-model DIR] [--dry-run]
+python -m benchmarks.gpu_smoke [--minutes 15] [--out DIR] [--only CASE ...] [--real-model DIR] [--dry-run]
 
-Needs the installed project and nothing else: it makes its own models of 0.5B and 1.5B shape with a real vocabulary.
+Needs the installed project and nothing else: it makes its own models of 0.5B, 1.5B and 7B shape with a real vocabulary.
 ``--real-model`` is the folder of a pretrained one, such as Qwen2.5-Coder-0.5B-Instruct, which then plays a few steps.
 Each case is a process of its own; one that fails or runs out of time leaves the others alone. The most telling come
-first, and it ends by itself after the minutes. After each case it prints what has been measured since, and writes all
-of it as JSON, with the output of every case; in the end a table beside what the first H100s showed, what the plan
-predicts and what is aimed at. Exit code 1 when a case did not run to its end. ``--dry-run`` prints the commands with
-the minutes that each should take. ``--tiny`` does it all with toy sizes on CPUs: the tiny model stands for every model,
-the pretrained one included, and cases that need a GPU or two are left out by name.
+first, on two GPUs those that need them, and it ends by itself after the minutes; called again with the same folder, it
+goes on with what has not succeeded. After each case it prints what has been measured since, and writes all of it as
+JSON, with the output of every case; in the end a table beside what the first GPUs showed, what the plan predicts and
+what is aimed at. Exit code 1 when a case did not run to its end. ``--dry-run`` prints the commands with the minutes
+that each should take. ``--tiny`` does it all with toy sizes on CPUs: the tiny model stands for every model, the
+pretrained one included, and cases that need a GPU or two are left out by name.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks import smoke_rows
@@ -36,6 +38,8 @@ REAL = "playground.azr_coder0b5_cpu"
 START_S, EAGER_START_S = 190.0, 60.0
 """From the command to the first step, with and without compiling: the first was measured on an H100, the other is a
 guess."""
+REPORT = "gpu_smoke.json"
+"""What has been measured, in the folder."""
 GRACE_S = 10.0
 """From the polite signal to the one that cannot be caught."""
 
@@ -55,6 +59,8 @@ class Case:
     """A case that must have succeeded."""
     instead_of: str | None = None
     """Run only if this case failed; one that ran out of time would do so once more."""
+    goal: str = ""
+    """What it is to show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,19 +85,22 @@ class Sizes:
 
     small: str
     large: str
+    largest: str
     prompts: int
     """Proposals, and as many solutions, of each of the three kinds."""
     response_tokens: int
     """Of the large model, whose steps are timed."""
     short_response_tokens: int
     """Of the small one, of which it is asked only that everything runs."""
-    update_layers: dict[str, int]
-    """Layers of the sizes whose update is measured by itself; all of 7B do not fit."""
     update_options: list[str]
     """Sizes of their batches, where these are not the defaults."""
     turns: int
     steps: int
-    """Of the large model and a pretrained one."""
+    """Of the large model."""
+    real_steps: int
+    """Of a pretrained one."""
+    engine_options: list[str]
+    """Batches of the engine by itself, where these are not the defaults."""
     device: str
     limits: float
     """Factor of all limits."""
@@ -100,26 +109,30 @@ class Sizes:
 FULL = Sizes(
     small="0.5B",
     large="1.5B",
+    largest="7B",
     prompts=32,
     response_tokens=1024,
     short_response_tokens=256,
-    update_layers={"1.5B": 28, "7B": 6},
     update_options=[],
     turns=20,
     steps=3,
+    real_steps=5,
+    engine_options=[],
     device="auto",
     limits=1,
 )
 TINY = Sizes(
     small="tiny",
     large="tiny",
+    largest="tiny",
     prompts=3,
     response_tokens=32,
     short_response_tokens=32,
-    update_layers={"tiny": 2},
     update_options=["--tokens=256", "--prompt=32", "--response=64"],
     turns=2,
     steps=1,
+    real_steps=1,
+    engine_options=["--executors=uni", "--sequences=2", "--tokens=8"],
     device="cpu",
     limits=3,
 )
@@ -153,85 +166,118 @@ def recipe_options(sizes: Sizes, model: Path, root: Path, name: str, steps: int,
 def cases(sizes: Sizes, out: Path, real_model: Path | None = None) -> list[Case]:
     """What is run, the most telling first."""
     python, runs = sys.executable, out / "runs"
-    small, large = out / "models" / sizes.small, out / "models" / sizes.large
-    of_small = "small model" if small != large else "large model"
     trrpp = ["--algorithm.estimator=trrpp", "--algorithm.kl.coef=0"]
     # Only the large model's steps are timed; the others start sooner without compiling.
-    eager, offload = ["--rollout.engine-options", "enforce_eager:true"], "--train.shard=offload"
+    eager, offload, lora = (
+        ["--rollout.engine-options", "enforce_eager:true"],
+        "--train.shard=offload",
+        "--train.lora.rank=16",
+    )
     no_checkpoint, compiled = "--checkpoint.every=0", [] if sizes is FULL else eager
 
-    def steps(name: str, model: Path, count: int, *more: str, limit_s: float, **rest: Any) -> Case:
-        tokens = sizes.response_tokens if model == large else sizes.short_response_tokens
+    def steps(name: str, size: str, count: int, *more: str, limit_s: float, **rest: Any) -> Case:
+        model = out / "models" / size
+        tokens = sizes.response_tokens if size == sizes.large else sizes.short_response_tokens
         folder = name.removesuffix(" resumed").replace(" ", "_")
         options = recipe_options(sizes, model, runs, folder, count, tokens)
-        size = sizes.large if model == large else sizes.small
         step_s = smoke_rows.predicted([*options, *more], size)["step s"] if sizes is FULL else 0.0
-        expected_s = (START_S if model == large else EAGER_START_S) + count * step_s
-        rest.setdefault("after", "large model" if model == large else of_small)
+        expected_s = (EAGER_START_S if eager[1] in more else START_S) + count * step_s
+        rest.setdefault("after", of_size[size])
         command = [python, "-m", RECIPE, *options, *more]
         return Case(name=name, command=command, limit_s=sizes.limits * limit_s, expected_s=expected_s, **rest)
 
-    def other(name: str, *command: str, limit_s: float, expected_s: float, after: str | None = None) -> Case:
-        return Case(
-            name=name, command=[python, *command], limit_s=sizes.limits * limit_s, expected_s=expected_s, after=after
-        )
+    def other(name: str, *command: str, limit_s: float, expected_s: float, **rest: Any) -> Case:
+        limit_s *= sizes.limits
+        return Case(name=name, command=[python, *command], limit_s=limit_s, expected_s=expected_s, **rest)
 
-    def model(name: str, size: str, folder: Path) -> Case:
-        return other(name, "-m", "benchmarks.random_model", size, str(folder), limit_s=60, expected_s=15)
+    def model(size: str) -> list[Case]:
+        """The case that makes a model, unless one before has."""
+        if size in of_size:
+            return []
+        of_size[size] = f"model {size}"
+        folder = str(out / "models" / size)
+        return [other(of_size[size], "-m", "benchmarks.random_model", size, folder, limit_s=90, expected_s=15)]
 
-    listed = [
-        other("install", "-c", CHECK_INSTALL.format(sizes is FULL), limit_s=30, expected_s=5),
-        model("large model", sizes.large, large),
-        # The profile slows its step down, which is none of those that are measured.
-        steps("trrpp", large, sizes.steps + 1, *trrpp, no_checkpoint, f"--train.profile-step={sizes.steps + 1}",
-              *compiled, limit_s=420),
-        steps("trrpp by host", large, sizes.steps, *trrpp, no_checkpoint, "--cluster.push=host", *compiled,
-              limit_s=420, instead_of="trrpp"),
-    ]  # fmt: skip
-
-    def update(name: str, size: str, layers: int, *more: str, limit_s: float, expected_s: float) -> Case:
-        command = ["-m", "benchmarks.update", "--size", size, "--layers", str(layers), "--micro-batches", "4"]
+    def update(name: str, size: str, *more: str, limit_s: float, expected_s: float, goal: str) -> Case:
+        command = ["-m", "benchmarks.update", "--size", size, "--micro-batches", "4"]
         command += ["--steps", "2", *sizes.update_options, "--json", str(out / f"update_{name}.json")]
-        return other(f"update {name}", *command, *more, limit_s=limit_s, expected_s=expected_s)
+        return other(f"update {name}", *command, *more, limit_s=limit_s, expected_s=expected_s, goal=goal)
 
-    for size, layers in sizes.update_layers.items():
-        more = ["--checkpointing", "none", "selective", "full"]
-        listed.append(update(size, size, layers, *more, limit_s=150, expected_s=90))
-    for size, layers in list(sizes.update_layers.items())[:1]:
-        more = ["--checkpointing", "none", "full", "--shard", "none"]
-        listed.append(update("unsharded", size, layers, *more, limit_s=120, expected_s=60))
-    listed.append(other("attention", "-m", "benchmarks.attention", limit_s=60, expected_s=30))
-    if small != large:
-        listed.append(model("small model", sizes.small, small))
-    turns = ["-m", "benchmarks.smoke_turns", str(sizes.turns), str(out / "turns.json"), RECIPE]
-    turns += recipe_options(sizes, small, runs, "turns", 1, sizes.short_response_tokens)
-    listed.append(other("turns", *turns, *trrpp, *eager, limit_s=200, expected_s=EAGER_START_S + 2 * sizes.turns,
-                        after=of_small))  # fmt: skip
+    of_size: dict[str, str] = {}
+    whole, both = ["--shard", "none"], ["--attention", "torch", *["flash_attn"] * (sizes is FULL)]
+    small = out / "models" / sizes.small
+    # Of the large model, which pushes of 32 MB would say nothing about.
+    pushed = recipe_options(sizes, out / "models" / sizes.large, runs, "push", 1, sizes.short_response_tokens)
+    engine = ["-m", "benchmarks.engine", str(out / "models" / sizes.large), str(out / "engine.json")]
+    listed = [
+        other("install", "-c", CHECK_INSTALL.format(sizes is FULL), limit_s=60, expected_s=25,
+              goal="FlashAttention 4 can be imported"),
+        other("attention", "-m", "benchmarks.attention", limit_s=60, expected_s=30,
+              goal="FlashAttention 4 agrees with torch's kernel and is no slower"),
+        update(sizes.large, sizes.large, *whole, "--checkpointing", "none", "full", *both, limit_s=150, expected_s=90,
+               goal="43% of the peak without recomputation"),
+        *model(sizes.large),
+        other("push", "-m", "benchmarks.push", "5", str(out / "push.json"), RECIPE, *pushed, *trrpp, *eager,
+              limit_s=150, expected_s=EAGER_START_S + 20, after=of_size[sizes.large],
+              goal="60 GB/s with buckets of 1 GiB"),
+        # The profile slows its step down, which is none of those that are measured.
+        steps("trrpp", sizes.large, sizes.steps + 1, *trrpp, no_checkpoint,
+              f"--train.profile-step={sizes.steps + 1}", *compiled, limit_s=420, goal="a step of 18 s"),
+        steps("trrpp by host", sizes.large, sizes.steps, *trrpp, no_checkpoint, "--cluster.push=host", *compiled,
+              limit_s=420, instead_of="trrpp"),
+        other("engine", *engine, *sizes.engine_options, limit_s=200, expected_s=90, after=of_size[sizes.large],
+              goal="below 5 ms a token with 96 sequences"),
+    ]  # fmt: skip
+    listed += model(sizes.small)
     if real_model is not None or sizes is TINY:
         options = [f"--model.path={real_model or small}", f"--run.root={runs}", "--run.name=real"]
-        options += [f"--run.steps={sizes.steps}", f"--train.device={sizes.device}", no_checkpoint, "--eval.every=0"]
+        options += [
+            f"--run.steps={sizes.real_steps}",
+            f"--train.device={sizes.device}",
+            no_checkpoint,
+            "--eval.every=0",
+        ]
         options += TINY_PLAY if sizes is TINY else []
-        needs = of_small if sizes is TINY else None
-        expected_s = EAGER_START_S + 20 * sizes.steps
         listed.append(
-            other("real model", "-m", REAL, *options, *eager, limit_s=150, expected_s=expected_s, after=needs)
-        )
-    lora = "--train.lora.rank=16"
+            other("real model", "-m", REAL, *options, *compiled, limit_s=200, expected_s=90 + 6 * sizes.real_steps,
+                  after=of_size[sizes.small] if sizes is TINY else None, goal="five steps, half of the proposals valid")
+        )  # fmt: skip
+    turns = ["-m", "benchmarks.smoke_turns", str(sizes.turns), str(out / "turns.json"), RECIPE]
+    turns += recipe_options(sizes, small, runs, "turns", 1, sizes.short_response_tokens)
     listed += [
-        steps("gae", small, 1, offload, "--checkpoint.every=1", *eager, limit_s=150),
-        steps("gae resumed", small, 2, offload, "--resume", "--cluster.push=host", *eager, limit_s=150, after="gae"),
-        steps("adapters", small, 1, *trrpp, lora, no_checkpoint, *eager, limit_s=120),
-        steps("adapters in 4 bits", small, 1, *trrpp, lora, "--train.lora.four-bit", no_checkpoint, *eager,
+        steps("gae", sizes.small, 1, offload, "--checkpoint.every=1", *eager, limit_s=150, goal="a checkpoint"),
+        steps("gae resumed", sizes.small, 2, offload, "--resume", "--cluster.push=host", *eager, limit_s=150,
+              after="gae", goal="goes on with the critic's and the policy's state"),
+        *model(sizes.largest),
+        steps("7B with adapters", sizes.largest, 1, *trrpp, lora, no_checkpoint, *eager, limit_s=200, gpus=1,
+              goal="a step and a push of 15 GB"),
+        other("turns", *turns, *trrpp, *eager, limit_s=200, expected_s=EAGER_START_S + 2 * sizes.turns,
+              after=of_size[sizes.small], goal="the last turn holds no more memory than the first"),
+        update(f"{sizes.largest} layers", sizes.largest, "--layers", "6" if sizes is FULL else "2", *whole, *both,
+               "--checkpointing", "none", limit_s=150, expected_s=60, goal="45% of the peak"),
+        steps("adapters in 4 bits", sizes.small, 1, *trrpp, lora, "--train.lora.four-bit", no_checkpoint, *eager,
               limit_s=120, gpus=1),
         other("export", "-m", "azr", "export", str(runs / "gae"), str(out / "export"), limit_s=60, expected_s=15,
               after="gae"),
-        steps("tensor parallel 2", small, 2, *trrpp, "--rollout.tensor-parallel=2", "--train.data-parallel=2", *eager,
-              limit_s=200, gpus=2),
-        steps("data parallel 2", small, 2, *trrpp, "--rollout.engines=2", "--train.data-parallel=2", *eager,
-              limit_s=200, gpus=2),
-        steps("engines apart", small, 2, *trrpp, "--cluster.no-colocate", *eager, limit_s=200, gpus=2),
     ]  # fmt: skip
-    return listed
+    return listed + two_gpus(steps, sizes, trrpp, eager)
+
+
+def two_gpus(steps: Callable[..., Case], sizes: Sizes, trrpp: list[str], eager: list[str]) -> list[Case]:
+    """What needs two GPUs, which nobody has tried; where there are two, it comes first (`main`)."""
+    pair = ["--train.data-parallel=2", *eager]
+    return [
+        steps("tensor parallel 2", sizes.small, 2, *trrpp, "--rollout.tensor-parallel=2", *pair, limit_s=200, gpus=2,
+              goal="an engine of two GPUs takes the weights of two ranks"),
+        steps("data parallel 2", sizes.small, 2, *trrpp, "--rollout.engines=2", *pair, limit_s=200, gpus=2,
+              goal="NCCL's collectives"),
+        steps("engines apart", sizes.small, 2, *trrpp, "--cluster.no-colocate", *eager, limit_s=200, gpus=2,
+              goal="a push by NCCL"),
+        steps("critic on two", sizes.small, 1, "--rollout.engines=2", "--checkpoint.every=1", *pair, limit_s=200,
+              gpus=2, goal="a checkpoint of two ranks"),
+        steps("critic on two resumed", sizes.small, 2, "--rollout.engines=2", "--resume", *pair, limit_s=200, gpus=2,
+              after="critic on two", goal="both models return, one after the other"),
+    ]  # fmt: skip
 
 
 def environment() -> dict[str, str]:
@@ -292,10 +338,15 @@ def run_all(
     minutes: float,
     say: Callable[[str], None],
     known: Callable[[Sequence[Outcome]], None] = lambda outcomes: None,
+    before: Mapping[str, Outcome] = MappingProxyType({}),
 ) -> list[Outcome]:
-    """All cases one after the other, as far as time and GPUs suffice; `known` is called after each."""
+    """All cases one after the other, as far as time and GPUs suffice; `known` is called after each. A case that has
+    succeeded `before` is not run again."""
     deadline, outcomes = time.monotonic() + 60 * minutes, list[Outcome]()
     for case in listed:
+        if case.name in before and before[case.name].status == "ok":
+            outcomes.append(before[case.name])
+            continue
         left_s = deadline - time.monotonic()
         failed = {outcome.name for outcome in outcomes if outcome.status != "ok"}
         if case.instead_of and case.instead_of not in {each.name for each in outcomes if each.status == "failed"}:
@@ -309,7 +360,8 @@ def run_all(
             outcome = Outcome(name=case.name, status="not run", why=f"the {minutes:g} minutes are over")
         else:
             outcome = run_case(case, out, left_s - GRACE_S)
-        say(f"{case.name}: {outcome.status} after {outcome.seconds:.0f} s")
+        aim = f" (goal: {case.goal})" if case.goal and outcome.status == "ok" else ""
+        say(f"{case.name}: {outcome.status} after {outcome.seconds:.0f} s{aim}")
         if outcome.why:
             say("    " + outcome.why.strip().replace("\n", "\n    "))
         outcomes.append(outcome)
@@ -321,9 +373,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="python -m benchmarks.gpu_smoke"
     )
-    parser.add_argument("--minutes", type=float, default=13, help="all cases together; what is left then is not run")
+    parser.add_argument("--minutes", type=float, default=15, help="all cases together; what is left then is not run")
     parser.add_argument(
-        "--out", type=Path, default=Path("orz_ckpt/gpu_smoke"), help="new folder for models, runs, logs"
+        "--out",
+        type=Path,
+        default=Path("orz_ckpt/gpu_smoke"),
+        help="folder for models, runs, logs; one that is there goes on where it was cut",
     )
     parser.add_argument("--only", nargs="+", metavar="CASE", help="these cases, with those that they need")
     parser.add_argument("--real-model", type=Path, metavar="DIR", help="folder of a pretrained model to play with")
@@ -333,11 +388,13 @@ def main() -> int:
     sizes, out = TINY if options.tiny else FULL, options.out.absolute()
     gpus = [] if options.tiny else gpu_names()
     listed = chosen(cases(sizes, out, options.real_model), options.only)
+    if len(gpus) > 1:  # they are why two GPUs are had
+        listed.sort(key=lambda case: case.name != "install" and case.gpus < 2 and case.name != f"model {sizes.small}")
     if options.dry_run:
         for case in listed:
             minutes = f"{case.expected_s / 60:.1f} min expected"
             head = f"{case.name} (at most {case.limit_s:.0f} s, {minutes}, {max(1, case.gpus)} GPU)"
-            print(f"{head}:\n  {shlex.join(case.command)}")
+            print(f"{head}: {case.goal}\n  {shlex.join(case.command)}")
         alone = sum(case.expected_s for case in listed if case.gpus <= 1 and case.instead_of is None) / 60
         print(f"all on one GPU: {alone:.1f} min expected")
         print(smoke_rows.table({}, plan_of(listed, sizes)))
@@ -347,16 +404,20 @@ def main() -> int:
             "nvidia-smi shows no GPU here: take --dry-run to see what would be run, or --tiny for toy sizes on the CPU"
         )
         return 2
-    if out.exists():
-        print(f"{out} is there already: name a new folder with --out, or remove it")
+    report_file, before = out / REPORT, dict[str, Outcome]()
+    if report_file.is_file():
+        done = json.loads(report_file.read_text())["cases"]
+        before = {case["name"]: Outcome(**case) for case in done}
+    elif out.exists():
+        print(f"{out} is there already and has no {REPORT}: name a new folder with --out, or remove it")
         return 2
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
     print("\n".join(gpus), flush=True)
     predicted = plan_of(listed, sizes)
     report = Report(out, gpus, predicted)
-    outcomes = run_all(listed, out, len(gpus), options.minutes, report.say, report.write)
+    outcomes = run_all(listed, out, len(gpus), options.minutes, report.say, report.write, before)
     print(smoke_rows.table(report.measured, predicted))
-    print(f"all of it: {out / 'gpu_smoke.json'}")
+    print(f"all of it: {report_file}")
     return int(any(outcome.status not in ("ok", "left out") for outcome in outcomes))
 
 
@@ -383,7 +444,7 @@ class Report:
         self.measured = measured
         cases = [asdict(outcome) for outcome in outcomes]
         report = {"gpus": self._gpus, "cases": cases, "measured": measured, "plan": self._plan}
-        (self._out / "gpu_smoke.json").write_text(json.dumps(report, indent=1) + "\n")
+        (self._out / REPORT).write_text(json.dumps(report, indent=1) + "\n")
 
 
 def plan_of(listed: Sequence[Case], sizes: Sizes) -> dict[str, float]:

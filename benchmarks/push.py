@@ -1,6 +1,8 @@
 """How fast new weights get to the engines, by every way that is open to a recipe, in one start of its actors.
 
-python -m benchmarks.push PUSHES playground.RECIPE [--section.option value ...]
+python -m benchmarks.push PUSHES OUT.json playground.RECIPE [--section.option value ...]
+
+Each way is measured with buckets of 256 MiB and of 1 GiB.
 
 On one GPU: `ipc` and `host`; NCCL takes no two processes on one GPU. On two, with `--cluster.no-colocate
 --train.data-parallel 1`: `nccl` and `host`. `compare` is for scripts that have started the actors already.
@@ -10,9 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import statistics
 import sys
 from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
 
 from azr.cli.run import parse
 from azr.cluster.push_choice import TRANSFERS, refusal
@@ -22,21 +27,24 @@ from azr.prepare import check
 from azr.prompts.codec import PromptCodec
 from azr.runs.metrics import PhaseClock
 from azr.system import System
+from azr.train import policy
 from azr.train.policy import PolicyWorker
 
+BUCKET_MIB = (256, 1024)
 
-async def compare(system: System, config: Config, clock: PhaseClock, *, first: int, pushes: int) -> dict[str, str]:
-    """By way: medians over that many turns, of versions from `first` on, or why it is closed.
+
+async def compare(system: System, config: Config, clock: PhaseClock, *, first: int, pushes: int) -> dict[str, float]:
+    """GB/s by way and size of buckets: medians over that many turns, of versions from `first` on.
 
     The policy is left with the last way that is open.
     """
     ranks = system.policy.actors
-    results, version = {}, first
-    for name in TRANSFERS:
+    results, version = dict[str, float](), first
+    for name, mib in product(TRANSFERS, BUCKET_MIB):
         if reason := refusal(name, config, system.placement.device):
-            results[name] = f"closed: it {reason}"
+            print(f"{name} is closed: it {reason}")
             continue
-        await asyncio.gather(*(actor.__ray_call__.remote(_take, name) for actor in ranks))
+        await asyncio.gather(*(actor.__ray_call__.remote(_take, name, mib << 20) for actor in ranks))
         reports = []
         for _ in range(pushes):
             await system.turns.offload_engines_onload_trainers(clock.phase)
@@ -48,17 +56,19 @@ async def compare(system: System, config: Config, clock: PhaseClock, *, first: i
             f"{part} {statistics.median(report.parts[part] for report in reports):.3f} s" for part in reports[0].parts
         ]
         seconds = statistics.median(report.seconds for report in reports)
-        results[name] = f"{rate:.2f} GB/s: {reports[0].nbytes / 1e9:.2f} GB in {seconds:.3f} s ({', '.join(parts)})"
+        results[f"push by {name}, {mib} MiB, GB/s"] = rate
+        print(f"{name}, {mib} MiB: {rate:.2f} GB/s, {reports[0].nbytes / 1e9:.2f} GB in {seconds:.3f} s, {parts}")
     return results
 
 
-def _take(worker: PolicyWorker, name: str) -> None:
+def _take(worker: PolicyWorker, name: str, bucket_nbytes: int) -> None:
+    policy.WEIGHT_BUCKET_BYTES = bucket_nbytes
     before = worker._outbox
     before.close()
     worker._outbox = make_outbox(name, before.device, before.control, before.engine_gpus)
 
 
-async def measure(config: Config, pushes: int) -> dict[str, str]:
+async def measure(config: Config, pushes: int) -> dict[str, float]:
     clock, codec = PhaseClock(), PromptCodec.load(config)
     system = await System.start(config, codec.stops, clock.phase, 0)
     try:
@@ -68,11 +78,10 @@ async def measure(config: Config, pushes: int) -> dict[str, str]:
 
 
 def main(argv: Sequence[str]) -> None:
-    pushes, recipe, *options = argv
+    pushes, out, recipe, *options = argv
     config = parse(importlib.import_module(recipe).config, options).config
     check(config)
-    for name, result in asyncio.run(measure(config, int(pushes))).items():
-        print(f"{name:<5} {result}")
+    Path(out).write_text(json.dumps(asyncio.run(measure(config, int(pushes))), indent=1) + "\n")
 
 
 if __name__ == "__main__":

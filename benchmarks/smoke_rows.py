@@ -40,7 +40,7 @@ ROWS = (
     Row(label="  play, s", key="play s", second="14.8", first="6.6"),
     Row(label="  update, s", key="update s", second="9.6", first="12.2"),
     Row(label="  sleep, wake and push, s", key="handover s", second="1.8", first="11.5", goal="10% of the step"),
-    Row(label="push, GB/s", key="push GB/s", second="11.8", first="0.75", goal="20"),
+    Row(label="push, GB/s", key="push GB/s", second="11.8", first="0.75", goal="60"),
     Row(label="generation by the small model, not compiled, tokens/s", key="generated tokens/s", digits=0),
     Row(label="update, tokens/s of a step", key="update tokens/s", second="23600", first="16500", digits=0),
     Row(
@@ -48,10 +48,15 @@ ROWS = (
         key="update 1.5B",
         second="0.33",
         first="0.15",
-        goal="0.35",
+        goal="0.43",
         digits=2,
     ),
-    Row(label="update alone at 7B layers, share of peak (6N)", key="update 7B", second="0.51", goal="0.45", digits=2),
+    Row(label="push by IPC, buckets of 256 MiB, GB/s", key="push by ipc, 256 MiB, GB/s", second="11.8", goal="26"),
+    Row(label="  and of 1 GiB", key="push by ipc, 1024 MiB, GB/s", goal="60"),
+    Row(label="engine alone, 96 sequences, ms a token", key="uni, 96 sequences, with logprobs, ms a token"),
+    Row(label="  executor in its own process", key="mp, 96 sequences, with logprobs, ms a token", goal="5"),
+    Row(label="  and without log-probabilities", key="mp, 96 sequences, without logprobs, ms a token"),
+    Row(label="update alone at 7B layers, share of peak", key="update 7B layers", second="0.48", goal="0.45", digits=2),
     Row(label="valid proposals of a pretrained model", key="valid share", digits=2),
     Row(label="mismatch, mean", key="mismatch mean", second="0.032", first="0.076", goal="0.01", digits=4),
     Row(label="mismatch, p99", key="mismatch p99", second="0.11", first="0.34", digits=4),
@@ -83,9 +88,10 @@ def measure(out: Path) -> dict[str, float]:
     if real := _lines(out / "runs" / "real" / "metrics.jsonl"):
         counts = {what: _total(real, f"/proposer/funnel/{what}") for what in ("valid", "proposed")}
         measured["valid share"] = counts["valid"] / max(1.0, counts["proposed"])
-    if (out / "turns.json").exists():
-        turns = json.loads((out / "turns.json").read_text())
-        measured |= {key: value for key, value in turns.items() if key not in measured}
+    for name in ("turns.json", "push.json", "engine.json"):
+        if (out / name).exists():
+            found = json.loads((out / name).read_text())
+            measured |= {key: value for key, value in found.items() if key not in measured}
     return measured
 
 

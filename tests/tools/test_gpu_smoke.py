@@ -27,7 +27,12 @@ def test_a_dry_run_prints_every_command_and_what_the_plan_predicts(tmp_path: Pat
     line = next(line for line in done.stdout.splitlines() if line.startswith("large model: a step"))
     assert float(line.split()[-1]) > 1, "the plan's seconds stand in the table"
     total = next(line for line in done.stdout.splitlines() if line.startswith("all on one GPU: "))
-    assert 5 < float(total.split()[4]) < 20
+    assert 5 < float(total.split()[4]) < 25
+    nine = ("install", "attention", "update 1.5B", "push", "trrpp", "engine", "gae", "gae resumed", "7B with adapters")
+    listed = [case for case in gpu_smoke.cases(gpu_smoke.FULL, tmp_path) if case.name in nine]
+    assert tuple(case.name for case in listed) == nine and all(case.goal for case in listed)
+    two = gpu_smoke.cases(gpu_smoke.FULL, tmp_path)[-5:]
+    assert [case.gpus for case in two] == [2] * 5 and all(case.goal for case in two)
     assert not (tmp_path / "new").exists()
 
 
@@ -42,8 +47,8 @@ def test_every_command_line_of_a_recipe_is_understood(tmp_path: Path) -> None:
 
 def test_wrong_use_is_one_sentence() -> None:
     for options, code, sentence in (
-        (["--only", "nothing"], 1, "there is no case 'nothing': take some of install, large model, "),
-        (["--tiny", "--out", "."], 2, "is there already: name a new folder with --out"),
+        (["--only", "nothing"], 1, "there is no case 'nothing': take some of install, attention, "),
+        (["--tiny", "--out", "."], 2, "is there already and has no gpu_smoke.json: name a new folder with --out"),
     ):
         done = smoke(*options)
         assert done.returncode == code and sentence in done.stdout + done.stderr
@@ -70,6 +75,17 @@ def test_a_case_that_fails_is_reported_and_those_that_need_it_are_not_run(tmp_pa
     assert on_disk == [1, 2, 3, 4]
     assert [outcome.status for outcome in outcomes] == ["failed", "out of time", "not run", "ok"]
     assert outcomes[0].why == "why\n" and "    why" in lines
+
+
+def test_what_was_cut_goes_on_with_the_cases_that_have_not_succeeded(tmp_path: Path) -> None:
+    listed, lines = [case("fine", "exit(3)"), case("fails"), case("needs", after="fine")], list[str]()
+    before = {
+        "fine": gpu_smoke.Outcome(name="fine", status="ok", seconds=7.0),
+        "fails": gpu_smoke.Outcome(name="fails", status="failed"),
+    }
+    outcomes = gpu_smoke.run_all(listed, tmp_path, 1, 1, lines.append, before=before)
+    assert outcomes[0] is before["fine"] and [each.status for each in outcomes] == ["ok"] * 3
+    assert [line.partition(":")[0] for line in lines] == ["fails", "needs"]
 
 
 def test_a_fallback_runs_after_a_failure_only_and_a_case_without_its_gpus_is_left_out(tmp_path: Path) -> None:
@@ -118,13 +134,13 @@ def test_all_of_it_with_toy_sizes(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out" / "gpu_smoke.json").read_text())
     statuses = {case["name"]: case["status"] for case in report["cases"]}
     left_out = {name for name, status in statuses.items() if status == "left out"}
-    assert left_out == {"adapters in 4 bits", "tensor parallel 2", "data parallel 2", "engines apart"}
+    assert left_out == {case.name for case in gpu_smoke.cases(gpu_smoke.FULL, tmp_path) if case.gpus}
     assert {status for name, status in statuses.items() if name not in left_out} == {"ok"}
     names = {case.name for case in gpu_smoke.cases(gpu_smoke.FULL, tmp_path, tmp_path)}
-    resized = {"large model", "small model", "trrpp by host", *(name for name in names if name.startswith("update "))}
+    resized = {"trrpp by host", *(name for name in names if name.startswith(("update ", "model ")))}
     assert names - resized <= statuses.keys(), "every case of the whole run is run, but for its sizes"
     assert {"step s", "update tokens/s", "generated tokens/s", "mismatch mean", "valid share", "push GB/s"} <= (
         report["measured"].keys()
     )
-    assert {f"update tiny, {how}, tokens/s" for how in ("none", "selective", "full")} <= report["measured"].keys()
+    assert {f"update tiny, {how}, tokens/s" for how in ("none", "full")} <= report["measured"].keys()
     assert list((tmp_path / "out" / "runs" / "trrpp").glob("profile_*.json.gz")), "the profile is written"
