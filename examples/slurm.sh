@@ -32,7 +32,13 @@ stopped= run=
 trap 'stopped=1; [ -z "$run" ] || kill -TERM "$run"' TERM
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
+# Ports by the job's number, since other jobs on this node may have a Ray of their own.
 port=$((20000 + SLURM_JOB_ID % 10000))
+workers=$((10100 + SLURM_JOB_ID % 49 * 200))
+ports=(--min-worker-port "$workers" --max-worker-port "$((workers + 198))")
+client=$((workers + 199))
+# Homes are often on a network, where forty processes that compile kernels wait for each other.
+export AZR_CACHE="${AZR_CACHE:-${TMPDIR:-/tmp}/azr_$USER}"
 # srun takes the job's CPUs over from this variable only: without it Ray and all that it starts would share one core.
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 # This node's address as the job's last node sees it: here the name may mean 127.0.1.1.
@@ -40,7 +46,8 @@ name=$(scontrol show node "$SLURMD_NODENAME" | sed -n 's/.*NodeAddr=\([^ ]*\).*/
 last=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1)
 head=$(srun --overlap --nodes=1 --ntasks=1 --nodelist="$last" getent ahostsv4 "$name" | awk 'NR == 1 {print $1}')
 srun --overlap --nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" \
-    ray start --head --node-ip-address "$head" --port "$port" --disable-usage-stats --block &
+    ray start --head --node-ip-address "$head" --port "$port" "${ports[@]}" --ray-client-server-port "$client" \
+    --include-dashboard false --disable-usage-stats --block &
 until ray status --address "$head:$port" >/dev/null 2>&1; do
     [ "$SECONDS" -lt 300 ] || { echo "Ray did not start on $head" >&2; exit 1; }
     sleep 2
@@ -48,7 +55,7 @@ done
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
     others=$((SLURM_JOB_NUM_NODES - 1))
     srun --overlap --nodes="$others" --ntasks="$others" --exclude="$SLURMD_NODENAME" \
-        ray start --address "$head:$port" --disable-usage-stats --block &
+        ray start --address "$head:$port" "${ports[@]}" --disable-usage-stats --block &
 fi
 
 resume=()

@@ -7,6 +7,7 @@ from typing import Any
 
 import ray
 from ray.actor import ActorHandle
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from azr.cluster.supervisor import ActorLost, SupervisedActor, TakesSharedCalls
 from azr.config import ExecutorConfig
@@ -64,7 +65,9 @@ class RemoteExecutor(SupervisedActor):
 
     async def _create_actor(self) -> ActorHandle:
         pool: Any = ExecutorPool  # Ray's decorator hides `remote` from type checkers
-        return pool.remote(self._config, **self._options)
+        # Where the run was started and checked; on another node there may be no isolation.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        return pool.options(scheduling_strategy=here).remote(self._config, **self._options)
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         """Run the request and return its result; all of its calls are `lost` if `MAX_ATTEMPTS` pools died over it.

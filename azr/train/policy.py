@@ -138,7 +138,8 @@ class PolicyWorker(ModelWorker):
         weights = iter_adapter_weights(hf) if self.config.train.lora.rank else self.engine.module.named_weights()
         # By name, which is safetensors' own order.
         named = sorted(weights, key=lambda pair: pair[0])
-        gathered = gather_on_host(named, WEIGHT_BUCKET_BYTES, self.dtype, self._away.on_host, self.control)
+        is_whole = isinstance(self.engine, WholeEngine)
+        gathered = gather_on_host(named, WEIGHT_BUCKET_BYTES, self.dtype, self._away.on_host, self.control, is_whole)
 
         def write() -> list[HashedFile]:
             try:

@@ -239,18 +239,23 @@ def gather_on_host(
     dtype: torch.dtype,
     on_host: Callable[[torch.Tensor], torch.Tensor],
     group: dist.ProcessGroup | None,
+    is_whole: bool = False,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Gather as `iter_full_params`, but through host memory, on rank 0 only, and of each parameter a tensor of its own.
 
-    `on_host`: this rank's part of a parameter; `group`: all ranks, with a backend for CPU tensors. The other ranks get
-    nothing, and must consume the iterator as well.
+    `on_host`: this rank's part of a parameter; `group`: all ranks, with a backend for CPU tensors; `is_whole`: every
+    rank holds all of it. The other ranks get nothing, and must consume the iterator as well.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    if is_whole and rank:
+        return
     for bucket in _buckets(named, bucket_bytes):
         unique = list(dict.fromkeys(parameter for _, parameter in bucket))
         part = torch.cat([on_host(_part(parameter)).cpu().view(torch.uint8) for parameter in unique])
-        parts = [torch.empty_like(part) for _ in range(ranks)] if rank == 0 else None
-        dist.gather(part, parts, dst=0, group=group)
+        parts: list[torch.Tensor] | None = [part]
+        if not is_whole:
+            parts = [torch.empty_like(part) for _ in range(ranks)] if rank == 0 else None
+            dist.gather(part, parts, dst=0, group=group)
         if parts is None:
             continue
         sizes = [_part(parameter).nbytes for parameter in unique]

@@ -7,10 +7,13 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import pytest_asyncio
 
+from azr.cluster import executor_actor
 from azr.cluster.executor_actor import RemoteExecutor
 from azr.config import ExecutorConfig
 from azr.execution import CallStatus, ExecutionRequest
@@ -65,6 +68,15 @@ async def test_a_killed_pool_costs_no_answer(executor: RemoteExecutor) -> None:
     assert await gone(left_over)
     counts = await executor.stats_delta()
     assert 0 < counts["inputs"] <= 2 * REQUESTS and min(counts.values()) >= 0
+
+
+async def test_it_stays_on_the_node_that_the_run_was_started_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, context = MagicMock(), SimpleNamespace(get_node_id=lambda: "0a" * 28)
+    monkeypatch.setattr(executor_actor, "ExecutorPool", pool)
+    monkeypatch.setattr(executor_actor.ray, "get_runtime_context", lambda: context)
+    await RemoteExecutor(ExecutorConfig(), 1.0)._create_actor()
+    strategy = pool.options.call_args.kwargs["scheduling_strategy"]
+    assert (strategy.node_id, strategy.soft) == ("0a" * 28, True)
 
 
 @pytest.mark.long

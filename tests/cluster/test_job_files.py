@@ -50,6 +50,13 @@ def test_the_script_is_one_that_bash_reads_with_room_for_its_recipe() -> None:
     assert asked["ntasks-per-node"] == "1" and asked["signal"].startswith("B:TERM@")
     assert int(asked["mem"].removesuffix("G")) > host_memory_gib()
     assert asked["job-name"] == config.run.name
+    numbers = "; ".join(line for line in script.splitlines() if line.startswith(("port=", "workers=", "client=")))
+    jobs = []
+    for job in (4710, 4711):
+        program = f"SLURM_JOB_ID={job}; {numbers}; echo $port $workers $client"
+        jobs.append(subprocess.run(["bash", "-c", program], capture_output=True, check=True).stdout.split())
+    (gcs, workers, client), (other_gcs, other_workers, _) = [list(map(int, job)) for job in jobs]
+    assert gcs != other_gcs and workers < client < other_workers < 20000, "two jobs on a node share no port"
     assert script.startswith("#!/bin/bash\n#SBATCH ") and f'\nazr run {config.run.name} "$@" --run.name' in script
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from azr.config import TrainConfig
+from azr.train import zero3
 from azr.train.model_worker import ModelWorker
 from azr.train.profile import by_phase, table
 from azr.train.state import random_state, restore_random_state
@@ -81,3 +82,14 @@ def test_it_listens_on_one_interface(address: str | None, monkeypatch: pytest.Mo
     peer = dist.TCPStore(host, port, is_master=False)
     peer.set("asked", "answered")
     assert peer.get("asked") == b"answered"
+
+
+@pytest.mark.parametrize("rank, names", [(0, ["weight"]), (1, [])])
+def test_whole_weights_are_read_by_one_rank_and_sent_by_none(rank, names, monkeypatch) -> None:
+    weight = torch.nn.Parameter(torch.arange(6.0).view(2, 3))
+    weight.ds_tensor, weight.ds_shape = weight.data.flatten(), weight.shape
+    monkeypatch.setattr(zero3.dist, "get_rank", lambda: rank)
+    monkeypatch.setattr(zero3.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(zero3.dist, "gather", None)
+    found = dict(zero3.gather_on_host([("weight", weight)], 1 << 20, torch.float32, lambda x: x, None, is_whole=True))
+    assert list(found) == names and all(torch.equal(each, weight) for each in found.values())
