@@ -9,7 +9,9 @@ def programs(path: Path, use: str) -> dict[str, str]:
     """Return the texts below the headings ``#### use: name`` by name, without blank lines around them."""
     parts = path.read_text().split(f"\n#### {use}: ")[1:]
     named = [part.split("\n#### ")[0].partition("\n") for part in parts]
-    return {name: text.strip("\n") for name, _, text in named}
+    found = {name: text.strip("\n") for name, _, text in named}
+    assert len(found) == len(named) > 0, f"no programs, or two of one name: {use}"
+    return found
 
 
 def values(path: Path, heading: str) -> list[Any]:

@@ -5,40 +5,22 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 from azr.execution import CallStatus
+from tests import tables
 
 DENIED = "PermissionError OSError FileNotFoundError ModuleNotFoundError"
 """How a refused system call or a missing module shows in Python."""
 ANY = " ".join(status.value for status in CallStatus if status is not CallStatus.LOST)
 """For programs that may end as they like, as long as nobody else notices."""
 
-ROUTES = """
-def classes():
-    todo, seen = [object], {}
-    while todo:
-        one = todo.pop()
-        if id(one) not in seen:
-            seen[id(one)] = one
-            todo += type.__subclasses__(one)
-    return list(seen.values())
-def namespace(module):
-    for one in classes():
-        if type.__dict__['__module__'].__get__(one) == module:
-            for member in list(type.__dict__['__dict__'].__get__(one).values()):
-                if type(member) is type(namespace):
-                    return member.__globals__
-    raise LookupError(module)
-def syscall(*arguments):
-    c = namespace('ctypes')
-    call = c['CDLL'](None, use_errno=True).syscall
-    call.restype = c['c_long']
-    c['set_errno'](0)
-    arguments = [a if isinstance(a, bytes) else c['c_long'](a) for a in arguments]
-    return call(*arguments), c['get_errno']()
-"""
+PROGRAMS = Path(__file__).with_name("programs.txt")
+PARTS = {name: f"\n{text}\n" for name, text in tables.programs(PROGRAMS, "part").items()}
+"""What many programs begin with."""
+ROUTES = PARTS["routes"]
 """Program text: reaches modules that were taken out of ``sys.modules``, and raw system calls, through classes."""
 
 

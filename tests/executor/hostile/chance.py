@@ -7,42 +7,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tests.executor.hostile.attack import ANY, DENIED, ROUTES, Family
+from tests import tables
+from tests.executor.hostile.attack import ANY, DENIED, PROGRAMS, ROUTES, Family
 
 CHANCE = Family("non-determinism")
-_WAYS = {
-    "the time": "import time; return time.time()", "nanoseconds": "import time; return time.time_ns()",
-    "a monotonic clock": "import time; return time.monotonic()",
-    "a performance counter": "import time; return time.perf_counter_ns()",
-    "processor time": "import time; return time.process_time_ns()",
-    "how long a loop takes": "import time\n    t = time.perf_counter()\n    sum(range(1000))\n    return time.perf_counter() - t",
-    "how far a loop gets": "import time\n    t = time.monotonic() + 0.01\n    n = 0\n    while time.monotonic() < t: n += 1\n    return n",
-    "chance": "import random; return random.random()", "the kernel's chance": "import posix; return posix.urandom(8)",
-    "chance for secrets": "import secrets; return secrets.token_hex()",
-    "a UUID": "import uuid; return str(uuid.uuid4())", "an address": "return id(object())",
-    "an address in a text": "return repr(object())", "an address of a function": "return str(f)",
-    "a hash of a text": "return hash('abc')", "a hash of bytes": "return hash(b'abc')",
-    "a hash of an object": "return hash(object())",
-    "order of a set": "return list({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})",
-    "one of a set": "return {str(n) for n in range(1000)}.pop()",
-    "order of a set of classes": "return [c.__name__ for c in {type(str(n), (), {}) for n in range(30)}]",
-    "a set in a loop": "r = ''\n    for w in set('the quick brown fox jumps over a lazy dog'.split()): r += w\n    return r",
-    "a sort by address": "return sorted(range(40), key=lambda n: id(object()))and sorted(map(id, [object() for _ in range(40)]))[0]",
-    "a maximum by hash": "return max(('w%d' % n for n in range(1000)), key=hash)",
-    "a thread's number": "import _thread; return _thread.get_ident()",
-    "a frame's address": "import sys; return id(sys._getframe())",
-    "a class made by chance": "raise type('E%d' % (hash('x') % 10**9), (Exception,), {})",
-    "times of the process": "import posix; return list(posix.times())",
-    "the date": "import datetime; return str(datetime.datetime.now())",
-    "the date as text": "import time; return time.ctime(time.time_ns())",
-    "the environment": "import posix; return posix.environ[b'PYTHONHASHSEED']",
-    "the address in an error": "try: f.x\n    except AttributeError as e: return repr(e) + repr(e.obj)",
-    "a default that is an address": "import dataclasses\n    return dataclasses.field().__repr__()",
-    "order by a dict of sets": "return list(dict.fromkeys({'a', 'b', 'c', 'd', 'e', 'f', 'g'}))",
-    "JSON of a set's items": "import json; return json.dumps(list(frozenset('abcdefghijkl')))",
-    "a weak reference": "import weakref; return repr(weakref.ref(f))",
-}  # fmt: skip
-for _name, _body in _WAYS.items():
+for _name, _body in tables.values(PROGRAMS, "chance: bodies"):
     for _checked in (False, True):
         _how = ", static_check" if _checked else ""
         CHANCE.add(f"{_name}{_how}", ANY, f"def f():\n    {_body}", repeats=2, static_check=_checked, never_ok=True)
@@ -52,23 +21,9 @@ for _name, _body in {
     "an address on the stack": "c = namespace('ctypes'); return c['addressof'](c['c_int']())",
 }.items():
     CHANCE.add(_name, ANY, f"{ROUTES}\ndef f():\n    {_body}", repeats=2, never_ok=_name != "the load")
-for _name, _body in {
-    # The same in every run of one interpreter on one machine, and so not found out: addresses move by whole pages,
-    # and those of an interpreter built for a fixed place do not move at all.
-    "a hash of None": "return hash(None)",
-    "a hash of a class": "return hash(int) % 10**6",
-    "order of a small set of objects": "x = [object() for _ in range(30)]\n    return [x.index(o) for o in set(x)]",
-    "the low bits of an address": "return id(object()) % 4096",
-}.items():
+for _name, _body in tables.values(PROGRAMS, "chance: the same in every run"):
     CHANCE.add(_name, ANY, f"def f():\n    {_body}", repeats=2)
-for _name, _body in {
-    # The walls make these the same every time, or nearly; only the static check can know better.
-    "the second": "import time; return int(time.time()) // 10**6",
-    "the process's number": "import os; return os.getpid()",
-    "the parent's number": "import os; return os.getppid()",
-    "the year": "import time; return time.localtime().tm_year",
-    "coarse resources": "import resource; return resource.getrusage(0).ru_maxrss",
-}.items():
+for _name, _body in tables.values(PROGRAMS, "chance: refused by the static check"):
     CHANCE.add(
         f"{_name}, static_check", "rejected", f"def f():\n    {_body}", repeats=2, static_check=True, never_ok=True
     )
@@ -125,14 +80,7 @@ for _name, _arguments in {
 }.items():  # fmt: skip
     CLOCKS.add_call(f"system call: {_name}", _arguments)
 _ANY = "class M(type):\n    def __instancecheck__(c, o): return True\n"
-for _name, _program in {
-    "a computed name": "class P(metaclass=M): __match_args__ = ('gi_' + ''.join(['fra', 'me']),)",
-    "a named tuple's": "import collections\nclass P(collections.namedtuple('T', ['a' 'b'.upper()]), metaclass=M): pass",
-    "a data class's": "import dataclasses\nclass P(dataclasses.make_dataclass('T', ['g' + 'i']), metaclass=M): pass",
-    "a metaclass's": "class N(M):\n    def __getattr__(c, name): return ('gi_' + ''.join(['fra', 'me']),)\nclass P(metaclass=N): pass",
-    "a class that is registered": "import abc\nclass P(abc.ABC): __match_args__ = ('a' + 'b'.upper(),)\nP.register(type(i for i in ()))",
-    "a name that is bound twice": "class P: __match_args__ = ('real',)\nP = [M][0]('P', (), {chr(95) * 2: 1})",
-}.items():
+for _name, _program in tables.values(PROGRAMS, "clocks: patterns"):
     _use = "def f(x):\n    match (i for i in ()):\n        case P(b): return str(type(b))\n"
     CLOCKS.add(
         f"by a pattern's positions: {_name}", "rejected", f"{_ANY}{_program}\n{_use}", inputs=("1",), static_check=True
@@ -178,28 +126,7 @@ for _name, _program in {
 
 COMPANY = Family("calls of one request")
 """Each call looks for a mark, and leaves one for those after it."""
-_MARKED = {
-    "members of an enumeration": "d = type(re.I)._member_map_\n    was = 'mark' in d\n    d['mark'] = 1",
-    "values of an enumeration": "d = type(re.I)._value2member_map_\n    was = 'mark' in d\n    d['mark'] = 1",
-    "names of an enumeration": "d = type(re.M | re.I)._member_names_\n    was = 'mark' in d\n    d += ['mark']",
-    "by a literal name": "d = getattr(type(re.I), '_member_map_')\n    was = 'mark' in d\n    d['mark'] = 1",
-    "by a pattern": "match type(re.I):\n        case object(_member_map_=d): was = 'mark' in d\n    d['mark'] = 1",
-    "by a getter": "d = operator.attrgetter('_member_map_')(type(re.I))\n    was = 'mark' in d\n    d['mark'] = 1",
-    "an attribute of a member": "was = hasattr(re.I, 'mark')\n    re.I.mark = 1",
-    "an attribute of a class": "was = hasattr(type(re.I), 'mark')\n    type(re.I).mark = 1",
-    "an attribute of a caught class": "try: json.loads('')\n    except json.JSONDecodeError as e:\n        was = hasattr(type(e), 'mark')\n        type(e).mark = 1",
-    "a copy that sets attributes": "two = chr(95) * 2\n    ways = {two + 'reduce_ex' + two: lambda s, p: ((lambda: json.dumps), (), {'mark': 1})}\n"
-    "    was = hasattr(json.dumps, 'mark')\n    copy.copy(type('X', (), ways)())",
-    "a copy of what another type makes": "two = chr(95) * 2\n    ways = {two + 'reduce_ex' + two: lambda s, p: ((lambda: json.dumps), (), {'mark': 1})}\n"
-    "    was = hasattr(json.dumps, 'mark')\n    copy.copy([type][0]('X', (), ways)())",
-    "what collection finds": "class A:\n        def __del__(self): keyword.kwlist.append('mark')\n    a = A()\n    a.a = a\n    was = 'mark' in keyword.kwlist",
-    "a loop's target": ("was = hasattr(json.JSONDecodeError, 'mark')\n    for json.JSONDecodeError.mark in [1]: pass"),
-    "a dialect": "import csv\n    was = 'mark' in csv.list_dialects()\n    csv.register_dialect('mark', delimiter='|')",
-    "a data class of the library": "import collections, dataclasses\n    was = dataclasses.is_dataclass(collections.Counter)\n    dataclasses.dataclass(collections.Counter)",
-    "a class without heirs": "import collections, typing\n    was = getattr(collections.Counter, '__fi' 'nal__', False)\n    typing.final(collections.Counter)",
-    "the collector": "a = []\n    a.append(a)\n    was = gc.get_count()[0] > 200 or gc.get_stats()[1]['collections'] > 50",
-}
-for _name, _body in _MARKED.items():
+for _name, _body in tables.values(PROGRAMS, "company: bodies"):
     for _checked in (False, True):
         if _checked and "gc." in _body:
             continue

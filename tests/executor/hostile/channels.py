@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from tests.executor.hostile.attack import ROUTES, Family
+from tests import tables
+from tests.executor.hostile.attack import PROGRAMS, ROUTES, Family
 
 CHANNELS = Family("channels between sandboxes")
 LIBRARY = (
@@ -63,18 +64,5 @@ for _name, _advice in {
     "read in": 22, "write in": 23, "drop locked": 24, "make huge now": 25, "poison": 100, "soft offline": 101, "guard": 102,
 }.items():  # fmt: skip
     _add_refused(f"memory advice: {_name}", f"28, library(), 4096, {_advice}")
-for _name, _arguments in {
-    "which pages are read in": "27, library(), 4096, bytes(8)", "write pages back": "26, library(), 4096, 4",
-    "read ahead": "187, 0, 0, 4096", "advise a file": "221, 0, 0, 4096, 4",
-    "count a file's pages": "451, 0, bytes(16), bytes(64), 0", "shared": "9, 0, 4096, 3, 0x21, -1, 0",
-    "shared and validated": "9, 0, 4096, 3, 0x23, -1, 0", "of a file": "9, 0, 4096, 1, 2, 0, 0",
-    "huge pages": "9, 0, 2 << 20, 3, 0x40022, -1, 0", "pinned": "9, 0, 4096, 3, 0x2022, -1, 0",
-    "read in at once": "9, 0, 4096, 3, 0x8022, -1, 0",
-    "at a place of its choosing": "9, library(), 4096, 3, 0x32, -1, 0",
-    "that grows down": "9, 0, 4096, 3, 0x122, -1, 0", "of code": "9, 0, 4096, 7, 0x22, -1, 0",
-    "made code later": "10, library(), 4096, 7", "made code with a key": "329, library(), 4096, 7, 0",
-    "moved to a place": "25, library(), 4096, 4096, 3, 1 << 40", "moved and left": "25, library(), 4096, 4096, 5, 0",
-    "a second view of the same pages": "25, library(), 0, 4096, 1",
-    "a second view, by a size that wraps": "25, library(), -1, 4096, 1", "a shadow stack": "453, 0, 4096, 0",
-}.items():  # fmt: skip
+for _name, _arguments in tables.values(PROGRAMS, "channels: memory"):
     _add_refused(f"memory: {_name}", _arguments)

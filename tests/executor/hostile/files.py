@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from tests.executor.hostile.attack import DENIED, ROUTES, Family
+from tests import tables
+from tests.executor.hostile.attack import DENIED, PROGRAMS, ROUTES, Family
 
 _POSIX = "import posix\n"
 READING = Family("reading files")
@@ -15,17 +16,7 @@ for _path in (
     "/dev/urandom", "/dev/mem", "/sys/class/net/lo/address",
 ):  # fmt: skip
     READING.add(f"open {_path}", DENIED, f"def f(): return open('{_path}', 'rb').read(100)")
-for _name, _body in {
-    "the parent's environment": "return open('/proc/%d/environ' % posix.getppid()).read()",
-    "posix.open": "return posix.read(posix.open('@secret@', 0), 100)", "FileIO": "return _io.FileIO('@secret@').read()",
-    "open_code": "return _io.open_code('@secret@').read()", "list a folder": "return posix.listdir('/')",
-    "an opener of its own": "return open('@secret@', opener=posix.open).read()",
-    "scan a folder": "return [e.name for e in posix.scandir('@home@')]",
-    "look at a path": "return posix.stat('@secret@').st_size", "the current folder": "return posix.getcwd()",
-    "follow a link": "return posix.readlink('/proc/self/exe')", "descend from an inherited folder": "posix.fchdir(2)",
-    "climb out of the root": "posix.chdir('../../..')\n    return posix.listdir('.')",
-    "change the root again": "posix.chroot('..')\n    return posix.listdir('/')",
-}.items():  # fmt: skip
+for _name, _body in tables.values(PROGRAMS, "reading: bodies"):
     READING.add(_name, DENIED, f"import _io, posix\ndef f():\n    {_body}")
 for _name, _more, _program, _value in (
     ("a loader's get_data", "AttributeError NameError", "def f(): return __loader__.get_data('@secret@')", None),
@@ -64,18 +55,7 @@ READING.add("what waits in inherited descriptors", "ok timeout", """
             except OSError: pass
         return got
 """, value=lambda got: not any(got))  # fmt: skip
-for _name, _arguments in {
-    "open": "2, b'@secret@', 0", "openat": "257, -100, b'@secret@', 0",
-    "openat2": "437, -100, b'@secret@', bytes(24), 24", "open by handle": "304, -100, bytes(128), 0",
-    "a handle": "303, -100, b'@secret@', bytes(128), bytes(8), 0", "stat": "4, b'@secret@', bytes(144)",
-    "statx": "332, -100, b'@secret@', 0, 4095, bytes(256)",
-    "an extended attribute": "191, b'@secret@', b'user.x', bytes(64), 64", "watch a folder": "253",
-    "watch everything": "300, 0, 0", "duplicate a descriptor": "32, 0",
-    "a descriptor of another process": "438, 3, 0, 0", "splice": "275, 0, 0, 1, 0, 100, 0",
-    "read at a position": "17, 0, bytes(8), 8, 0", "scatter read": "19, 0, bytes(16), 1",
-    "mount a tree": "428, -100, b'/', 1", "a file system's statistics": "137, b'/', bytes(120)",
-    "control a device": "16, 1, 21505, bytes(64)",
-}.items():  # fmt: skip
+for _name, _arguments in tables.values(PROGRAMS, "reading: calls"):
     READING.add_call(f"raw call: {_name}", _arguments)
 
 WRITING = Family("writing files")
@@ -109,16 +89,7 @@ WRITING.add("scribble on every descriptor", "ok crashed", """
 WRITING.add("speak to the log", "ok OSError",
     "import sys\ndef f():\n    for s in sys.__stderr__, sys.__stdout__, sys.stderr:\n        if s: s.write('@mark@'); s.flush()")  # fmt: skip
 WRITING.add("a core file", "crashed", _POSIX + "def f(): posix.abort()")
-for _name, _arguments in {
-    "create": "85, b'@home@/@mark@', 438", "a file without a name": "257, -100, b'@home@', 4259842, 438",
-    "memory that is a file": "319, b'@mark@', 0", "secret memory": "447, 0",
-    "System V shared memory": "29, @key@, 4096, 950", "System V semaphores": "64, @key@, 1, 950",
-    "System V messages": "68, @key@, 950", "a message queue": "240, b'@mark@', 66, 438, 0",
-    "copy between files": "326, 0, 0, 1, 0, 10, 0", "asynchronous writes": "206, 8, bytes(8)",
-    "rename": "316, -100, b'@home@/keep', -100, b'@home@/@mark@', 0", "unlink": "263, -100, b'@home@/keep', 0",
-    "gather write": "20, 2, bytes(16), 1", "write at a position": "18, 2, b'@mark@', 6, 0",
-    "send a file": "40, 1, 0, 0, 10",
-}.items():  # fmt: skip
+for _name, _arguments in tables.values(PROGRAMS, "writing: calls"):
     WRITING.add_call(f"raw call: {_name}", _arguments)
 WRITING.add("hide in System V shared memory", "ok LookupError",
     ROUTES + "def f(): return [syscall(29, key, 4096, 950) for key in range(@key@, @key@ + 100)]",

@@ -9,7 +9,8 @@ import zlib
 
 from azr.executor import protocol
 from azr.executor.protocol import Part
-from tests.executor.hostile.attack import ANY, ROUTES, Family
+from tests import tables
+from tests.executor.hostile.attack import ANY, PARTS, PROGRAMS, ROUTES, Family
 
 FORGERY = Family("forged reports")
 _OK, _RAISED = protocol.OK, protocol.RAISED
@@ -115,56 +116,12 @@ FORGERY.add("claim while loading", "ok crashed timeout rejected",
 FORGERY.add("a report for every input, the first time", "ok crashed",
     f"{_WRITE}\ndef f(x):\n    write({_CLAIMED} * 4)\n    posix._exit(0)", inputs=("1", "2", "3", "4"), value=_own)  # fmt: skip
 
-_FIND = """
-import sys
-claim = {claim!r}
-def use(space):
-    for name, one in list(space.items()):
-        if callable(one) and name in ('report', 'write', 'send', 'reply', 'target'):
-            for arguments in ((claim,), (1, claim), (3, claim), (claim[4:],)):
-                try: one(*arguments)
-                except Exception: pass
-def walk(frame):
-    while frame:
-        use(frame.f_locals); use(frame.f_globals)
-        frame = frame.f_back
-"""
-_FOUND = _FIND.format(claim=_claim())
-for _name, _body in {
-    "its frames": "walk(sys._getframe())",
-    "all frames": "for frame in sys._current_frames().values(): walk(frame)",
-    "a traceback": "try: 1 / 0\n    except Exception as error: walk(error.__traceback__.tb_frame)",
-    "a generator's frame": "def g(): yield sys._getframe(1)\n    walk(next(g()))",
-    "a trace function": "sys.settrace(lambda frame, *_: walk(frame)); (lambda: 1)()",
-    "a profiler": "sys.setprofile(lambda frame, *_: walk(frame)); len('')",
-    "a warning": "import warnings\n    warnings.showwarning = lambda *a: walk(sys._getframe()); warnings.warn('x')",
-    "a destructor": "class E:\n        def __del__(s): walk(sys._getframe())\n    E()",
-    "the garbage collector": "import gc\n    for one in gc.get_objects():\n        if type(one) is dict: use(one)",
-    "its referrers": "import gc\n    for one in gc.get_referrers(f.__globals__): use({'report': one})",
-    "closures": "import gc\n    for one in gc.get_objects():\n"
-    "        for cell in getattr(one, '__closure__', None) or (): use({'report': cell.cell_contents})",
-    "an exception's context": "try:\n        raise ValueError\n    except ValueError as e:\n        while e:\n"
-    "            walk(e.__traceback__ and e.__traceback__.tb_frame); e = e.__context__",
-}.items():  # fmt: skip
+_FOUND = PARTS["reports"].replace("{claim!r}", _CLAIMED)
+for _name, _body in tables.values(PROGRAMS, "forgery: ways to the report"):
     FORGERY.add(f"through {_name}", ANY, f"{_FOUND}\ndef f():\n    {_body}\n    return 'honest'", value=lambda v: True)
 
 PEEKING = Family("what others know")
-_SEARCH = """
-import re
-NEEDLE = re.compile('HEIR' + 'LOOM-[0-9a-f]+')
-def strings(things, depth=4):
-    todo, seen, found = list(things), set(), set()
-    while todo:
-        one = todo.pop()
-        if id(one) in seen or len(seen) > 300000: continue
-        seen.add(id(one))
-        if type(one) is str: found.update(NEEDLE.findall(one))
-        elif type(one) in (bytes, bytearray): found.update(NEEDLE.findall(one.decode('latin-1')))
-        elif isinstance(one, dict): todo += list(one.items())
-        elif isinstance(one, (list, tuple, set, frozenset)): todo += list(one)
-        elif hasattr(one, '__dict__'): todo.append(vars(one))
-    return sorted(found)
-"""
+_SEARCH = PARTS["strings"]
 _NOTHING = {"value": lambda found: found == []}
 for _name, _program in {
     "in all frames": (
@@ -181,23 +138,5 @@ for _name, _program in {
     "in memory never written": _SEARCH + "def f(): return strings([bytes(bytearray(10**6))])",
 }.items():
     PEEKING.add(_name, "ok", _program, **_NOTHING)
-PEEKING.add("in the memory that was the zygote's", "ok LookupError", ROUTES
-    + _SEARCH
-    + """
-import gc, sys
-def search(space, start, size):
-    return NEEDLE.findall(space['string_at'](start, size).decode('latin-1'))
-def f():
-    space = namespace('ctypes')
-    gc.unfreeze()
-    small = [one for one in gc.get_objects() if type(one) in (list, type(f)) and sys.getsizeof(one) < 400]
-    small += [bytes([n % 256] * (2 + n % 398)) for n in range(1, 20000)]
-    pools = {id(one) >> 14 for one in small}
-    found = {word for pool in pools for word in search(space, pool << 14, 2**14)}
-    libc = space['CDLL'](None)
-    libc.sbrk.restype = space['c_long']
-    top = libc.sbrk(0)
-    large = [id(one) for one in [bytes(600 + n) for n in range(3000)] if 0 < top - id(one) < 2**28]
-    if large: found.update(search(space, min(large), top - min(large)))
-    return sorted(found)
-""", **_NOTHING)  # fmt: skip
+_PROGRAM = ROUTES + _SEARCH + PARTS["the zygote's memory"]
+PEEKING.add("in the memory that was the zygote's", "ok LookupError", _PROGRAM, **_NOTHING)

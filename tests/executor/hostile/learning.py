@@ -1,46 +1,12 @@
 """What a program could learn about its place: the calls before and after it, who asks for it, and what for."""
 
-# ruff: noqa: E501 - an attack on one line is easier to read than a wrapped one
-
 from __future__ import annotations
 
-from tests.executor.hostile.attack import DENIED, ROUTES, Family
+from tests import tables
+from tests.executor.hostile.attack import DENIED, PARTS, PROGRAMS, ROUTES, Family
 
 LEARNING = Family("what a program can learn")
-MEMORY = (
-    ROUTES
-    + """
-import sys
-C = namespace('ctypes')
-LIBC = C['CDLL'](None, use_errno=True)
-LIBC.syscall.argtypes = [C['c_long'], C['c_void_p'], C['c_long'], C['c_long'], C['c_char_p']]
-def readable(address):
-    # A wait that is over at once; the kernel says so when there is no memory at the address.
-    C['set_errno'](0)
-    LIBC.syscall(202, address, 128, 0x5BD1E995, bytes(16))
-    return C['get_errno']() != 14
-def region(anchor):
-    low = high = anchor & ~4095
-    while readable(low - 4096): low -= 4096
-    while readable(high): high += 4096
-    return low, high
-def stack():
-    return C['c_void_p'].in_dll(LIBC, '__libc_stack_end').value
-def regions():
-    LIBC.sbrk.restype = C['c_long']
-    here = C['c_int']()
-    anchors = [stack(), C['addressof'](here), LIBC.sbrk(0) - 64, id(None), id(sys), id(f), id(object()), id('a' * 600)]
-    anchors += [id(bytearray(2**n)) for n in range(4, 17)] + [id(one) for one in classes()]
-    anchors += [C['cast'](LIBC.printf, C['c_void_p']).value, id(sys._getframe().f_back.f_locals)]
-    found = []
-    for anchor in anchors:
-        if not any(low <= anchor < high for low, high in found):
-            found.append(region(anchor))
-    return found
-def contents():
-    return [(low, C['string_at'](low, high - low)) for low, high in regions()]
-"""
-)
+MEMORY = ROUTES + PARTS["memory"]
 """Program text: all memory of the process around what it knows, whose end it finds without a file."""
 
 _WORD = "CANA" + "RY"
@@ -65,31 +31,8 @@ def _nothing_later(outcome: object) -> bool:
     return all(letter <= own for letter in found)
 
 
-_FROM_FRAMES = """
-import sys
-def said(frame, depth=3):
-    pieces = []
-    while frame:
-        for name, one in [*list(frame.f_locals.items()), *list(frame.f_globals.items())]:
-            pieces.append(repr(one).encode())
-            for slot in getattr(type(one), '__slots__', ()) or ():
-                pieces.append(repr(getattr(one, slot, '')).encode())
-        frame = frame.f_back
-    return pieces
-"""
-for _name, _body in {
-    "its frames": "pieces = said(sys._getframe())",
-    "all frames": "pieces = [p for frame in sys._current_frames().values() for p in said(frame)]",
-    "a generator": "g = (lambda: (yield sys._getframe()))()\n    pieces = said(next(g)) + said(g.gi_frame) + said(sys._getframe())",
-    "a traceback": "try: 1 / 0\n    except Exception as error: pieces = said(error.__traceback__.tb_frame)",
-    "an exception that passes through others": "def g(): raise ValueError\n    try: sorted([1], key=lambda _: g())\n"
-    "    except ValueError as error:\n        t, pieces = error.__traceback__, []\n        while t: pieces += said(t.tb_frame); t = t.tb_next",
-    "a class body": "class A: pieces = said(sys._getframe())\n    pieces = A.pieces",
-    "a destructor": "pieces = []\n    class A:\n        def __del__(s): pieces.extend(said(sys._getframe()))\n    A()",
-    "a hook for each line": "pieces = []\n    sys.settrace(lambda frame, *_: pieces.extend(said(frame)))\n    (lambda: 1)()\n    sys.settrace(None)",
-    "the collector": "import gc\n    gc.unfreeze()\n    pieces = [repr(one).encode() for one in gc.get_objects() if type(one) in (str, bytes, bytearray, tuple, list)]",
-    "the collector's referrers": "import gc\n    gc.unfreeze()\n    pieces = [repr(one)[:10**5].encode() for one in gc.get_referrers(word, type(f), gc) if type(one) in (tuple, list, dict)]",
-}.items():  # fmt: skip
+_FROM_FRAMES = PARTS["frames"]
+for _name, _body in tables.values(PROGRAMS, "learning: inputs to come"):
     LEARNING.add(f"inputs to come, through {_name}", "ok",
         f"{_SEEK}{_FROM_FRAMES}\ndef f(number, word):\n    {_body}\n    return [word[-1], letters(*pieces)]",
         inputs=_WORDS, value=_nothing_later if _name.startswith("the collector") else _nothing_to_come)  # fmt: skip

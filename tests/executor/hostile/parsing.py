@@ -1,10 +1,9 @@
 """Programs that attack the parser, the compiler and the interpreter itself."""
 
-# ruff: noqa: E501 - an attack on one line is easier to read than a wrapped one
-
 from __future__ import annotations
 
-from tests.executor.hostile.attack import ROUTES, Family
+from tests import tables
+from tests.executor.hostile.attack import PROGRAMS, ROUTES, Family
 
 PARSING = Family("parser and compiler")
 _REFUSED = "rejected crashed memory timeout"
@@ -39,80 +38,15 @@ for _name, _program in {
     "a homoglyph": "def \N{FULLWIDTH LATIN SMALL LETTER F}(): return 1",
 }.items():  # fmt: skip
     PARSING.add(_name, "ok raised rejected crashed memory timeout", _program)
-for _name, _body in {
-    "compile brackets": "return compile('(' * 10**6, '', 'eval') is None",
-    "evaluate negations": "return eval('not ' * 10**6 + '1')",
-    "evaluate digits": "return eval('9' * 10**6)",
-    "a literal": "import ast; return ast.literal_eval('[' * 10**6)",
-    "a deep tree": "import ast\n    n = ast.Constant(1)\n    for _ in range(10**6): n = ast.UnaryOp(ast.Not(), n)\n"
-    "    return eval(compile(ast.fix_missing_locations(ast.Expression(n)), '', 'eval'))",
-    "a tree of wrong things": "import ast\n    return eval(compile(ast.Expression(ast.Name('x', 3)), '', 'eval'))",
-    "a tree that holds itself": "import ast\n    n = ast.UnaryOp(ast.Not(), None, lineno=1, col_offset=0)\n    n.operand = n\n"
-    "    return compile(ast.Expression(n), '', 'eval') is None",
-    "JSON": "import json; return json.loads('[' * 10**6)",
-    "code from text, deep": "exec('def g():\\n' + ''.join(' ' * i + 'if 1:\\n' for i in range(1, 99)) + ' ' * 99 + '1')",
-}.items():
+for _name, _body in tables.values(PROGRAMS, "parsing: bodies"):
     PARSING.add(_name, "ok raised crashed memory timeout", f"def f():\n    {_body}")
 
 CRASHES = Family("crashes of the interpreter")
 _CODE = "def g(): pass\ng.__code__ = g.__code__.replace({})\ndef f(): return g()"
 _FATAL = "crashed raised memory timeout rejected output_too_large ok"
-for _name, _change in {
-    "a constant that is not there": "co_code=b'\\x97\\x00\\x64\\xff\\x53\\x00'",
-    "a constant far away": "co_code=b'\\x97\\x00' + b'\\x90\\xff' * 3 + b'\\x64\\xff\\x53\\x00'",
-    "a local that is not there": "co_code=b'\\x97\\x00\\x7c\\xff\\x53\\x00'",
-    "a pop too many": "co_code=b'\\x97\\x00' + b'\\x01\\x00' * 60 + b'\\x53\\x00'",
-    "a jump outside": "co_code=b'\\x97\\x00' + b'\\x90\\xff' * 2 + b'\\x6e\\xff'",
-    "a stack too small": "co_stacksize=0, co_code=b'\\x97\\x00' + b'\\x64\\x00' * 5000 + b'\\x53\\x00'",
-    "instructions that do not exist": "co_code=bytes(range(256)) * 4",
-    "no instruction": "co_code=b''",
-    "a table of exceptions": "co_exceptiontable=bytes(range(200))",
-}.items():
+for _name, _change in tables.values(PROGRAMS, "crashes: code"):
     CRASHES.add(_name, _FATAL, _CODE.format(_change))
-for _name, _body in {
-    "exit at once": "import posix; posix._exit(0)", "exit with a number": "import posix; posix._exit(77)",
-    "abort": "import posix; posix.abort()", "a real segmentation fault": "import faulthandler; faulthandler._sigsegv()",
-    "a stack overflow": "import faulthandler; faulthandler._stack_overflow()",
-    "a fatal error": "import faulthandler; faulthandler._fatal_error_c_thread()",
-    "recursion in C": "import sys\n    sys.setrecursionlimit(10**9)\n    return sorted([0], key=lambda _: f())",
-    "recursion in Python": "import sys\n    sys.setrecursionlimit(10**9)\n    return f()",
-    "recursion in attributes": "import sys\n    sys.setrecursionlimit(10**9)\n    class A:\n"
-    "        def __getattr__(s, n): return getattr(s, n + 'a')\n    return A().b",
-    "recursion in repr": "import sys\n    sys.setrecursionlimit(10**9)\n    class A:\n"
-    "        def __repr__(s): return repr(s)\n    return repr(A())",
-    "recursion in hash": "import sys\n    sys.setrecursionlimit(10**9)\n    x = ()\n    for _ in range(10**6): x = (x,)\n    return hash(x)",
-    "recursion in comparison": "import sys\n    sys.setrecursionlimit(10**9)\n    x, y = [], []\n"
-    "    for _ in range(10**6): x, y = [x], [y]\n    return x == y",
-    "partial functions in each other": "import functools\n    p = print\n    for _ in range(10**6): p = functools.partial(p)\n    return repr(p)",
-    "iterators in each other": "import itertools\n    x = iter(())\n    for _ in range(3 * 10**5): x = itertools.chain(x)\n    return list(x)",
-    "maps in each other": "x = iter('a')\n    for _ in range(3 * 10**5): x = map(str, x)\n    return list(x)",
-    "filters dropped": "x = iter('a')\n    for _ in range(3 * 10**5): x = filter(None, x)\n    del x\n    return 1",
-    "a deep expression": "import re; return re.match('(?:' * 90 + 'a*' + ')*' * 90 + 'b', 'a' * 50000)",
-    "a deep copy": "import copy\n    x = []\n    for _ in range(10**5): x = [x]\n    return copy.deepcopy(x)",
-    "marshalled noise": "import marshal; return marshal.loads(b'c' + bytes(range(256)) * 40)",
-    "marshalled depth": "import marshal; return marshal.loads(b'(\\x01\\x00\\x00\\x00' * 10**5)",
-    "a function of marshalled noise": "import marshal, types\n    c = marshal.loads(marshal.dumps(f.__code__).replace(b'd', b'z'))\n"
-    "    return types.FunctionType(c, {})()",
-    "classes in a circle": "class A: pass\n    class B(A): pass\n    A.__bases__ = (B,)",
-    "a key that changes the dict": "class K:\n        def __hash__(s): return 1\n        def __eq__(s, o): d.clear(); return False\n"
-    "    d = {K(): 1 for _ in range(9)}\n    return [d.get(K()) for _ in range(9)]",
-    "a sort that changes the list": "x = list(range(1000))\n    x.sort(key=lambda i: x.append(i) or i)\n    return x",
-    "a tuple not finished": "import gc\n    return tuple(gc.get_referrers(x) and x for x in ([1], [2]))",
-    "an iterator used inside itself": "def g():\n        yield next(i)\n    i = g()\n    return next(i)",
-    "debug statistics": "import sys; sys._debugmallocstats()",
-    "the dictionary of builtins": "import builtins; builtins.__dict__.clear()",
-    "no modules": "import sys; sys.modules.clear(); import math; return math.pi",
-}.items():  # fmt: skip
+for _name, _body in tables.values(PROGRAMS, "crashes: bodies"):
     CRASHES.add(_name, _FATAL, f"def f():\n    {_body}")
-for _name, _body in {
-    "read address 0": "namespace('ctypes')['string_at'](0, 8)",
-    "write address 0": "namespace('ctypes')['memset'](8, 0, 8)",
-    "no references to None": "namespace('ctypes')['memset'](id(None), 0, 8)",
-    "a type without a type": "namespace('ctypes')['memset'](id(int) + 8, 0, 8)",
-    "another value for 1": "namespace('ctypes')['memset'](id(1) + 24, 7, 1)",
-    "the true value of True": "namespace('ctypes')['memset'](id(True) + 24, 0, 4)",
-    "jump into data": "namespace('ctypes')['CFUNCTYPE'](None)(id(f))()",
-    "a bytearray over all memory": "namespace('ctypes')['memmove'](id(b := bytearray(8)) + 16, bytes([255] * 7 + [127]) + "
-    "bytes([255] * 7 + [127]) + bytes(16), 32) and len(b)",
-}.items():
+for _name, _body in tables.values(PROGRAMS, "crashes: expressions"):
     CRASHES.add(_name, _FATAL, f"{ROUTES}\ndef f():\n    return bool({_body})")
