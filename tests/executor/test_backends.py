@@ -17,6 +17,7 @@ from azr.executor.backends import bubblewrap, process
 from azr.executor.backends.sandbox import BackendUnavailable
 from azr.executor.backends.zygote_files import sources
 from azr.executor.pool import ANSWER_MODULES, SandboxPool
+from tests import tables
 from tests.executor.conftest import CONFIG, alive, call, copy_package, look_at_a_child, require, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -151,21 +152,7 @@ async def test_a_zygote_is_made_of_few_files():
     assert not files & {"azr/config.py", "azr/executor/pool.py", "azr/executor/backends/__init__.py"}
 
 
-LOOK = """
-import json, os, socket
-def refused(action):
-    try: action()
-    except OSError: return True
-seen = {
-    "root": sorted(os.listdir("/")), "user": os.geteuid(), "links": [name for _, name in socket.if_nameindex()],
-    "kill": refused(lambda: os.kill(os.getppid() or 2, 0)), "write": refused(lambda: os.mkdir("/x")),
-    "tmp": refused(lambda: os.mkdir(os.path.dirname(os.__file__) + "/x")),
-    "mount": refused(lambda: os.chroot("/dev")), "host": socket.gethostname(), "packages": [],
-}
-for folder, folders, files in os.walk(os.path.dirname(os.__file__)):
-    if folder.endswith("-packages"): seen["packages"] += folders + files
-print(json.dumps(seen))
-"""
+LOOK = tables.programs(Path(__file__).with_name("programs.txt"), "process")["what bubblewrap shows"]
 
 
 async def test_bubblewrap_shows_an_interpreter_and_nothing_else():
@@ -205,22 +192,7 @@ def clone():
         yield folder
 
 
-RUN = """
-import asyncio, json, sys
-sys.path.insert(0, sys.argv[1])
-from azr.config import ExecutorConfig
-from azr.executor import backends
-from azr.executor.pool import SandboxPool
-from azr.execution import ExecutionRequest
-async def main():
-    request = ExecutionRequest(program="def f(x): return x * 2", inputs=("'a'",))
-    try:
-        async with SandboxPool(ExecutorConfig(backend=sys.argv[2], workers=1), repeats=1) as pool:
-            print(json.dumps([(await pool.execute(request)).outputs[0].value, pool.isolation]))
-    except ValueError as refusal:
-        print(json.dumps(["refused", str(refusal)]))
-asyncio.run(main())
-"""
+RUN = tables.programs(Path(__file__).with_name("programs.txt"), "process")["a pool of an ordinary user"]
 
 
 def _run(*prefix: str, clone: str, backend: str) -> list[str]:

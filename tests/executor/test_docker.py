@@ -24,6 +24,7 @@ from azr.executor.backends import docker as docker_backend
 from azr.executor.backends import docker_image
 from azr.executor.backends.sandbox import BackendUnavailable
 from azr.executor.pool import SandboxPool
+from tests import tables
 from tests.executor.conftest import CONFIG, call, copy_package, require
 from tests.executor.test_backends import ORDINARY
 
@@ -57,20 +58,7 @@ def _run_inside(client, container_id: str, program: str) -> tuple[int, str]:
     return client.exec_inspect(command)["ExitCode"], output
 
 
-LOOK = """
-import json, os, socket
-def writable(folder):
-    try: os.mkdir(folder + "/x")
-    except OSError: return False
-    return True
-folders = {folder for folder, _, _ in os.walk("/") if not folder.startswith(("/proc/", "/sys/"))}
-status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
-print(json.dumps({
-    "writable": sorted(filter(writable, folders)), "links": [name for _, name in socket.if_nameindex()],
-    "ids": [os.getuid(), os.getgid(), os.geteuid()], "capabilities": int(status["CapBnd"], 16),
-    "no new privileges": status["NoNewPrivs"].strip(), "hash seed": os.environ["PYTHONHASHSEED"],
-}))
-"""
+LOOK = tables.programs(Path(__file__).with_name("programs.txt"), "process")["what a container shows"]
 
 
 def test_a_container_may_do_as_little_as_can_be_and_sees_a_read_only_world_without_network(client, launched):

@@ -12,28 +12,12 @@ import pytest
 
 from azr.execution import ExecutionRequest
 from azr.executor.pool import SandboxPool
+from tests import tables
 from tests.executor.conftest import CONFIG, require, zygotes
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
-SCRIPT = """
-import os, resource
-from azr.executor.seal import Lockdown
-lockdown = Lockdown(memory_mb=4096, cpu_s=10, clocks=False)
-child = lockdown.fork()
-if child == 0:
-    os._exit(7)
-assert child > 0 and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-if os.geteuid() == 0:
-    os.setresuid(65534, 65534, 65534)  # no limit on processes binds root
-resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-try:
-    child = lockdown.fork()
-except OSError as error:
-    print("refused:", error.strerror)
-else:
-    os._exit(8)
-"""
+SCRIPT = tables.programs(Path(__file__).with_name("programs.txt"), "process")["no process to fork"]
 
 
 def leave_no_process(process: int) -> None:

@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
 import psutil
@@ -23,6 +24,7 @@ from azr.executor import protocol, scheduler
 from azr.executor.backends.sandbox import LaunchError
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import Kind, Limits, Part
+from tests import tables
 from tests.executor.conftest import alive, call, descendants, execute_many, parents, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -31,19 +33,7 @@ FORTY_BYTES = Limits(wall_s=1, request_s=8, memory_mb=1, output_bytes=40)
 LOOP = ExecutionRequest(program="def f():\n    while True: pass", inputs=("",))
 
 
-POOL = """
-import asyncio, sys
-from azr.config import ExecutorConfig
-from azr.execution import ExecutionRequest
-from azr.executor.pool import SandboxPool
-
-async def main():
-    async with SandboxPool(ExecutorConfig(backend=sys.argv[1], workers=1, wall_s=300.0), repeats=1) as pool:
-        print("up", flush=True)
-        await pool.execute(ExecutionRequest(program="def f(x):\\n    while True: pass", inputs=("1",)))
-
-asyncio.run(main())
-"""
+POOL = tables.programs(Path(__file__).with_name("programs.txt"), "process")["a busy pool"]
 
 
 async def test_a_program_ends_with_every_process_above_it(backend):

@@ -14,6 +14,7 @@ import pytest
 
 from azr.executor import syscalls
 from azr.executor.syscalls import ALLOW, CALLS, KILL, MACHINES, REFUSE, compile_filter
+from tests import tables
 
 LAST_CALL = 600
 PAST_ANY_FILTER = (335, 336)
@@ -139,21 +140,7 @@ def test_arguments_are_looked_at(machine):
                 assert verdict(machine, name, *wide) == expected
 
 
-ATTEMPTS = """
-import ctypes, errno, os, sys
-from azr.executor.syscalls import Filter, machine
-libc = ctypes.PyDLL(None, use_errno=True)
-def prctl(*words): return libc.prctl(*[ctypes.c_ulong(one) if isinstance(one, int) else one for one in words])
-assert prctl(38, 1, 0, 0, 0) == 0
-calls = eval(sys.argv[1])
-assert prctl(22, 2, ctypes.byref(Filter(machine(), True)), 0, 0) == 0
-def passes(number, *arguments):
-    ctypes.set_errno(0)
-    words = [ctypes.c_long(one) for one in (number, *arguments)]
-    return libc.syscall(*words) != -1 or ctypes.get_errno() != errno.EPERM
-print([call for call in calls if passes(*call)], flush=True)
-os._exit(0)
-"""
+ATTEMPTS = tables.programs(Path(__file__).with_name("programs.txt"), "process")["straight at the filter"]
 
 
 async def test_this_machines_kernel_refuses_every_other_call_and_every_wrong_argument():

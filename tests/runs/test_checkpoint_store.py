@@ -22,6 +22,7 @@ from azr.runs.checkpoint_store import (
     step_of,
     verify,
 )
+from tests import tables
 
 BROKEN = {
     "broken manifest": "{", "nested manifest": "[" * 100_000, "a manifest of a list": '{"files": ["driver.json"]}',
@@ -197,23 +198,7 @@ async def test_a_checkpoint_is_as_open_as_the_umask_says(store):
     assert path.stat().st_mode & 0o777 == 0o750
 
 
-WRITER = """
-import asyncio, sys
-from pathlib import Path
-from azr.runs.checkpoint_store import CheckpointStore
-
-async def main():
-    store = CheckpointStore(Path(sys.argv[1]), keep=2)
-    step = 0
-    while True:
-        step += 1
-        async with store.stage(step) as staging:
-            for index in range(20):
-                (staging.folder / str(index)).write_bytes(bytes([step % 256]) * 10_000)
-        print(step, flush=True)
-
-asyncio.run(main())
-"""
+WRITER = tables.programs(Path(__file__).with_name("programs.txt"), "process")["writer"]
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.011, 0.023, 0.031, 0.047])

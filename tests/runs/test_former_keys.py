@@ -16,7 +16,7 @@ from azr.algorithms.architectures import CHECKED
 from azr.cli.main import dispatch
 from azr.runs.exported_files import TAGS, add_former_keys, remove_think_tokens
 from azr.runs.model_folder import read_object, write_object
-from tests import chat_tokenizers
+from tests import chat_tokenizers, tables
 from tests.conftest import byte_tokenizer
 from tests.real_models import QWEN, REAL, ROOT, SMOLLM2, needs_smollm2
 from tests.tiny_models import FAMILIES, VARIANTS, save_tiny, tiny_config
@@ -87,23 +87,7 @@ def test_a_tokenizer_keeps_its_tokens_under_the_former_names(tmp_path: Path):
     assert again(text).input_ids == tokenizer(text).input_ids
 
 
-READER = """
-import json, sys
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
-logging.disable_progress_bar()
-text = open(sys.argv[1], encoding="utf-8").read()[:3000]
-for path in sys.argv[2:]:
-    folder, _, gguf = path.partition(":")
-    file = {"gguf_file": gguf} if gguf else {}
-    tokenizer = AutoTokenizer.from_pretrained(folder, **file)
-    model = AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, **file).eval()
-    ids = tokenizer(text).input_ids[:512]
-    with torch.no_grad():
-        loss = model(torch.tensor([ids]), labels=torch.tensor([ids])).loss
-    print(json.dumps([float(loss), ids, tokenizer.decode(ids)]))
-"""
+READER = tables.programs(Path(__file__).with_name("programs.txt"), "process")["reader"]
 """Prints the loss on a text and its ids, one line a model; runs in both versions of transformers."""
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from azr.records import NO_TOKENS, Judgement, Sample
 from azr.runs.sample_file import FIELDS, SCHEMA, read_sample, sample_line, token_texts, write_samples
+from tests import tables
 from tests.runs.factory import sample
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +97,7 @@ def test_what_is_no_sample_is_a_sentence() -> None:
     assert {each.name for each in fields(Sample)} - set(FIELDS) == {"completion"}, "ids and log-probabilities stay out"
 
 
-MORE_FIELDS = Path(__file__).with_name("more_fields.txt").read_text()
+MORE_FIELDS = tables.programs(Path(__file__).with_name("programs.txt"), "process")["more fields"]
 
 
 def test_a_field_that_is_added_is_in_the_file_and_in_the_index_without_another_edit(tmp_path: Path) -> None:
