@@ -52,7 +52,7 @@ def import_own(name: str, what: str) -> ModuleType:
     search_here()
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
         if not is_missing and name[:1] not in ("", "."):  # which no module is called
             traceback.print_exc()

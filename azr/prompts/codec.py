@@ -143,7 +143,7 @@ class PromptCodec:
         beyond = [token for token, id in vocabulary.items() if id >= (rows or id + 1) and token != "<image_soft_token>"]
         if beyond:
             raise UserError(
-                f"The tokenizer in {path} has {len(beyond)} tokens, such as {beyond[0]!r}, beyond the {rows} rows of "
+                f"The tokenizer in {path} has tokens, such as {beyond[0]!r}, beyond the {rows} rows of "
                 "the model's embedding: take the model's own tokenizer, or resize the embedding and save both."
             )
 

@@ -63,6 +63,8 @@ class RunDirectory:
             raise UserError(f"--run.name must be the name of one folder, not {name!r}; the place goes in --run.root.")
         if len(os.fsencode(name)) > MAX_NAME or not name.isprintable():
             raise UserError(f"--run.name must be printable and of at most {MAX_NAME} bytes, not {brief(name)}.")
+        if "\0" in run.root:
+            raise UserError(f"--run.root {brief(run.root)} cannot be the name of a folder: choose another.")
         try:
             path.exists()
         except OSError as error:

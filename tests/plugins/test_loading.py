@@ -126,6 +126,7 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
 
 @pytest.mark.parametrize("text, said", [
     ("import no_such_module_anywhere", "cannot be imported: ModuleNotFoundError: No module named 'no_such"),
+    ("import sys; sys.exit(3)", "cannot be imported: SystemExit: 3"),
     ("x = 1", "defines no kinds, proposer_rewards, bonuses or estimators"),
     ("kinds = [3]", r"has 3 among its kinds: give it objects of azr\.tasks\.base\.TaskKind\.$"),
     *((KIND.format(body=body), said) for body, said in (
