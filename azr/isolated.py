@@ -1,7 +1,7 @@
 """Functions in child processes that can be killed: none of them can stop or block a run.
 
 `Workers` is the run's side and `serve` the process's; messages and answers are lines of JSON. `OwnFunctions` are the
-user's graders. A failure is a `Trouble`: it costs one answer.
+user's graders. A failure is a `WorkerError`: it costs one answer.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _PR_SET_PDEATHSIG = 1
 _log = logging.getLogger(__name__)
 
 
-class Trouble(Exception):
+class WorkerError(Exception):
     """A function gave no answer; the message continues a sentence that begins with its name."""
 
 
-class Late(Trouble):
+class WorkerTimeout(WorkerError):
     """There was no answer in time, or no readable one; the process was ended."""
 
 
@@ -91,7 +91,7 @@ class _Process:
             try:
                 await self.start()
             except (RuntimeError, TimeoutError, OSError) as error:
-                raise Trouble(f"is in a process that does not start again ({error})") from error
+                raise WorkerError(f"is in a process that does not start again ({error})") from error
             assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
             line = json.dumps(message).encode() + b"\n"  # what fails here is no fault of the process
             try:
@@ -102,12 +102,12 @@ class _Process:
                 if not isinstance(said, dict):
                     raise ValueError("no answer")
             except (TimeoutError, ConnectionError, ValueError) as error:
-                raise Late(f"took over {limit_s:g} s, or ended its process") from error
+                raise WorkerTimeout(f"took over {limit_s:g} s, or ended its process") from error
         except BaseException:
             await self.end()  # nobody reads what it says to this message any more
             raise
         if "trouble" in said:
-            raise Trouble(said["trouble"])
+            raise WorkerError(said["trouble"])
         return said["answer"]
 
     async def end(self) -> None:
@@ -140,7 +140,7 @@ class Workers:
             await process.end()
 
     async def ask(self, message: Mapping[str, Any], limit_s: float) -> Any:
-        """Return the answer of the first free process. Raises Trouble, also if it does not start."""
+        """Return the answer of the first free process. Raises WorkerError, also if it does not start."""
         async with self._borrowed() as process:
             return await process.ask(message, limit_s)
 
@@ -160,7 +160,7 @@ class Workers:
 
 
 def ask_once(module: str, arguments: Sequence[str], message: Mapping[str, Any]) -> Any:
-    """Return the answer of one process that ends with it, also where an event loop runs. Raises Trouble."""
+    """Return the answer of one process that ends with it, also where an event loop runs. Raises WorkerError."""
 
     async def ask() -> Any:
         workers = Workers(module, arguments)
@@ -192,7 +192,7 @@ class OwnFunctions(Workers):
             ) from error
 
     async def call(self, what: str, message: Mapping[str, Any], *, costs: str) -> Any:
-        """Return the function's answer to a message. Raises Trouble, once it is logged.
+        """Return the function's answer to a message. Raises WorkerError, once it is logged.
 
         ``what`` names the function in the log, and ``costs`` ends the line there after a semicolon.
         """
@@ -200,19 +200,19 @@ class OwnFunctions(Workers):
             async with self._borrowed() as process:
                 if self._hangs[what] >= MAX_HANGS:
                     if time.monotonic() < self._rests_until[what]:
-                        raise Trouble(
+                        raise WorkerError(
                             f"gave no answer {MAX_HANGS} times in a row, and is asked again after {REST_S:g} s"
                         )
                     self._rest(what)  # this one tries it, and no other meanwhile
                 try:
                     answer = await process.ask(message, TIME_LIMIT_S)
-                except Trouble as trouble:
-                    self._hangs[what] = self._hangs[what] + 1 if isinstance(trouble, Late) else 0
+                except WorkerError as trouble:
+                    self._hangs[what] = self._hangs[what] + 1 if isinstance(trouble, WorkerTimeout) else 0
                     self._rest(what)
                     raise
                 self._hangs[what] = 0
                 return answer
-        except Trouble as trouble:
+        except WorkerError as trouble:
             said = self._said.setdefault(what, set())
             if str(trouble) not in said and len(said) < NUM_SAID:
                 said.add(str(trouble))
@@ -248,7 +248,7 @@ def process_stat(process: int) -> list[str]:
         return []
 
 
-class Nonsense(Exception):
+class InvalidReply(Exception):
     """Raised for a bad return value of a user's function; the message continues a sentence after "returned"."""
 
 
@@ -268,7 +268,7 @@ def serve(load: Callable[[Sequence[str]], Callable[[Any], Any]]) -> None:
     """Answer messages until the input ends; the parent kills a process that takes too long over one.
 
     ``load``: from the arguments of the command line to a function that answers a message with plain data or raises
-    Nonsense.
+    InvalidReply.
     """
     end_with(int(os.environ[OWNER]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run to answer
@@ -289,8 +289,8 @@ def serve(load: Callable[[Sequence[str]], Callable[[Any], Any]]) -> None:
         try:
             said = json.dumps({"answer": answer(message)})
             if len(said) > message.get("max_answer_bytes", MAX_ANSWER_BYTES):
-                raise Nonsense(f"{len(said):,} bytes, which is more than an answer may have")
-        except Nonsense as nonsense:
+                raise InvalidReply(f"{len(said):,} bytes, which is more than an answer may have")
+        except InvalidReply as nonsense:
             said = json.dumps({"trouble": f"returned {nonsense}"})
         except Exception as error:
             said = json.dumps({"trouble": f"raised {type(error).__name__}: {str(error)[:200]}"})

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from azr import isolated
-from azr.isolated import MAX_HANGS, OwnFunctions, Trouble, Workers
+from azr.isolated import MAX_HANGS, OwnFunctions, WorkerError, Workers
 from tests.runs.factory import until
 
 MODULE = Path(__file__).with_name("answering.txt").read_text()
@@ -49,7 +49,7 @@ ENDED = "took over 1 s, or ended its process"
 async def test_trouble_costs_one_answer_and_is_said_once(functions, do, said, caplog) -> None:
     with caplog.at_level(logging.WARNING, isolated.__name__):
         for _ in range(2):
-            with pytest.raises(Trouble, match=said):
+            with pytest.raises(WorkerError, match=said):
                 await call(functions, do)
             assert await call(functions, "echo", what=[1, "\ud800"]) == [1, "\ud800"]
     (record,) = [each for each in caplog.records if each.name == isolated.__name__]
@@ -67,7 +67,7 @@ async def test_what_a_function_prints_is_no_answer_and_it_reads_no_questions(fun
 async def test_what_always_hangs_is_left_alone_for_a_while(functions, monkeypatch) -> None:
     monkeypatch.setattr(isolated, "TIME_LIMIT_S", 0.2)
     troubles = await asyncio.gather(*(call(functions, "hang") for _ in range(50)), return_exceptions=True)
-    said = Counter(str(each) for each in troubles if isinstance(each, Trouble))
+    said = Counter(str(each) for each in troubles if isinstance(each, WorkerError))
     assert sorted(said.values()) == [MAX_HANGS, 50 - MAX_HANGS], said
     assert await call(functions, "echo", what=1) == 1, "other functions go on"
     monkeypatch.setattr(isolated, "REST_S", 0.0)

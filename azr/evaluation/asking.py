@@ -14,7 +14,7 @@ from azr.answering import Generate, Problem, answer
 from azr.concurrency import gather, stable_seed, task_group
 from azr.errors import UserError
 from azr.graders.choice import Choice
-from azr.graders.maths import MathGold
+from azr.graders.mathematics import MathGold
 from azr.graders.question import Grader, Question
 from azr.graders.value import ProgramValue
 from azr.prompts.codec import PromptCodec

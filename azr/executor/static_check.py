@@ -146,7 +146,7 @@ class _Check:
         self.texts: dict[Place, list[str]] = {}
         """Where functions are called with literal texts alone (``getattr``: literal names), and these."""
         self.plain: dict[Place, int] = {}
-        """Where functions are called with positional arguments alone, and how many."""
+        """Number of arguments of calls with positional arguments only, by source position."""
         self.deleted, self.module_names = set[str](), set[str]()
         self.nodes = syntax.by_kind(tree)
         attributes, in_methods = list[tuple[int, str]](), set[int]()

@@ -1,4 +1,4 @@
-"""What a program could betray: the order of a set or an address in its result, or state for a later call.
+"""Flag programs whose result may depend on hash order, on addresses or on earlier calls.
 
 Read off names, constants and opcodes before the program runs, and off its tree where these leave a doubt. The rules
 name what is known to be harmless and suspect the rest, so a suspect is usually innocent: it only is run more often, or

@@ -29,7 +29,7 @@ _MREMAP_MAYMOVE, _MADV_DONTNEED = 1, 4
 _FUTEX_WAIT, _FUTEX_WAKE, _FUTEX_WAIT_BITSET = 0, 1, 9
 _FUTEX_PRIVATE, _FUTEX_CLOCK_REALTIME = 0x80, 0x100
 _CLOCKS = 16
-"""Ids of clocks that belong to nobody. As a signed number the id of a process's or a descriptor's clock is negative."""
+"""Clock ids below this are of no process and no descriptor; those are negative as signed numbers."""
 
 
 _Step = tuple[int, int | None, int | None, int]

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from azr.graders.choice import ChoiceGrader
-from azr.graders.maths import MathGrader, check_math
+from azr.graders.mathematics import MathGrader, check_math
 from azr.graders.own import OwnGrader, is_own, try_grader
 from azr.graders.programs import ProgramGrader
 from azr.graders.question import TASK, Grader, GraderName, Question

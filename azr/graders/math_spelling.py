@@ -49,7 +49,7 @@ _PERCENT = re.compile(r"\s*([-+]?\d[\d.]*)\s*\\%\s*")
 _STATEMENT = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:=|\\equiv)\s*([-+]?\d+(?:\.\d+)?)\s*")
 
 
-def hedges(gold: str, answer: str) -> bool:
+def is_ambiguous(gold: str, answer: str) -> bool:
     """Whether the answer is not what the library reads: an inequality, a second number, a false equation."""
     stated = _STATEMENT.fullmatch(answer)
     if stated is not None and Decimal(stated[1]) != Decimal(stated[2]) and gold.strip() != answer.strip():
@@ -114,7 +114,7 @@ _WORDED_OPTION = re.compile(rf"^\s*\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{{\
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class Qualifiers:
     """What the library does not see in an answer, and what must not contradict another's."""
 
     units: frozenset[tuple[str, int]]
@@ -124,7 +124,7 @@ class Apart:
     is_number: bool
     modulus: str | None
 
-    def contradicts(self, other: Apart) -> bool:
+    def contradicts(self, other: Qualifiers) -> bool:
         """Whether one says in words what cannot be said of the other."""
         if self.units and other.units and self.units != other.units:
             return True
@@ -239,7 +239,7 @@ def without_modulus(text: str) -> str:
     return rest.replace("\\equiv", "=")
 
 
-def apart(text: str) -> Apart:
+def qualifiers_of(text: str) -> Qualifiers:
     """What ``without_words`` and the library drop of an answer."""
     said = [word for found in _WORDS.finditer(text) for word in _plain(found[1])]
     if bare := _BARE_WORD.search(text):
@@ -248,7 +248,7 @@ def apart(text: str) -> Apart:
     number = _WORDS.sub(" ", text).rpartition("=")[2]
     is_number = bool(re.search(r"\d", number)) and not re.search(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", number)
     words = frozenset(said) | {word.removesuffix("s") for word in said}
-    return Apart(_measured(text), words, is_number, modulus[1] if modulus else None)
+    return Qualifiers(_measured(text), words, is_number, modulus[1] if modulus else None)
 
 
 def same_word(gold: str, answer: str) -> bool:
@@ -373,7 +373,7 @@ def _plain(text: str) -> list[str]:
 
 
 def _measured(text: str) -> frozenset[tuple[str, int]]:
-    """Units of an answer of one number, see `Apart`."""
+    """Units of an answer of one number, see `Qualifiers`."""
     text = text.rpartition("=")[2]
     ends = [found.end() for found in _NUMERAL.finditer(text) if found[1]]
     before, behind = (text[: ends[-1]], text[ends[-1] :]) if ends else ("", "".join(map("".join, _WORDS.findall(text))))

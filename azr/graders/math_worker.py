@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from azr.isolated import Nonsense, serve
+from azr.isolated import InvalidReply, serve
 
 MEMORY_BYTES = 2 * 2**30
 RELATIVE = 1e-4
@@ -73,7 +73,7 @@ def _compare(asked: dict[str, Any]) -> dict[str, bool]:
         return {"right": True, "exact": True, "close": True}
     golds = [gold for gold in parsed if gold]
     if not golds:
-        raise Nonsense("no comparison, as the gold answer cannot be parsed")
+        raise InvalidReply("no comparison, as the gold answer cannot be parsed")
     wrong = {"right": False, "exact": False, "close": False}
     if _BIG_BINOMIAL.search(given):
         return wrong
@@ -131,7 +131,7 @@ def _is_large(expression: Any) -> bool:
 
 
 def _digits(expression: Any, depth: int) -> float:
-    """No fewer than the decimal digits of the largest number within; of what is no number, of its parts."""
+    """Return an upper bound on the decimal digits of the largest number in an expression."""
     if depth > 200:
         return math.inf
     name: str = type(expression).__name__

@@ -14,7 +14,7 @@ from typing import Any
 
 from azr.errors import UserError, did_you_mean
 from azr.graders.question import GRADERS, Question
-from azr.isolated import Nonsense, OwnFunctions, Trouble, ask_once, plain_number, serve
+from azr.isolated import InvalidReply, OwnFunctions, WorkerError, ask_once, plain_number, serve
 from azr.records import Judgement
 from azr.registry import find_entry, import_own
 from azr.tasks.base import Verdict
@@ -82,7 +82,7 @@ class OwnGrader:
         message, named = {"row": question.gold, "response": response}, f"the grader {self._name}"
         try:
             said = await self._functions.call(named, message, costs="such answers are not trained on")
-        except Trouble as trouble:
+        except WorkerError as trouble:
             return Judgement(verdict=Verdict.UNGRADED, detail=f"{named} {trouble}", reason="grader_failed")
         score, parts = said[SCORE], said["parts"]
         if score is None:
@@ -98,7 +98,7 @@ def try_grader(name: str, question: Question) -> None:
     message = {"row": question.gold, "response": DUMMY}
     try:
         ask_once("azr.graders.own", (_function(name),), message)
-    except Trouble as trouble:
+    except WorkerError as trouble:
         raise UserError(
             f"The grader {name} {trouble} for its first row and the response {DUMMY!r}: make it take a row and a "
             "response, and return None for what is no answer."
@@ -106,22 +106,24 @@ def try_grader(name: str, question: Question) -> None:
 
 
 def checked(returned: object) -> dict[str, Any]:
-    """Return score and parts of what a function returned. Raises Nonsense for anything that it must not return."""
+    """Return score and parts of what a function returned. Raises InvalidReply for anything that it must not return."""
     parts = dict(returned) if isinstance(returned, Mapping) else {SCORE: returned}
     if SCORE not in parts:
-        raise Nonsense(f"a dict without {SCORE!r}, which must be True, False, None or a number from 0 to 1")
+        raise InvalidReply(f"a dict without {SCORE!r}, which must be True, False, None or a number from 0 to 1")
     score = plain_number(parts.pop(SCORE))
     if score is not None and not isinstance(score, bool) and not (isinstance(score, float) and 0 <= score <= 1):
         given = f"{SCORE} {brief(score)}" if isinstance(returned, Mapping) else brief(score)
-        raise Nonsense(f"{given}, which is none of True, False, None and a number from 0 to 1")
+        raise InvalidReply(f"{given}, which is none of True, False, None and a number from 0 to 1")
     if len(parts) > MAX_PARTS:
-        raise Nonsense(f"{len(parts)} parts, and at most {MAX_PARTS} are logged")
+        raise InvalidReply(f"{len(parts)} parts, and at most {MAX_PARTS} are logged")
     parts = {name: plain_number(value) for name, value in parts.items()}
     for name, value in parts.items():
         if not isinstance(name, str) or not _PART.fullmatch(name):
-            raise Nonsense(f"a part named {brief(name)}, which must be at most 40 letters, digits, '_', '-' and '.'")
+            raise InvalidReply(
+                f"a part named {brief(name)}, which must be at most 40 letters, digits, '_', '-' and '.'"
+            )
         if not isinstance(value, bool) and not (isinstance(value, float) and math.isfinite(value)):
-            raise Nonsense(f"the part {name} {brief(value)}, which is no bool and no finite number")
+            raise InvalidReply(f"the part {name} {brief(value)}, which is no bool and no finite number")
     return {SCORE: score, "parts": parts}
 
 

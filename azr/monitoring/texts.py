@@ -20,7 +20,7 @@ import msgspec
 
 from azr.config import SafetyConfig
 from azr.errors import UserError
-from azr.isolated import Trouble, Workers, serve
+from azr.isolated import WorkerError, Workers, serve
 
 DEFAULT = Path(__file__).with_name("patterns.toml")
 SAFETY = "safety/"
@@ -162,7 +162,7 @@ class TextReader:
         try:
             answers: list[list[Flag]] = await self._workers.ask(asked, limit_s)
             return answers
-        except Trouble:
+        except WorkerError:
             return None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from azr.config import ESTIMATOR_TYPES, Config
 from azr.errors import UserError
-from azr.isolated import Nonsense
+from azr.isolated import InvalidReply
 from azr.plugins import own as groups
 from azr.plugins.calls import PluginKind, guarded
 from azr.plugins.own import Stated, checked_task, read_stated
@@ -104,7 +104,7 @@ def _checked(plugin: str, kind: TaskKind, beside: Collection[str]) -> PluginKind
         )
     try:
         problem = _problem(kind)
-    except Nonsense as error:
+    except InvalidReply as error:
         problem = f"seed() gives {error}"
     except Exception as error:
         traceback.print_exc()
@@ -115,7 +115,7 @@ def _checked(plugin: str, kind: TaskKind, beside: Collection[str]) -> PluginKind
 
 
 def _problem(kind: TaskKind) -> str:
-    """Return what is wrong with the first task of a kind; empty if nothing is. Raises Nonsense as `checked_task`."""
+    """Return what is wrong with a kind's first task; empty if nothing is. Raises InvalidReply as `checked_task`."""
     task, facts = checked_task(kind, kind.seed()), PromptFacts()
     styles: tuple[PromptFormat, ...] = (CompactFormat(), ChatFormat(str))
     for style in styles:

@@ -20,7 +20,7 @@ from azr.config import RewardConfig
 from azr.errors import UserError
 from azr.estimators import Estimator
 from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
-from azr.isolated import NUM_SAID, TIME_LIMIT_S, Nonsense, plain_number
+from azr.isolated import NUM_SAID, TIME_LIMIT_S, InvalidReply, plain_number
 from azr.plugins.own import ESTIMATORS, REWARDS, WORDS, checked_task
 from azr.records import Task
 from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
@@ -56,10 +56,10 @@ class PluginFunction:
 
     @contextmanager
     def catching(self) -> Iterator[None]:
-        """Log what is raised in the block, and leave it. Nonsense is a bad return value, which needs no traceback."""
+        """Log what is raised in the block, and leave it. InvalidReply needs no traceback."""
         try:
             yield
-        except Nonsense as nonsense:
+        except InvalidReply as nonsense:
             self._say(f"returned {nonsense}; {self.costs}")
         except Exception as error:
             self._say(f"raised {type(error).__name__}: {clipped(first_line(error), 200)}; {self.costs}", error)
@@ -110,7 +110,7 @@ class Watch:
 
 def _guarded(function: PluginFunction, call: Callable[..., Any], read: Callable[..., T]) -> Callable[..., T | None]:
     """Return a function that calls the plug-in's and returns None if it fails. ``read``: from what is returned and what
-    was given to the answer; raises Nonsense."""
+    was given to the answer; raises InvalidReply."""
 
     def answer(*given: Any) -> T | None:
         with function.catching(), Watch(function):
@@ -130,7 +130,7 @@ def guarded(plugin: str, group: str, name: str, stated: Any) -> Any:
     given: tuple[Any, ...] = (0.5, RewardConfig()) if group == REWARDS else (KINDS["deduction"].seed(), [], list)
     try:
         _number(stated(*given))
-    except Nonsense as nonsense:
+    except InvalidReply as nonsense:
         raise UserError(f"The {WORDS[group]} {name} of the plug-in {plugin} returns {nonsense}: correct it.") from None
     except Exception as error:
         said = f"{type(error).__name__}: {clipped(first_line(error), 200)}"
@@ -142,7 +142,7 @@ def _number(returned: object, *_: object) -> float:
     number = plain_number(returned)
     if isinstance(number, int | float) and math.isfinite(number):
         return float(number)
-    raise Nonsense(f"{brief(returned)}, which is no finite number")
+    raise InvalidReply(f"{brief(returned)}, which is no finite number")
 
 
 def _advantages(returned: object, estimator: Estimator, batch: Batch) -> Tensor:
@@ -150,18 +150,20 @@ def _advantages(returned: object, estimator: Estimator, batch: Batch) -> Tensor:
     import torch
 
     if not isinstance(returned, torch.Tensor):
-        raise Nonsense(f"{brief(returned)}, which is no tensor")
+        raise InvalidReply(f"{brief(returned)}, which is no tensor")
     if returned.shape != batch.seq_index_R.shape:
         tokens = len(batch.seq_index_R)
-        raise Nonsense(f"a tensor of the shape {tuple(returned.shape)}, and there are {tokens:,} response tokens")
+        raise InvalidReply(f"a tensor of the shape {tuple(returned.shape)}, and there are {tokens:,} response tokens")
     if not bool(returned.isfinite().all()):
-        raise Nonsense("numbers that are not finite")
+        raise InvalidReply("numbers that are not finite")
     try:
         same = json.loads(json.dumps(estimator.state)) == estimator.state
     except (TypeError, ValueError):
         same = False
     if not same:
-        raise Nonsense("advantages, and its state is not what JSON gives back: take texts, numbers, lists and dicts")
+        raise InvalidReply(
+            "advantages, and its state is not what JSON gives back: take texts, numbers, lists and dicts"
+        )
     return returned.detach().double()
 
 
@@ -207,18 +209,18 @@ class PluginKind(TaskKind):
         if isinstance(returned, RejectReason):
             return returned
         if not isinstance(returned, Task):
-            raise Nonsense(f"{brief(returned)}, which is neither a task nor a RejectReason")
+            raise InvalidReply(f"{brief(returned)}, which is neither a task nor a RejectReason")
         return checked_task(self.kind, returned, proposal.id)
 
     def _tasks(self, returned: object, *_: object) -> Derived:
         if not isinstance(returned, tuple):
-            raise Nonsense(f"{brief(returned)}, which is no tuple of tasks")
+            raise InvalidReply(f"{brief(returned)}, which is no tuple of tasks")
         return tuple(checked_task(self.kind, each) for each in returned)
 
 
 def _verdict(returned: object) -> Verdict:
     if not isinstance(returned, Verdict):
-        raise Nonsense(f"{brief(returned)}, which is no Verdict")
+        raise InvalidReply(f"{brief(returned)}, which is no Verdict")
     return returned
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from azr.errors import UserError
 from azr.estimators import Estimator
-from azr.isolated import Nonsense
+from azr.isolated import InvalidReply
 from azr.records import Task
 from azr.registry import entries_of, find_entry, import_own, load_entry
 from azr.tasks.base import TaskKind
@@ -88,22 +88,22 @@ def _of_entries(entries: list[EntryPoint]) -> Iterator[tuple[str, str, Any]]:
 
 
 def checked_task(kind: TaskKind, task: object, id: str | None = None) -> Task:
-    """Return a kind's task. Raises Nonsense if it cannot be played, shown, or written as JSON and read again."""
+    """Return a kind's task. Raises InvalidReply if it cannot be played, shown, or written as JSON and read again."""
     if not isinstance(task, Task) or task.kind != kind.name or id not in (None, task.id):
-        raise Nonsense(f"{brief(task)}, which is no task of the kind with the id that was asked for")
+        raise InvalidReply(f"{brief(task)}, which is no task of the kind with the id that was asked for")
     if task.program and not is_program(task.program):
-        raise Nonsense("a task whose program does not define f: other things belong into the payload")
+        raise InvalidReply("a task whose program does not define f: other things belong into the payload")
     kind.io_pairs(task)
     for show in (kind.reference, kind.proposal, kind.solver_view, kind.solution):
         for section in show(task):
             is_text = isinstance(section, Section) and isinstance(section.text, str)
             if not is_text or section.label not in kind.labels:
                 labels = ", ".join(kind.labels)
-                raise Nonsense(f"a task with the section {brief(section)}; its labels are {labels}")
+                raise InvalidReply(f"a task with the section {brief(section)}; its labels are {labels}")
     try:
         same = msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(task))), Task)
     except (TypeError, ValueError) as error:
-        raise Nonsense(f"a task that JSON cannot hold ({error})") from error
+        raise InvalidReply(f"a task that JSON cannot hold ({error})") from error
     if same != task:
-        raise Nonsense("a task that JSON does not give back as it was: take texts, numbers, lists and dicts")
+        raise InvalidReply("a task that JSON does not give back as it was: take texts, numbers, lists and dicts")
     return task

@@ -10,7 +10,7 @@ from azr.config import RewardConfig
 from azr.datasets.play import grade
 from azr.datasets.rows import DataRow, read_row
 from azr.graders.choice import ChoiceGrader
-from azr.graders.maths import MathGrader
+from azr.graders.mathematics import MathGrader
 from azr.graders.question import Grader, Question
 from azr.records import REASONS, Judgement
 from azr.selfplay.rewards import solver_reward

@@ -14,7 +14,7 @@ import pytest
 from azr.datasets.choice import keep_identity
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
-from azr.graders.maths import MathGold
+from azr.graders.mathematics import MathGold
 
 MATH = {"prompt": "2 + 2?", "grader": "math", "answer": "4"}
 CALLS = {"prompt": "?", "grader": "calls", "entry": "f", "inputs": [[1]], "outputs": [2]}

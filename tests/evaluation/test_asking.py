@@ -23,7 +23,7 @@ from azr.evaluation.suites.exam import exam_questions
 from azr.evaluation.suites.short_answers import COMPLETION, value_question
 from azr.executor.pool import SandboxPool
 from azr.graders import open_graders
-from azr.graders.maths import MathGold
+from azr.graders.mathematics import MathGold
 from azr.graders.question import TASK, Grader, Question
 from azr.graders.value import ProgramValue
 from azr.own_data import own_data

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from azr.errors import UserError
 from azr.evaluation.suites import SUITES
 from azr.graders import make_grader, math_worker
-from azr.graders import maths as math_grader
+from azr.graders import mathematics as math_grader
 from azr.graders.choice import Choice, ChoiceGrader
 from azr.graders.extraction import boxes, final_answer
-from azr.graders.maths import MathGold, MathGrader
+from azr.graders.mathematics import MathGold, MathGrader
 from azr.graders.question import Question
 from azr.tasks.base import Verdict
 from tests.graders.grading import grade_all, needs, questions, reference

@@ -117,7 +117,7 @@ NUMBER = "which is none of True, False, None and a number from 0 to 1"
     ({"score": 1} | {f"p{n}": 1 for n in range(17)}, "17 parts, and at most 16 are logged"),
 ])  # fmt: skip
 def test_what_a_function_must_not_return_is_one_sentence(returned: object, said: str) -> None:
-    with pytest.raises(isolated.Nonsense) as caught:
+    with pytest.raises(isolated.InvalidReply) as caught:
         checked(returned)
     assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
 

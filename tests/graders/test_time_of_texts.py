@@ -11,7 +11,7 @@ import pytest
 
 from azr import values
 from azr.explorer.site import highlighted
-from azr.graders import choice, code_blocks, extraction, math_spelling, maths, plain_json, programs, stated_values
+from azr.graders import choice, code_blocks, extraction, math_spelling, mathematics, plain_json, programs, stated_values
 from azr.records import Task
 from azr.selfplay.rewards import edit_distance
 from azr.tasks import inputs, normalize
@@ -94,10 +94,10 @@ READERS: dict[str, Callable[[str], Any]] = {
     "stated input": lambda text: stated_values.stated_value(text, gold("input")), "program": normalize.parse_program,
     "standard output": lambda text: programs.same_output(text, "1 2.5 x", None),
     "long standard output": lambda text: programs.same_output(text, text + " 1", None),
-    "normal mathematics": lambda text: maths.normal(_final(text)),
+    "normal mathematics": lambda text: mathematics.normal(_final(text)),
     "gold answer": extraction.gold_answer,
     "mathematics by name": lambda text: math_spelling.by_name(["3"], _final(text)),
-    "compared mathematics": lambda text: maths.differ_in_kind("3", _final(text)),
+    "compared mathematics": lambda text: mathematics.differ_in_kind("3", _final(text)),
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from azr.errors import UserError
 from azr.evaluation.suites.files import Row, questions, text
 from azr.graders.choice import Choice
 from azr.graders.code_blocks import defines
-from azr.graders.maths import MathGold
+from azr.graders.mathematics import MathGold
 from azr.graders.own import is_own
 from azr.graders.programs import Tests, starter_calls
 from azr.graders.question import GRADERS, GraderName, Question, Suite

@@ -16,7 +16,7 @@ from azr.evaluation.suites.files import PROMPTS, Row, questions, text
 from azr.evaluation.suites.own import labels
 from azr.graders.choice import Choice
 from azr.graders.extraction import last_box
-from azr.graders.maths import MathGold
+from azr.graders.mathematics import MathGold
 from azr.graders.question import Question
 from azr.graders.value import ProgramValue
 

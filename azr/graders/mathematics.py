@@ -13,7 +13,7 @@ from azr.errors import UserError
 from azr.graders import math_spelling
 from azr.graders.extraction import final_answer, gold_answer
 from azr.graders.question import Question
-from azr.isolated import Late, Trouble, Workers
+from azr.isolated import WorkerError, Workers, WorkerTimeout
 from azr.records import Judgement
 from azr.tasks.base import Verdict
 
@@ -99,17 +99,17 @@ class MathGrader(AbstractAsyncContextManager["MathGrader"]):
         """Return the worker's answer: None if it failed, or was late for the gold answer too."""
         try:
             return dict(await self._workers.ask(question, TIME_LIMIT_S))
-        except Late:
+        except WorkerTimeout:
             pass
-        except Trouble:
+        except WorkerError:
             return None
         try:
             await self._workers.ask(question | {"answer": question["gold"][0]}, TIME_LIMIT_S)
-        except Trouble:
+        except WorkerError:
             return None
         try:
             return dict(await self._workers.ask(question, TIME_LIMIT_S))
-        except Trouble:
+        except WorkerError:
             return _WRONG  # twice late, or late and failed, where its gold answer is compared in time
 
 
@@ -140,8 +140,8 @@ def differ_in_kind(gold: str, answer: str) -> bool:
     """Whether two answers differ in what the library does not see: the base of a number, an end of an interval, words,
     units, a modulus, the place of dots in a list, or an inequality."""
     written = [math_spelling.respelled(" ".join(text.split())) for text in (gold, answer)]
-    wanted, given = map(math_spelling.apart, written)
-    if wanted.contradicts(given) or math_spelling.hedges(*written):
+    wanted, given = map(math_spelling.qualifiers_of, written)
+    if wanted.contradicts(given) or math_spelling.is_ambiguous(*written):
         return True
     dots = [listed and listed[1] for listed in map(math_spelling.list_with_dots, written)]
     if dots[0] != dots[1]:
