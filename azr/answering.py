@@ -32,7 +32,7 @@ long are missing. In a deterministic run, equal arguments and weights give equal
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
-    """Something that a model is asked, and how its answers are judged: a self-play task (`task_problem`), a row of a
+    """A question to the model, and how its answers are judged: a self-play task (`task_problem`), a row of a
     file (`azr.datasets.play`) or a question of a suite (`azr.evaluation.asking`).
 
     Example: ``Problem(id="7", kind="gsm8k", group="gsm8k", prompt_ids=codec.ask("2 + 2?"), judge=judge)``
@@ -111,7 +111,7 @@ async def judged(problem: Problem, completion: Completion, *, trace_tokens: int 
 
 
 def given_up(prompt_ids: PromptIds) -> Completion:
-    """Return the empty completion that stands for a response that the engine gave up."""
+    """Return the empty completion of a response that the engine gave up."""
     return Completion(
         prompt_ids=prompt_ids,  # type: ignore[arg-type]  # it converts sequences
         response_ids=(),  # type: ignore[arg-type]

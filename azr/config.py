@@ -19,7 +19,7 @@ from azr.own_data import own_data
 
 Replay = Literal["newest", "newest_and_seeds", "learnability"]
 TEMPLATES = ("auto", "conversation", "tokenizer")
-"""What `model.template` may be beside a file."""
+"""Values of `model.template` that are no file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class SelfPlayConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Questions from a file to train on, alone or beside self-play; `docs/data.md` describes its rows."""
+    """Questions from a file to train on, alone or with self-play; `docs/data.md` describes its rows."""
 
     path: str | None = None
     """JSON lines (`.gz` is unpacked), parquet, or a data set of the hub: OWNER/NAME[/CONFIG][:SPLIT] (train), or its
@@ -314,7 +314,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
-    """Where a run's numbers and a few samples go besides its directory."""
+    """Trackers that get a run's metrics and a few samples."""
 
     to: tuple[str, ...] = ("tensorboard",)
     """Trackers: `tensorboard`, `wandb`, `wandb:PROJECT`, `mlflow`, `mlflow:EXPERIMENT`. docs/observability.md says what
@@ -385,9 +385,9 @@ class Config:
 
     @property
     def steps_ahead(self) -> int:
-        """Steps that may be played beside the one that is learned: none where engines and trainers take turns.
+        """Steps that may be played while an earlier one trains: none if engines and trainers share GPUs.
 
-        What a step leaves over grows older by one update.
+        Carried-over samples age by one policy version.
         """
         return 0 if self.cluster.colocate else max(0, self.rollout.staleness - self.rollout.partial)
 

@@ -69,7 +69,7 @@ class Driver:
         self._owned = ExitStack()
         self._stop_signal = StopSignal()
         self._was_asked_to_resume = prepared.run.resume is not None
-        """And has not recorded it yet: a restart after a trainer's death is no command."""
+        """True until the resume is recorded in config.yaml, which a restart after a trainer's death is not."""
         self._store = CheckpointStore(self._run.checkpoints, self._config.checkpoint.keep)
 
     async def run(self) -> None:
@@ -171,7 +171,7 @@ class Driver:
 
     @asynccontextmanager
     async def _open_logger(self, progress: Progress, resume: ResumeState | None) -> AsyncIterator[RunLogger]:
-        """Create the run directory, or take an existing one back to the step that the run goes on from."""
+        """Create the run directory, or take an existing one back to the step that the run continues from."""
         if resume is None:
             logger = RunLogger.create(self._run, self._config, progress)
             self._owned.callback(RunOwner(self._run.path).release)

@@ -51,8 +51,8 @@ class System:
         """Start Ray or join its cluster, reserve resources and start every actor that the config needs. End Ray after
         an error.
 
-        `from_step`: the step that the run goes on from. Raises UserError for what a user can put right, and
-        TimeoutError with the name of an actor that did not start in time.
+        `from_step`: step of the checkpoint that the run continues from. Raises UserError for what a user can put right,
+        and TimeoutError with the name of an actor that did not start in time.
         """
         with phase("start Ray"):
             await start_ray(config.cluster, config.num_gpus, config.timeout.start_s)

@@ -37,7 +37,7 @@ _INTERRUPTED, _FAILED = 130, 1
 
 
 def main(argv: Sequence[str]) -> int:
-    """``azr run RECIPE [overrides]``; a run's folder goes on with that run."""
+    """``azr run RECIPE [overrides]``; a run's folder resumes that run."""
     asks_help = {"--help", "-h"} & set(argv)
     options, values = parser(Config(), recipe=True).parse_with_overrides(
         [word for word in argv if word not in asks_help]

@@ -1,5 +1,4 @@
-"""One flat dict of numbers from what happened in a step, and how long its phases took. A quantity that was not measured
-has no key.
+"""The metrics of a step as one flat dict, and the time of its phases. A quantity that was not measured has no key.
 
 Names are paths: ``<kind>/<role>/<quantity>``, or ``<part>/<quantity>`` for what concerns the whole step.
 """
@@ -74,7 +73,7 @@ class PhaseClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Something is going on in this phase while the context is open."""
+        """Count the time of the block for this phase."""
         self._count()
         self._open[name] += 1
         try:
@@ -84,7 +83,7 @@ class PhaseClock:
             self._open[name] -= 1
 
     def step_timing(self) -> StepTiming:
-        """Times since the last call; of a phase that is still going on, the time up to now."""
+        """Return the times since the last call, those of open phases included."""
         self._count()
         now, cpu = self._counted_until, self._cpu()
         elapsed = max(now - self._start, 1e-9)
@@ -97,15 +96,15 @@ class PhaseClock:
         return timing
 
     def _count(self) -> None:
-        """Adds the time since the last change of open phases to those that were open."""
+        """Add the time since the last change of open phases to those that were open."""
         now = self._wall()
         passed, self._counted_until = now - self._counted_until, now
-        going_on = {name for name, times in self._open.items() if times}
-        for name in going_on:
+        open_phases = {name for name, times in self._open.items() if times}
+        for name in open_phases:
             self._seconds[name] += passed
-        if going_on and going_on <= self._overlapped:
+        if open_phases and open_phases <= self._overlapped:
             self._exposed_s += passed
-        if going_on & PLAYING_PHASES and going_on & LEARNING_PHASES:
+        if open_phases & PLAYING_PHASES and open_phases & LEARNING_PHASES:
             self._learned_beside_s += passed
 
 

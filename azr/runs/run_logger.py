@@ -102,24 +102,24 @@ class RunLogger:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Something is going on in this phase: timed, and seen in the progress display."""
+        """Time a phase, and show it in the progress display."""
         with self.progress.busy(name), self._clock.phase(name):
             yield
 
     def log_baseline(self, results: Mapping[str, float]) -> None:
-        """Writes what the policy knew before its first step, if it was evaluated, as step 0."""
+        """Write the evaluation before the first step, if there was one, as step 0."""
         if results:
             self._write(0, {f"{EVAL}{name}": value for name, value in results.items()})
 
     def log_start(self, seconds: dict[str, float]) -> None:
-        """What the start took: a line now, and metrics of the next step."""
+        """Log how long the start took: a line now, and metrics of the next step."""
         self._start_seconds = seconds
         longest = sorted(((took, name) for name, took in seconds.items() if name != "all"), reverse=True)[:4]
         parts = ", ".join(f"{name} {took:.0f} s" for took, name in longest)
         self.progress.log(f"started in {seconds['all']:.0f} s, some of it side by side: {parts}")
 
     def begin_step(self) -> None:
-        """Times from before, such as start-up and seeding, are no part of the step."""
+        """Begin a step's times, without those of start-up and seeding."""
         self._clock.step_timing()
         self.progress.step_begun()
 
@@ -128,7 +128,7 @@ class RunLogger:
         return self._clock.step_timing()
 
     def log_tasks(self, tasks: Sequence[Task]) -> None:
-        """Tasks entered the buffer."""
+        """Append tasks that entered the buffer."""
         self._tasks.write(task.record() for task in tasks)
         self._new_tasks = tasks
 

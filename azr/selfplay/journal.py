@@ -26,8 +26,8 @@ FILE = "in_flight.json.gz"
 class WorkItem:
     """A unit of a step's work, with all that it takes to begin it again; `generate` samples its own requests.
 
-    A request that was made before is not made again. It goes on when the coroutine that waits for it is cancelled, and
-    its answer is kept.
+    A request that was made before is not made again. It continues when the coroutine that waits for it is cancelled,
+    and its answer is kept.
 
     Example: ``WorkItem(step=12, name="000012", kind="deduction", begins="estimate", task=task, index=3)``
     """
@@ -91,7 +91,7 @@ class WorkItem:
 
 
 class Journal:
-    """What a run has in progress: the items of steps that are not recorded yet, with their answers."""
+    """Work in progress: the items of steps that are not recorded yet, with their answers."""
 
     def __init__(self, generate: Generate, temperature: float) -> None:
         self._generate, self._temperature = generate, temperature
