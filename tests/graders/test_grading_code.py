@@ -22,6 +22,7 @@ from azr.tasks.base import Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat
 from azr.tasks.registry import KINDS
 from benchmarks import evalplus_agreement
+from tests import tables
 from tests.executor.hostile.forgery import FORGERY, PEEKING
 from tests.executor.hostile.world import World
 from tests.graders.grading import fenced, grade_all, questions, reference
@@ -38,9 +39,8 @@ _READ = "input()\ntotal = sum(map(int, input().split()))"
 
 def programs(use: str) -> dict[str, str]:
     """Programs of `programs.txt` by name."""
-    parts = Path(__file__).with_name("programs.txt").read_text().split(f"\n#### {use}: ")[1:]
-    named = [part.split("\n\n####")[0].strip().partition("\n") for part in parts]
-    return {name: text.replace("{work}", "{read}\nprint(total)").replace("{read}", _READ) for name, _, text in named}
+    named = tables.programs(Path(__file__).with_name("programs.txt"), use)
+    return {name: one.replace("{work}", "{read}\nprint(total)").replace("{read}", _READ) for name, one in named.items()}
 
 
 NORMAL_PROGRAMS, STDIN_PROGRAMS, FAILING, HARNESSED = map(programs, ("calls", "stdin", "fails", "harness"))
