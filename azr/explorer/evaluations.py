@@ -64,9 +64,12 @@ class EvalSide:
         start = first.rfind("\n", 0, shared) + 1 if shared > SHORT_PREFIX else 0
         return {key: prompt[start:] for key, prompt in zip(asked, prompts, strict=True)}
 
-    def whole(self, key: Key) -> list[Sample]:
-        """Return all answers to a question with their texts. Raises `Problem`."""
-        return read_places(self.path, self.places.get(key, ()))
+    def whole(self, key: Key) -> list[Sample] | str:
+        """Return all answers to a question with their texts, or why they cannot be read."""
+        try:
+            return read_places(self.path, self.places.get(key, ()))
+        except Problem as problem:
+            return str(problem)
 
 
 def eval_files(run: Path) -> list[tuple[str, str, Path]]:
@@ -131,7 +134,9 @@ class Sides:
     def keys(self) -> list[Key]:
         """All questions, those first whose share of right answers changed most."""
         keys = {*self.left.answers, *self.right.answers}
-        return sorted(keys, key=lambda key: (-abs(self.gain(key)), *_by_numbers(key)))
+        # sample_9 comes before sample_10.
+        numbered = {key: re.sub(r"\d+", lambda digits: digits[0].zfill(12), key[1]) for key in keys}
+        return sorted(keys, key=lambda key: (-abs(self.gain(key)), key[0], numbered[key]))
 
     @property
     def shown(self) -> list[EvalSide]:
@@ -192,22 +197,9 @@ def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values
     near = {"previous": listed[max(at - 1, 0) : at], "next": listed[at + 1 : at + 2]}
     return render(
         "question", links=links, sides=sides, suite=suite, id=id, asked=asked,
-        columns=[(side.title, _whole(side, key)) for side in sides.shown],
+        columns=[(side.title, side.whole(key)) for side in sides.shown],
         beside=[(name, *other) for name, others in near.items() for other in others],
     )  # fmt: skip
-
-
-def _whole(side: EvalSide, key: Key) -> list[Sample] | str:
-    """Return all answers to a question, or why they cannot be read."""
-    try:
-        return side.whole(key)
-    except Problem as problem:
-        return str(problem)
-
-
-def _by_numbers(key: Key) -> tuple[str, str]:
-    """Sort key that puts sample_9 before sample_10."""
-    return key[0], re.sub(r"\d+", lambda digits: digits[0].zfill(12), key[1])
 
 
 def results(run: Path) -> list[Result]:

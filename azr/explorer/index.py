@@ -97,7 +97,9 @@ class RunIndex:
         self.is_evaluation = not is_run(run) and (run / ANSWERS).is_file()
         """The folder is no run's but of azr eval."""
         if not self.is_evaluation and not is_run(run):
-            raise UserError(f"There is no run in {run}: name a run directory, such as {run_in(run)}.")
+            runs = [path for path in run.iterdir() if is_run(path)] if run.is_dir() else []
+            newest = max(runs, key=lambda path: path.stat().st_mtime, default=Path("orz_ckpt/NAME"))
+            raise UserError(f"There is no run in {run}: name a run directory, such as {newest}.")
         self.run = run
         self.path = temporary_path(run) if self.is_evaluation else index_path(run)
         with self._removed_if_damaged():
@@ -253,12 +255,6 @@ def open_index(path: Path) -> sqlite3.Connection:
 
 def is_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("metrics.jsonl", "tasks.jsonl", "rollouts"))
-
-
-def run_in(folder: Path) -> Path:
-    """The newest run in a folder, which may hold many."""
-    runs = [path for path in folder.iterdir() if is_run(path)] if folder.is_dir() else []
-    return max(runs, key=lambda path: path.stat().st_mtime, default=Path("orz_ckpt/NAME"))
 
 
 def index_path(run: Path) -> Path:

@@ -65,6 +65,7 @@ _PARTS: tuple[tuple[str, str, str, str, Literal["line", "area"]], ...] = (
     ("time", "phases, which overlap", "()seconds/(?!step|executor alone|checkpoint|learned)(.+)", "seconds", "line"),
 )
 """Charts of a single run: group, title, names of metrics, whose parentheses name the kind and the part, unit, shape."""
+_PLAYED = ("/solver/trajectories", "/proposer/trajectories", "/solver/accuracy", "/proposer/funnel/proposed")
 MAX_CONFIG = 100_000
 """Bytes of a config that are read."""
 _SETUP = {"model": "model.path", "estimator": "algorithm.estimator.name", "seed": "run.seed"}
@@ -78,23 +79,28 @@ def overview(compared: Compared, current: ShownRun, links: Links, values: Values
     and the latest steps. ``metric`` of the address: the name of one more curve."""
     index, runs = current.index, compared.runs
     measured = [(run, queries.metrics(run.index)) for run in runs]
-    steps, names, metric = measured[runs.index(current)][1], _names(measured), values.get("metric", "")
+    numbers = (number for _, of_run in measured for step in of_run for number in step.items())
+    names = sorted({name for name, value in numbers if name != "step" and not isinstance(value, list)})
+    steps, metric = measured[runs.index(current)][1], values.get("metric", "")
+    kinds = sorted({name.partition("/")[0] for step in steps[-50:] for name in step if name.endswith(_PLAYED)})
     if metric and metric not in names:
         raise BadAddress(f"No step has a number {metric!r}.")
     configs = [_head_of(run.index.run / "config.yaml") for run in runs]
     config = configs[runs.index(current)]
     options = [*map(_options, configs)]
     setup = [(name, options[runs.index(current)].get(option)) for name, option in _SETUP.items()]
+    newest = max(index.run.glob("checkpoints/step_*/driver.json"), default=index.run)
+    code = [*re.finditer(r'"code": "([^"\\]*)"', _head_of(newest))][:1]
     differing = {name: [each.get(name, "-") for each in options] for name in dict.fromkeys(itertools.chain(*options))}
     return render(
         "overview", compared=compared, current=current.name, config=config, names=names, metric=metric,
         results=[(run, results(run.index.run)) for run in runs],
-        pairs=[(name, value) for name, value in setup if value] + _code(index.run),
+        pairs=[(name, value) for name, value in setup if value] + [("code", each[1]) for each in code],
         tasks=queries.find_tasks(index, TaskFilter(limit=1))[1],
         responses=index.select("SELECT count(*) FROM samples")[0][0],
         differing=[(name, each) for name, each in differing.items() if len({*each}) > 1],
         chosen=chart(metric, _series(compared, measured, {metric: metric})), groups=charts(compared, measured, names),
-        kinds=_kinds(steps), steps=steps, recorded=queries.steps(index), links=links,
+        kinds=kinds, steps=steps, recorded=queries.steps(index), links=links,
     )  # fmt: skip
 
 
@@ -119,13 +125,6 @@ def _head_of(path: Path) -> str:
             return file.read(MAX_CONFIG).decode("utf-8", "backslashreplace")
     except OSError:
         return ""
-
-
-def _code(run: Path) -> list[tuple[str, str]]:
-    """Return the version of the code that the newest checkpoint names."""
-    newest = max(run.glob("checkpoints/step_*/driver.json"), default=run)
-    found = re.search(r'"code": "([^"\\]*)"', _head_of(newest))
-    return [("code", found[1])] if found else []
 
 
 def charts(compared: Compared, runs: Measured, names: Sequence[str]) -> dict[str, list[Markup]]:
@@ -153,11 +152,6 @@ def charts(compared: Compared, runs: Measured, names: Sequence[str]) -> dict[str
     return {group: [*filter(None, of_group)] for group, of_group in groups.items()}
 
 
-def _kinds(steps: StepNumbers) -> list[str]:
-    ending = "/solver/trajectories", "/proposer/trajectories", "/solver/accuracy", "/proposer/funnel/proposed"
-    return sorted({name.partition("/")[0] for step in steps[-50:] for name in step if name.endswith(ending)})
-
-
 def _evaluations(compared: Compared, runs: Measured, names: Sequence[str]) -> Iterator[Markup]:
     """Yield charts of each suite's measures, and of its groups: of samples, or else of greedy answers."""
     for suite in dict.fromkeys(name.split("/")[1] for name in names if name.startswith(EVAL)):
@@ -176,12 +170,6 @@ def _matching(names: Sequence[str], pattern: str) -> dict[str, str]:
     """Return the metrics of this name with what stands in its parentheses, or else their name."""
     found = ((name, re.fullmatch(pattern, name)) for name in names)
     return {name: ", ".join(filter(None, match.groups())) or name for name, match in found if match is not None}
-
-
-def _names(runs: Measured) -> list[str]:
-    return sorted(
-        {name for _, steps in runs for step in steps for name in step if not isinstance(step[name], list)} - {"step"}
-    )
 
 
 def _series(compared: Compared, runs: Measured, names: Mapping[str, str]) -> list[Series]:

@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -103,14 +104,9 @@ class Screen:
         found = [
             (rule.name, match.start(), match.end())
             for rule, pattern in zip(self.rules, self._compiled, strict=True)
-            for match in _first(pattern, response, *spans[rule.where])
+            for match in islice(filter(re.Match.group, pattern.finditer(response, *spans[rule.where])), MAX_FLAGS)
         ]
         return sorted(found, key=lambda flag: flag[1:])[:MAX_FLAGS]
-
-
-def _first(pattern: re.Pattern[str], text: str, start: int, end: int) -> Sequence[re.Match[str]]:
-    found = (match for match in pattern.finditer(text, start, end) if match.end() > match.start())
-    return list(islice(found, MAX_FLAGS))
 
 
 CHUNK_CHARS = 200_000
@@ -129,15 +125,12 @@ class Text:
     """Its prompt opens the thinking."""
 
 
-class TextReader:
+class TextReader(AbstractAsyncContextManager["TextReader"]):
     """``async with TextReader(patterns) as reader``: its process ends with the block."""
 
     def __init__(self, patterns: Path) -> None:
         """``patterns``: the screen's file, which was read once already."""
         self._workers = Workers("azr.monitoring.texts", [str(patterns)])
-
-    async def __aenter__(self) -> TextReader:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._workers.end()
