@@ -47,8 +47,14 @@ class AnswerFile(AbstractContextManager["AnswerFile"]):
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             end, earlier, self.answers = _read(path, texts=False)
-            if earlier is not None:
-                _check_same(path, earlier, protocol)
+            for name in [*protocol, *earlier] if earlier is not None else ():
+                # JSON turns tuples into lists.
+                before, now = earlier.get(name), json.loads(json.dumps(protocol.get(name)))
+                if before != now:
+                    raise UserError(
+                        f"{path.parent} holds an evaluation with another {name.replace('_', ' ')} ({brief(before)}, "
+                        f"now {brief(now)}): use the same options, or another --out."
+                    )
             self._file.truncate(end)
             if earlier is None:
                 self._write([json_line({"protocol": protocol})])
@@ -96,17 +102,6 @@ def read_answers(path: Path, *, texts: bool = True) -> tuple[dict[str, Any], lis
     if protocol is None:
         raise UserError(f"{path} holds no answers of an evaluation.")
     return protocol, answers
-
-
-def _check_same(path: Path, earlier: Mapping[str, Any], protocol: Mapping[str, Any]) -> None:
-    for name in [*protocol, *earlier]:
-        # JSON turns tuples into lists.
-        before, now = earlier.get(name), json.loads(json.dumps(protocol.get(name)))
-        if before != now:
-            raise UserError(
-                f"{path.parent} holds an evaluation with another {name.replace('_', ' ')} ({brief(before)}, now "
-                f"{brief(now)}): use the same options, or another --out."
-            )
 
 
 def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[Sample]]:

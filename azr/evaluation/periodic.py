@@ -18,7 +18,7 @@ from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_pr
 from azr.evaluation.scores import in_order, metrics, rows
 from azr.evaluation.suites import check_names, load_exam, load_suites, suites_of
 from azr.evaluation.suites.exam import NAME as EXAM
-from azr.evaluation.suites.exam import sealed_questions
+from azr.evaluation.suites.exam import SEALED, exam_files, exam_questions
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.files import atomic_write
 from azr.graders import check_graders, open_graders
@@ -73,9 +73,10 @@ class PeriodicEval:
                 f"neither evaluated nor held out: {', '.join(others)}, for eval.data names no folder of their files"
             )
             others = []
-        exam = [load_exam(Path(config.eval.path), config.eval.limit)] if config.eval.path is not None else []
-        known = [*exam, *load_suites(others, folder, config.eval.limit)]
-        sealed = sealed_questions(Path(config.eval.path)) if config.eval.path is not None else []
+        exams = [Path(config.eval.path)] if config.eval.path is not None else []
+        known = [load_exam(exam, config.eval.limit) for exam in exams]
+        known += load_suites(others, folder, config.eval.limit)
+        sealed = [each for exam in exams if exam_files(exam / SEALED) for each in exam_questions(exam / SEALED)]
         self.programs = dict(_held_out([*sealed, *(question for each in known for question in each.all_questions)]))
         """Questions by the `held_out_keys` of all programs of the exam and of these suites: ``question 7 of mbpp+``."""
         self._loaded = [each for each in known if each.suite.name in names]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING
 
 from azr.evaluation.suites import top
@@ -184,10 +184,10 @@ def _row(
         part=part,
         questions=len(questions),
         estimates=estimates,
-        truncated=_mean(answer.finish_reason != "stop" for answer in answers),
-        malformed=_mean(answer.verdict == Verdict.MALFORMED for answer in answers),
-        ungraded=_mean(answer.verdict == Verdict.UNGRADED for answer in answers),
-        tokens=_mean(answer.response_tokens or 0 for answer in answers),
+        truncated=fmean(answer.finish_reason != "stop" for answer in answers),
+        malformed=fmean(answer.verdict == Verdict.MALFORMED for answer in answers),
+        ungraded=fmean(answer.verdict == Verdict.UNGRADED for answer in answers),
+        tokens=fmean(answer.response_tokens or 0 for answer in answers),
     )
 
 
@@ -214,11 +214,6 @@ def _graded(answers: Sequence[Sample], *, greedy: bool) -> list[bool]:
         for answer in answers
         if (answer.index is None) is greedy and answer.verdict != Verdict.UNGRADED
     ]
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / max(len(found), 1)
 
 
 def metrics(table: Sequence[Row]) -> dict[str, float]:

@@ -26,11 +26,6 @@ def exam_files(folder: Path) -> dict[str, Path]:
     return {kind: path for kind in KINDS if (path := folder / f"{kind}.jsonl").is_file()}
 
 
-def sealed_questions(folder: Path) -> list[Question]:
-    """Return the questions of the sealed exam in the folder of another, if there is one."""
-    return exam_questions(folder / SEALED) if exam_files(folder / SEALED) else []
-
-
 def exam_questions(folder: Path) -> list[Question]:
     """Return the exam in a folder as questions; ``gold`` is the task, which tags show to a model in the compact format.
     Raises UserError when there is no file, or a line of one is no task."""
