@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from azr import hardware
+from azr.cli.run import fit_notes
 from azr.config import Config, LoraConfig, ModelConfig, TrainConfig
 from azr.doctor import Mark, machine
-from azr.doctor.machine import Gpu, Gpus, check_fit, gpus_section
+from azr.doctor.machine import Gpu, Gpus, gpus_section
 from azr.errors import UserError
 from azr.hardware import cache_folder, compute_type, cpu_engine_problem, gpu_capabilities, keep_kernels
 
@@ -57,9 +58,9 @@ def test_gpus_without_bfloat16_compute_in_float32_and_are_told_of(capabilities, 
     small = Config(model=ModelConfig(path="Qwen/Qwen2.5-0.5B"), train=TrainConfig(lora=LoraConfig(rank=8)))
     if mark is Mark.MISSING:
         with pytest.raises(UserError, match="7\\.0, and CUDA 13 supports"):
-            check_fit(small, cards)
+            fit_notes(small, cards)
     else:
-        assert any("auto is float32" in note for note in check_fit(small, cards)) is (mark is Mark.WARNING)
+        assert any("auto is float32" in note for note in fit_notes(small, cards)) is (mark is Mark.WARNING)
 
 
 def test_an_engine_on_a_cpu_names_the_library_that_it_lacks():

@@ -20,12 +20,14 @@ from azr.cli.main import exit_code
 from azr.cli.options import RECIPE_HELP, Parser, value_text
 from azr.config import Config
 from azr.config_tree import config_options, leaves, override, to_tree
-from azr.doctor.machine import Gpus, check_disk, check_fit, check_machine, memory_bytes, query_gpus
+from azr.doctor import Mark
+from azr.doctor.machine import Gpus, check_disk, check_machine, memory_bytes, oldest_gpu, query_gpus
 from azr.errors import UserError, printable
+from azr.hardware import compute_type
 from azr.launch import Run, is_run, load_recipe, resolve
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload, shape_of
 from azr.plan.memory import checkpoint_bytes, model_roles
-from azr.plan.planner import cpu_text, known_plan, plan_run, step_lines, text
+from azr.plan.planner import check_memory, cpu_text, known_plan, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import LATEST, Verify, resolve_run
 from azr.runs.run_dir import RunDirectory
@@ -125,7 +127,7 @@ def _check_here(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[st
 
 def fit_notes(config: Config, gpus: Gpus, host_gib: float | None = None, *, suppose: bool = False) -> list[str]:
     """Return warnings if the run may not fit on the GPUs of this machine, or in its memory if that is given; raises
-    UserError if it certainly does not.
+    UserError if it certainly does not, or if a GPU is too old for CUDA 13.
 
     Returns none for a run on a CPU. Without GPUs of known memory here, or for a cluster, the GPUs are not known yet:
     returns none either, but with ``suppose`` compares the run with 80 GB GPUs.
@@ -133,9 +135,18 @@ def fit_notes(config: Config, gpus: Gpus, host_gib: float | None = None, *, supp
     if config.train.device == "cpu":
         return []
     here = gpus if config.cluster.address is None else Gpus()
-    size = here.largest_gib if here.all else ClusterSpec.with_gpus(1).gpu_memory_gib if suppose else None
-    host_gib = host_gib if here.all else None
-    return check_fit(config.num_gpus, here, known_plan(config, size, host_gib) if size is not None else None)
+    size = max(here.sizes_mib, default=0) / 1024 if here.all else 80.0 if suppose else 0
+    notes = []
+    if here.all and config.num_gpus > len(here.all):
+        remedy = "lower train.data_parallel and rollout.engines, or name a larger cluster by cluster.address"
+        notes = [f"the run takes {config.num_gpus} GPUs, and this machine has {len(here.all)}: {remedy}"]
+    if here.all and (old := oldest_gpu()) is not None:
+        if old.mark is Mark.MISSING:
+            raise UserError(f"{old.message}.")
+        notes.append(old.message)
+        config = override(config, {"train.dtype": compute_type(config.train.dtype, "cuda")})
+    plan = known_plan(config, size, host_gib if here.all else None) if size else None
+    return notes + (check_memory(plan) if plan is not None else [])
 
 
 def disk_notes(config: Config, *, suppose: bool = False) -> list[str]:

@@ -22,7 +22,6 @@ from azr.errors import UserError
 from azr.executor import backends
 from azr.hardware import BFLOAT16_SINCE, cpu_engine_problem, gpu_capabilities
 from azr.plan.inputs import GIB
-from azr.plan.planner import Plan, check_memory
 
 PACKAGES = ("torch", "ray", "deepspeed", "transformers")
 SHM_BASE_GIB, SHM_GPU_GIB = 8, 1
@@ -42,13 +41,15 @@ _PROBE_S = 10.0
 
 def machine_section() -> FindingGroup:
     """Facts that explain what works here and what does not."""
+    mount = Path("/sys/fs/cgroup")
+    cgroups = "version 1" if mount.is_dir() and any(mount.iterdir()) else "none mounted"
     facts = {
         "python": f"{platform.python_version()}, {sys.executable}",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "user": "root" if os.geteuid() == 0 else f"uid {os.geteuid()}",
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{memory_bytes() / GIB:.0f} GiB",
-        "cgroups": _cgroup_version(Path("/sys/fs/cgroup")),
+        "cgroups": "version 2" if (mount / "cgroup.controllers").exists() else cgroups,
         "user namespaces": _user_namespaces(),
         "seccomp filters": "available" if Path("/proc/sys/kernel/seccomp/actions_avail").exists() else "none",
     }
@@ -58,12 +59,6 @@ def machine_section() -> FindingGroup:
 def memory_bytes() -> int:
     """Return the memory of the machine; a container may be allowed less."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _cgroup_version(mount: Path) -> str:
-    if (mount / "cgroup.controllers").exists():
-        return "version 2"
-    return "version 1" if mount.is_dir() and any(mount.iterdir()) else "none mounted"
 
 
 def _user_namespaces() -> str:
@@ -280,11 +275,6 @@ class Gpus:
         return min(self.sizes_mib) / 1024
 
     @property
-    def largest_gib(self) -> float | None:
-        """Memory of the largest GPU; None if nvidia-smi gives none."""
-        return max(self.sizes_mib) / 1024 if self.sizes_mib else None
-
-    @property
     def sizes_mib(self) -> list[int]:
         """Memory of every GPU of which nvidia-smi gives it."""
         return [gpu.total_mib for gpu in self.all if gpu.total_mib is not None]
@@ -328,11 +318,11 @@ def gpus_section(gpus: Gpus) -> FindingGroup:
         findings = [warning("driver", "nvidia-smi lists no GPU: in a container, start that with --gpus all")]
     else:
         findings = [_driver(gpus.all[0].driver), *map(_memory, gpus.all)]
-        findings += filter(None, [_oldest()])
+        findings += filter(None, [oldest_gpu()])
     return FindingGroup(title="GPUs", findings=findings)
 
 
-def _oldest() -> Finding | None:
+def oldest_gpu() -> Finding | None:
     """Return what this machine's oldest GPU lacks; None if that is nothing."""
     capability = min(gpu_capabilities(), default=BFLOAT16_SINCE)
     lack = f"a GPU of this machine has compute capability {capability}"
@@ -388,17 +378,6 @@ def check_machine(config: Config, gpus: Gpus) -> None:
     from azr.cluster.placement import check_socket_paths  # Only now, because Ray takes a second to load.
 
     check_socket_paths()
-
-
-def check_fit(wanted: int, gpus: Gpus, plan: Plan | None) -> list[str]:
-    """Compare the number of GPUs that a run takes with those of this machine, and its plan with their memory. Return
-    warnings.
-
-    `plan`: for the largest of these GPUs; None if its memory is not known. Raises UserError as `check_memory`.
-    """
-    remedy = "lower train.data_parallel and rollout.engines, or name a larger cluster by cluster.address"
-    few = [f"the run takes {wanted} GPUs, and this machine has {len(gpus.all)}: {remedy}"]
-    return (few if gpus.all and wanted > len(gpus.all) else []) + (check_memory(plan) if plan is not None else [])
 
 
 def check_disk(root: Path, copies: int, checkpoint_bytes: float, *, suppose: bool = False) -> list[str]:
