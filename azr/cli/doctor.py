@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from azr.cli.options import Parser
@@ -22,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
             print(section.text(shutil.get_terminal_size().columns), flush=True)
     healthy = all(section.ok for section in report.values())
     if options.json:
-        tree = {name: section.tree() for name, section in report.items()}
+        tree = {name: {**asdict(section), "ok": section.ok} for name, section in report.items()}
         print(json.dumps({"ok": healthy, "checks": tree}, indent=2))
     return 0 if healthy else 1
 

@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 
 from azr.errors import UserError, did_you_mean, printable
 from azr.own_data import code_version
@@ -67,7 +66,7 @@ def dispatch(argv: Sequence[str]) -> int:
     if argv and argv[0] == "--version":
         print(f"azr {code_version()}")
         return 0
-    return exit_code(lambda: load_command(_name(argv)).main(argv[1:]))
+    return exit_code(lambda: importlib.import_module(f"azr.cli.{_name(argv).replace('-', '_')}").main(argv[1:]))
 
 
 def exit_code(command: Callable[[], int]) -> int:
@@ -143,10 +142,6 @@ def _nobody_reads() -> bool:
 
 def _leave_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def load_command(name: str) -> ModuleType:
-    return importlib.import_module(f"azr.cli.{name.replace('-', '_')}")
 
 
 def _name(argv: Sequence[str]) -> str:

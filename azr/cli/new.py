@@ -27,12 +27,21 @@ def main(argv: Sequence[str]) -> int:
     folder that is not empty or cannot be written."""
     options = parser().parse(argv)
     _check_name(options.name)
-    _check_folder(options.folder)
-    _write(options.name, options.folder)
+    folder = options.folder
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} is there already and not an empty folder: name a new one.")
+        if folder.exists() and folder.samefile("."):
+            raise UserError("The working directory cannot be replaced: name a new folder in it.")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
+    if not folder.absolute().parent.is_dir():
+        raise UserError(f"{folder.absolute().parent} is no folder, so {folder.name} cannot be written there.")
+    _write(options.name, folder)
     print(
-        f"{options.folder} is a package with the kind {options.name}. Next:\n"
-        f"  pip install -e {options.folder}\n"
-        f"  pytest {options.folder}\n"
+        f"{folder} is a package with the kind {options.name}. Next:\n"
+        f"  pip install -e {folder}\n"
+        f"  pytest {folder}\n"
         f"  azr prompts azr_14m_mini --selfplay.kinds {options.name}\n"
         f"  azr run azr_14m_mini --selfplay.kinds deduction,{options.name}"
     )
@@ -56,18 +65,6 @@ def _check_name(name: str) -> None:
         raise UserError(f"A kind cannot be called {name}, which prompts use for a part of a task: take another name.")
     if importlib.util.find_spec(name) is not None:
         raise UserError(f"There is a module {name} already, which the package would hide: take another name.")
-
-
-def _check_folder(folder: Path) -> None:
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"{folder} is there already and not an empty folder: name a new one.")
-        if folder.exists() and folder.samefile("."):
-            raise UserError("The working directory cannot be replaced: name a new folder in it.")
-    except OSError as error:
-        raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
-    if not folder.absolute().parent.is_dir():
-        raise UserError(f"{folder.absolute().parent} is no folder, so {folder.name} cannot be written there.")
 
 
 def _write(name: str, folder: Path) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
 
 class Mark(StrEnum):
@@ -43,10 +42,6 @@ class FindingGroup:
     @property
     def ok(self) -> bool:
         return all(finding.mark is not Mark.MISSING for finding in self.findings)
-
-    def tree(self) -> dict[str, Any]:
-        """Return plain data, for JSON."""
-        return {**asdict(self), "ok": self.ok}
 
     def text(self, columns: int) -> str:
         """For a terminal, with an empty line at the end."""

@@ -294,20 +294,14 @@ def _what_helps(config: Config) -> str:
     return f"Set {', '.join(options)}; or take a smaller model."
 
 
-def states_on_cpu(config: Config, roles: Sequence[ModelRole]) -> dict[str, float]:
-    """Return the bytes of all ranks of each role between phases; on a CPU nothing is offloaded."""
-    shard = "zero3" if config.train.offload_optimizer else config.train.shard
-    train = replace(config.train, dtype=compute_type(config.train.dtype, "cpu"), shard=shard)
-    return {role.name: train.data_parallel * sum(states(role, train).values()) for role in roles}
-
-
 def cpu_text(config: Config, memory_bytes: int) -> str:
     """Return what a step amounts to, and what a run on the CPUs of a machine with this memory takes of it."""
     config = override(config, {"train.dtype": compute_type(config.train.dtype, "cpu")})
     load, shape = Workload.of(config, Assumptions()), shape_of(config.model.path)
     roles, ranks, engines = model_roles(config, shape), config.train.data_parallel, config.rollout.engines
     train, tokens = config.train, min(config.train.tokens_per_micro_batch, load.max_tokens)
-    sizes = states_on_cpu(config, roles) | {
+    on_cpu = replace(train, shard="zero3" if train.offload_optimizer else train.shard)  # nothing is offloaded there
+    sizes = {role.name: ranks * sum(states(role, on_cpu).values()) for role in roles} | {
         "activations": ranks * max(sum(training(role, train, tokens).values()) for role in roles),
         "engines' weights": engines * element_bytes(train) * shape.parameters,
         "their KV cache": engines * CPU_KV_CACHE_BYTES,
