@@ -25,13 +25,11 @@ from azr.records import Task
 from azr.rollout.engine_options import engine_options
 from azr.runs import trackers
 from azr.runs.model_folder import (
-    attention_heads,
     check_weights,
-    context_length,
     model_folder,
     read_object,
+    text_setting,
     tokenizer_errors,
-    vocabulary_size,
 )
 from azr.runs.run_dir import PromptForm
 from azr.selfplay.buffer import TaskBuffer
@@ -114,7 +112,8 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
     if config.train.lora.rank:
         check_adapters()
     _check_run_directory(run)
-    trackers.check_ready(config)
+    for name in config.tracking.names:
+        trackers.TRACKERS[name].check(config)
     seeds = _read_seeds(config) if not run.step and config.kinds and config.selfplay.seeds is not None else None
     screen = Screen.read(patterns_of(config.safety))
     folder = model_folder(config.model.path, fetch=fetch)
@@ -225,14 +224,14 @@ def _read_seeds(config: Config) -> list[SeedLine]:
 
 
 def _check_sizes(config: Config, folder: Path) -> None:
-    limit = context_length(folder)
+    limit = text_setting(folder, "max_position_embeddings")
     longest = config.max_trajectory_tokens
     if limit is not None and longest > limit:
         raise UserError(
             f"rollout.max_prompt_tokens + rollout.max_response_tokens is {longest}, but the model in "
             f"{config.model.path} reads at most {limit} tokens; lower one of them."
         )
-    heads, width = attention_heads(folder), config.rollout.tensor_parallel
+    heads, width = text_setting(folder, "num_attention_heads"), config.rollout.tensor_parallel
     if heads is not None and heads % width:
         raise UserError(
             f"rollout.tensor_parallel is {width}, which does not divide the {heads} attention heads of the model in "
@@ -261,7 +260,7 @@ def load_codec(config: Config, folder: Path) -> PromptCodec:
 
     with tokenizer_errors(config.model.path, folder):
         codec = PromptCodec.load(replace(config, model=replace(config.model, path=str(folder))))
-        codec.check_vocabulary(vocabulary_size(folder), config.model.path)
+        codec.check_vocabulary(text_setting(folder, "vocab_size"), config.model.path)
         return codec
 
 

@@ -22,7 +22,7 @@ from azr.prompts.codec import PromptCodec, load_tokenizer
 from azr.records import COPIED, ROLES, VALID, Completion, Judgement, Role, Sample, Stops, Task
 from azr.rollout.engine import RolloutEngine
 from azr.rollout.quiet_start import quiet_start
-from azr.runs.model_folder import context_length
+from azr.runs.model_folder import text_setting
 from azr.selfplay.proposer import validate
 from azr.tasks.base import RejectReason, Run, Verdict
 from azr.tasks.prompts import CompactFormat
@@ -98,12 +98,8 @@ class FormCheck:
     @property
     def best(self) -> str:
         """Form with most valid proposals and right answers; of equals the one followed most often."""
-
-        def followed(form: str) -> tuple[float, float]:
-            proposer, solver = (self.score(form, role) for role in ROLES)
-            return proposer[0] + solver[0], proposer[1] + solver[1]
-
-        return max(dict.fromkeys(cell.form for cell in self.cells), key=followed)
+        scores = {cell.form: zip(*(self.score(cell.form, role) for role in ROLES), strict=True) for cell in self.cells}
+        return max(scores, key=lambda form: tuple(map(sum, scores[form])))
 
     @property
     def learns(self) -> bool:
@@ -156,7 +152,7 @@ async def check_forms(path: str, *, dtype: ComputeType) -> FormCheck:
 
 def _codecs(path: str) -> tuple[dict[str, Config], dict[str, PromptCodec], dict[str, str]]:
     """Return configs and codecs of the forms that the model can be asked in, and why it cannot be in the others."""
-    longest = min(context_length(Path(path)) or 4096, 4096) - MAX_TOKENS
+    longest = min(text_setting(Path(path), "max_position_embeddings") or 4096, 4096) - MAX_TOKENS
     base = Config(
         selfplay=SelfPlayConfig(references=REFERENCES, induction_inputs=INDUCTION_INPUTS),
         reward=RewardConfig(format="answer"),

@@ -12,7 +12,7 @@ from azr.errors import UserError, did_you_mean
 from azr.prompts.chat_template import choose_template, own_template
 from azr.prompts.codec import PromptCodec, load_tokenizer
 from azr.runs.model_export import check_model, find_source, kept_export
-from azr.runs.model_folder import check_weights, context_length, model_folder, tokenizer_errors, vocabulary_size
+from azr.runs.model_folder import check_weights, model_folder, text_setting, tokenizer_errors
 from azr.runs.run_dir import PromptForm
 from azr.tasks.prompts import CompactFormat
 
@@ -61,8 +61,8 @@ def open_model(place: str, step: int | None = None, template: str = TRAIN) -> As
     place, folder, found, config, form = _find(place, step)
     with tokenizer_errors(place, folder, named="MODEL"):
         codec = _codec(folder, template, config, form)
-        codec.check_vocabulary(vocabulary_size(folder), place)
-    return AskedModel(place, folder, found, config, template, codec, context_length(folder))
+        codec.check_vocabulary(text_setting(folder, "vocab_size"), place)
+    return AskedModel(place, folder, found, config, template, codec, text_setting(folder, "max_position_embeddings"))
 
 
 def _find(place: str, step: int | None) -> tuple[str, Path, int | None, Config | None, PromptForm | None]:

@@ -103,23 +103,10 @@ def hub_errors(sentence: str) -> Iterator[None]:
         raise UserError(f"{sentence}: {why}.") from error
 
 
-def context_length(folder: Path) -> int | None:
-    """Most tokens that the model reads; None when its config does not tell."""
-    return _text_setting(folder, "max_position_embeddings")
-
-
-def vocabulary_size(folder: Path) -> int | None:
-    """Rows of the embedding; None when the model's config does not tell, or is not there beside the tokenizer."""
-    return _text_setting(folder, "vocab_size") if (folder / "config.json").is_file() else None
-
-
-def attention_heads(folder: Path) -> int | None:
-    """Query heads of each layer; None when the model's config does not tell."""
-    return _text_setting(folder, "num_attention_heads")
-
-
-def _text_setting(folder: Path, name: str) -> int | None:
-    tree = read_object(folder / "config.json")
+def text_setting(folder: Path, name: str) -> int | None:
+    """Return a number of a model's config, such as ``vocab_size``; None when that does not tell it, or is not there
+    beside the tokenizer."""
+    tree = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
     of_text = tree.get("text_config")
     value = (of_text if isinstance(of_text, dict) else tree).get(name)
     return value if isinstance(value, int) else None
@@ -174,7 +161,9 @@ def check_weights(folder: Path) -> None:
         _tensor_shapes(folder / ADAPTER_FILE)
         return
     if (folder / _INDEX).is_file():
-        places = weight_places(folder)
+        places = read_object(folder / _INDEX).get("weight_map")
+        if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
+            raise UserError(f"{folder / _INDEX} names no tensors: {ADVICE}.")
     elif (folder / _WEIGHTS).is_file():
         places = dict.fromkeys(_tensor_shapes(folder / _WEIGHTS), _WEIGHTS)
     elif pickled := sorted(folder.glob("pytorch_model*.bin")):
@@ -191,26 +180,18 @@ def check_weights(folder: Path) -> None:
 
 def _check_shapes(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise UserError if the weights have not all layers, or another embedding or MLP than the folder's config says."""
-    config, num_layers = read_object(folder / "config.json"), _text_setting(folder, "num_hidden_layers")
+    config, num_layers = read_object(folder / "config.json"), text_setting(folder, "num_hidden_layers")
     layers = [int(match[1]) + 1 for tensor in shapes if (match := re.search(r"\blayers\.(\d+)\.", tensor))]
     if layers and num_layers is not None and max(layers) < num_layers:
         raise UserError(f"{folder} has weights of {max(layers)} layers, and config.json says {num_layers}: {ADVICE}.")
     if config.get("model_type") in CHECKED and layers and not any(name.endswith(_EMBEDDING) for name in shapes):
         raise UserError(f"{folder} has weights without {_EMBEDDING}: {ADVICE}.")
     for name, rows in {_EMBEDDING: "vocab_size", "mlp.gate_proj.weight": "intermediate_size"}.items():
-        size = (_text_setting(folder, rows), _text_setting(folder, "hidden_size"))
+        size = (text_setting(folder, rows), text_setting(folder, "hidden_size"))
         packed = "quantization_config" in config and name != _EMBEDDING
         for tensor, shape in shapes.items() if None not in size and not packed else ():
             if tensor.endswith(name) and shape != size:
                 raise UserError(f"{folder} has {tensor} of {shape}, and config.json says {size}: {ADVICE}.")
-
-
-def weight_places(folder: Path) -> dict[str, str]:
-    """Return the file of each tensor, as the folder's index says. Raises UserError when that is damaged."""
-    places = read_object(folder / _INDEX).get("weight_map")
-    if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
-        raise UserError(f"{folder / _INDEX} names no tensors: {ADVICE}.")
-    return places
 
 
 def _tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:

@@ -81,14 +81,13 @@ def sample_line(sample: Sample) -> bytes:
 
 def json_line(record: Mapping[str, object]) -> bytes:
     """Return a record, which may hold dataclasses, as a line of JSON. Raises ValueError for NaN and infinity."""
-    text = json.dumps(record, allow_nan=False, ensure_ascii=False, default=_shallow)
+    text = json.dumps(
+        record, allow_nan=False, ensure_ascii=False,
+        # `dataclasses.asdict` would copy every text and number.
+        default=lambda each: {field.name: getattr(each, field.name) for field in fields(each)},
+    )  # fmt: skip
     # A lone surrogate, which a program's text may hold, becomes the JSON escape that reads back as itself.
     return f"{text}\n".encode("utf-8", "backslashreplace")
-
-
-def _shallow(record: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass; `dataclasses.asdict` would copy every text and number."""
-    return {each.name: getattr(record, each.name) for each in fields(record)}
 
 
 def read_sample(line: bytes) -> Sample:

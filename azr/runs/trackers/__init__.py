@@ -42,12 +42,6 @@ def check_names(tracking: TrackingConfig) -> None:
         raise UserError("tensorboard writes into the run directory: name it in tracking.to without more.")
 
 
-def check_ready(config: Config) -> None:
-    """Raises UserError when a tracker of the run cannot begin: library, credentials or server are missing."""
-    for name in config.tracking.names:
-        TRACKERS[name].check(config)
-
-
 MOST_WAITING = 100
 """Steps that wait for a tracker; then it gets no more, until the run is resumed."""
 CLOSE_S = 30.0
@@ -171,7 +165,14 @@ class Feed:
     def _hand_over(self) -> None:
         if self._held is None:
             self._held = self._tracker.open(self._run, self._config)
-            self._announce(self._held)
+            if (where := self._tracker.where()) is not None:
+                self._say(f"{self._tracker.label}: {where}")
+            if self._held > max(self._history_end, NOTHING):
+                self._say(
+                    f"{self._tracker.label} keeps what it holds of steps {self._history_end + 1} to {self._held}, from "
+                    f"before the run went back, and goes on after them; delete trackers/{self._name}.json before "
+                    "--resume to begin a new one there"
+                )
         while True:
             with self._changed:
                 if not self._waiting:
@@ -200,16 +201,6 @@ class Feed:
                     f"{self._tracker.label} did not take the samples of step {step}, and maybe not those of others: "
                     f"{failure(error)}; azr view has them all"
                 )
-
-    def _announce(self, held: int) -> None:
-        if (where := self._tracker.where()) is not None:
-            self._say(f"{self._tracker.label}: {where}")
-        if held > max(self._history_end, NOTHING):
-            self._say(
-                f"{self._tracker.label} keeps what it holds of steps {self._history_end + 1} to {held}, from before "
-                f"the run went back, and goes on after them; delete trackers/{self._name}.json before --resume to "
-                "begin a new one there"
-            )
 
     def _complain(self, error: Exception) -> None:
         if not self._failed:

@@ -68,7 +68,8 @@ class WandbTracker(Tracker):
         self._mark.save(self._mark.id or secrets.token_hex(4), self._mark.step)
         project = config.tracking.setting("wandb", "azr")
         named = {"project": project, "id": self._mark.id, "name": run.name, "dir": str(run.absolute())}
-        settings = wandb.Settings(**{key: value for key, value in SETTINGS.items() if _variable(key) not in os.environ})
+        variables = {key: f"WANDB_{key.removeprefix('x').upper()}" for key in SETTINGS}  # x_save: WANDB__SAVE
+        settings = wandb.Settings(**{key: SETTINGS[key] for key in SETTINGS if variables[key] not in os.environ})
         self._run = wandb.init(resume="allow", reinit="create_new", settings=settings, **named)
         self._run.config.update(to_tree(config) | {"azr_version": code_version()}, allow_val_change=True)
         self._run.define_metric("step", hidden=True)
@@ -109,11 +110,6 @@ def _library() -> Any:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     os.environ.setdefault("WANDB_SILENT", "true")
     return import_module("wandb")
-
-
-def _variable(setting: str) -> str:
-    """The environment variable that the library reads a setting from."""
-    return "WANDB_" + (setting[1:] if setting.startswith("x_") else setting).upper()
 
 
 def _histogram(wandb: Any, counts: list[int]) -> Any:
