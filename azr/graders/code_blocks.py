@@ -93,12 +93,10 @@ def _found(text: str) -> list[Block]:
     """Return the fenced blocks; if there are none, the text between tags such as ``[PYTHON]``."""
     tagged = ((found[1] or found[2] or "").strip("\n") for found in _TAGGED.finditer(text))
     found = (blocks(text) or [Block("python", each) for each in tagged if each.strip()])[-MOST_BLOCKS:]
-    return [replace(block, content=_dedented(block.content)) for block in found]
-
-
-def _dedented(source: str) -> str:
-    """Return a program that is indented as a whole without its indentation."""
-    return source if parses(source) or not parses(shorter := textwrap.dedent(source)) else shorter
+    for at, block in enumerate(found):
+        if not parses(block.content) and parses(shorter := textwrap.dedent(block.content)):
+            found[at] = replace(block, content=shorter)  # it was indented as a whole
+    return found
 
 
 def _of_python(found: Sequence[Block]) -> list[str]:

@@ -104,13 +104,10 @@ def joined_box(text: str) -> str | None:
     return ", ".join(dict.fromkeys(content.strip() for content in contents))
 
 
-def _last_number(text: str) -> str | None:
-    """The last number, or the last in bold of the line that it stands on."""
-    lines = [line for line in text.splitlines() if _NUMBER.search(line)]
-    if not lines:
-        return None
-    bold = _BOLD_NUMBER.findall(lines[-1])
-    return bold[-1] if bold else _NUMBER.findall(lines[-1])[-1]
+def _last_number(text: str) -> str:
+    """The last number, or the last in bold of the line that it stands on; empty if there is none."""
+    line = next((line for line in reversed(text.splitlines()) if _NUMBER.search(line)), "")
+    return next(iter(_BOLD_NUMBER.findall(line)[-1:] or _NUMBER.findall(line)[-1:]), "")
 
 
 def stated_answer(text: str) -> str | None:
@@ -143,9 +140,5 @@ def final_answer(response: str) -> str | None:
     or it is too long."""
     text = reply(response).translate(UNSEEN)
     answer = stated_answer(text)
-    if answer is None:
-        answer = _last_number(text[-20_000:])
-    if answer is None:
-        return None
-    answer = answer.strip()
+    answer = (_last_number(text[-20_000:]) if answer is None else answer).strip()
     return answer if 0 < len(answer) <= MAX_FINAL else None

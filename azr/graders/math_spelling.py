@@ -45,7 +45,7 @@ _OF_UNIT = re.compile(r"\^\s*\{?\s*(-?\d{1,2})\s*\}?|/|[A-Za-zµμΩ°]+|[€£�
 _NUMERAL = re.compile(r"\^\s*\{?\s*-?\d+\s*\}?|(\d[\d.,]*)")
 _OPPOSITES = [frozenset(words.split()) for words in _STATED["words"]["opposites"]]
 _CONDITIONS = frozenset(_STATED["words"]["conditions"].split())
-_PERCENT = re.compile(r"\s*([-+]?\d[\d.]*)\s*\\%\s*")
+PERCENT = re.compile(r"\A\s*([-+]?\d[\d.]*)\s*\\%\s*\Z")
 _STATEMENT = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:=|\\equiv)\s*([-+]?\d+(?:\.\d+)?)\s*")
 
 
@@ -55,12 +55,6 @@ def is_ambiguous(gold: str, answer: str) -> bool:
     if stated is not None and Decimal(stated[1]) != Decimal(stated[2]) and gold.strip() != answer.strip():
         return True
     return any(pattern.search(answer) and not pattern.search(gold) for pattern in _HEDGES)
-
-
-def without_percent(answer: str) -> str:
-    """Return a percentage as a fraction of a hundred, which the library reads as a number of its own too."""
-    found = _PERCENT.fullmatch(answer)
-    return answer if found is None else f"\\frac{{{found[1]}}}{{100}}"
 
 
 _WORDS = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
@@ -110,7 +104,8 @@ _VECTOR = re.compile(
     r"\s*(?:\\right\s*[)\]])?\s*$"
 )
 _OPTION = re.compile(r"^\s*(?:\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{\s*)?(?:\(([A-J])\)|([A-J])\s*[).:](?!\d))")
-_WORDED_OPTION = re.compile(rf"^\s*\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{{\s*\(?[A-J][).]\)?\s*\}}{_SPACE}*(?=\S)")
+WORDED_OPTION = re.compile(rf"^\s*\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{{\s*\(?[A-J][).]\)?\s*\}}{_SPACE}*(?=\S)")
+"""The letter of an option before an answer, set as a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +141,9 @@ def respelled(text: str) -> str:
     text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _ROWS.sub(_in_one_line, text)
     text = _REPEATING.sub(_fraction, text)
-    text = _NESTED.sub(_matrix, text)
+    if rows := _NESTED.fullmatch(text):
+        lines = re.sub(r"\]\s*,\s*\[", r" \\\\ ", rows[1]).replace(",", " & ")
+        text = f"\\begin{{bmatrix}}{lines}\\end{{bmatrix}}"
     text = _RATIO.sub(_reduced, text)
     for pattern, instead in _REWRITES:
         text = pattern.sub(instead, text)
@@ -164,12 +161,6 @@ def _fraction(found: re.Match[str]) -> str:
     again = re.sub(r"\D", "", again)
     over = 10 ** len(fixed) * (10 ** len(again) - 1)
     return f"\\frac{{{int(whole + fixed + again) - int(whole + fixed)}}}{{{over}}}"
-
-
-def _matrix(found: re.Match[str]) -> str:
-    """A list of lists as a matrix."""
-    lines = re.sub(r"\]\s*,\s*\[", r" \\\\ ", found[1]).replace(",", " & ")
-    return f"\\begin{{bmatrix}}{lines}\\end{{bmatrix}}"
 
 
 def _reduced(found: re.Match[str]) -> str:
@@ -361,11 +352,6 @@ def names_option(gold: str, answer: str) -> bool:
     """Whether an answer is the letter of the gold answer, with the option's text or not."""
     found = _OPTION.match(answer)
     return found is not None and letter(gold) == (found[1] or found[2])
-
-
-def without_option(answer: str) -> str:
-    """An answer without the letter of an option before it, if that is set as a word."""
-    return _WORDED_OPTION.sub("", answer)
 
 
 def _plain(text: str) -> list[str]:

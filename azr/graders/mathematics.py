@@ -83,13 +83,14 @@ class MathGrader(AbstractAsyncContextManager["MathGrader"]):
             return {"right": True, "exact": True, "close": True}
         left = [gold for gold, verdict in zip(golds, decided, strict=True) if verdict is None]
         left = [gold for gold in left if not differ_in_kind(gold, answer)]
-        given = normal(answer if any(map(math_spelling.letter, left)) else math_spelling.without_option(answer))
+        given = normal(answer if any(map(math_spelling.letter, left)) else math_spelling.WORDED_OPTION.sub("", answer))
         wanted = []
         for gold in map(normal, left):
             # A percentage is compared without its sign too.
             wanted += [gold, gold[:-1].removesuffix("\\").strip()] if gold.endswith("%") else [gold]
         if len(wanted) == len(left):
-            given = math_spelling.without_percent(given)
+            # A percentage is a fraction of a hundred, which the library reads as a number of its own too.
+            given = math_spelling.PERCENT.sub(r"\\frac{\1}{100}", given)
         if not left or not given:
             return dict(_WRONG)
         compared = await self._ask({"gold": wanted, "answer": given, "tolerance": tolerance})

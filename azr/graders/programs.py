@@ -230,7 +230,9 @@ def _failure(gold: Calls, cases: Sequence[str], expected: Sequence[Any], ran: Ra
             value = _like_json(value, wanted) if gold.json else value
             good = judge(value, wanted, tuple(decode(json.loads(text))) if gold.judge else (), atol)
             # As in EvalPlus: once a float was expected, its tolerance stays for the calls that follow.
-            if atol == 0 and not gold.outer_list and gold.judge != "root" and _is_float(wanted):
+            parts = wanted if isinstance(wanted, list | tuple) and wanted else [wanted]
+            is_float = all(isinstance(each, float) for each in parts)
+            if atol == 0 and not gold.outer_list and gold.judge != "root" and is_float:
                 atol = _FLOAT_ATOL
             is_close = _is_close_json if gold.json else _is_close
             good = good or (atol != 0 and gold.judge != "root" and is_close(value, wanted, atol))
@@ -250,23 +252,10 @@ def _like_json(returned: Any, wanted: Any) -> Any:
     if isinstance(wanted, list) and isinstance(returned, list | tuple) and len(returned) == len(wanted):
         return [_like_json(each, other) for each, other in zip(returned, wanted, strict=True)]
     if isinstance(wanted, dict) and isinstance(returned, dict):
-        named = {_key(key): item for key, item in returned.items()}
+        named = {json.dumps(k) if isinstance(k, int | float | None) else k: item for k, item in returned.items()}
         if len(named) == len(returned) and named.keys() == wanted.keys():
             return {key: _like_json(named[key], item) for key, item in wanted.items()}
     return returned
-
-
-def _key(key: Any) -> Any:
-    """Return a key as JSON writes it."""
-    if key is None or isinstance(key, bool | int | float):
-        return json.dumps(key)
-    return key
-
-
-def _is_float(value: Any) -> bool:
-    if isinstance(value, list | tuple) and value:
-        return all(isinstance(each, float) for each in value)
-    return isinstance(value, float)
 
 
 def _is_close(returned: Any, wanted: Any, atol: float) -> bool:
@@ -310,8 +299,7 @@ def _digit_distance(a: int, b: int) -> int:
 
 
 def _as_set(returned: Any) -> set[Any]:
-    items = list(returned)
-    refuse_collisions(items)
+    refuse_collisions(items := list(returned))
     return set(items)
 
 
@@ -319,10 +307,6 @@ def _not_none(returned: Any, wanted: Any) -> bool:
     """Whether both sides are None or False, or neither is."""
     found = wanted if isinstance(wanted, bool) else wanted is not None
     return bool(returned == found) if isinstance(returned, bool) else found == (returned is not None)
-
-
-def _root(returned: Any, coefficients: Sequence[float], atol: float) -> bool:
-    return abs(sum(each * math.pow(returned, power) for power, each in enumerate(coefficients))) <= atol
 
 
 Judge = Callable[[Any, Any, tuple[Any, ...], float], bool]
@@ -339,7 +323,9 @@ JUDGES: dict[str, Judge] = {
     "digits": lambda returned, wanted, arguments, atol: bool(
         returned == wanted or returned == _digit_distance(*arguments)
     ),
-    "root": lambda returned, wanted, arguments, atol: _root(returned, arguments[0], atol),
+    "root": lambda returned, wanted, arguments, atol: bool(
+        abs(sum(each * math.pow(returned, power) for power, each in enumerate(arguments[0]))) <= atol
+    ),
     "truth": lambda returned, wanted, arguments, atol: bool(returned) == bool(wanted),
     "sequence": lambda returned, wanted, arguments, atol: tuple(returned) == tuple(wanted),
 }

@@ -64,18 +64,20 @@ class ValueGrader:
             if stated.status is CallStatus.LOST:
                 return Verdict.UNGRADED
             if stated.status is CallStatus.REJECTED and lambdas:
-                return self._judge(gold, await self._call(_with_entry(gold, f"{gold.entry}({text}\n)"), "(), {}"))
+                return await self._judge(gold, f"{gold.entry}({text}\n)", "(), {}")
             value = values.parse(stated.value, max_bytes=_UNBOUNDED) if stated.value is not None else None
             if type(value) is not tuple or len(value) != 2 or type(value[0]) is not tuple or type(value[1]) is not dict:
                 return Verdict.WRONG
             arguments = values.canonical_arguments(value, max_bytes=_UNBOUNDED)
-        return self._judge(gold, await self._call(_with_entry(gold, f"{gold.entry}(*given, **named)"), arguments))
+        return await self._judge(gold, f"{gold.entry}(*given, **named)", arguments)
 
     async def _call(self, program: str, arguments: str) -> CallResult:
         request = ExecutionRequest(program=program, inputs=(arguments,), static_check=False, admitted=True)
         return (await self.execute(request)).outputs[0]
 
-    def _judge(self, gold: ProgramValue, call: CallResult) -> Verdict:
+    async def _judge(self, gold: ProgramValue, stated: str, arguments: str) -> Verdict:
+        # The gold program has its own namespace, so that it may recurse.
+        call = await self._call(_RUN.format(program=gold.program, call=stated), arguments)
         if call.status is CallStatus.LOST:
             return Verdict.UNGRADED
         if call.status is not CallStatus.OK or call.value is None:
@@ -111,11 +113,6 @@ def _compare(gold: ProgramValue, text: str) -> Verdict:
         return Verdict.RIGHT if values.equal(value, values.parse(gold.output)) else Verdict.WRONG
     except values.PlainDataError:
         return Verdict.UNGRADED
-
-
-def _with_entry(gold: ProgramValue, call: str) -> str:
-    """Return a program whose ``f`` makes the call; the gold program has its own namespace, so that it may recurse."""
-    return _RUN.format(program=gold.program, call=call)
 
 
 def _computes(text: str, lambdas: bool) -> bool:
