@@ -268,13 +268,6 @@ class Gpus:
     """Why it could not say; empty when it could."""
 
     @property
-    def memory_gib(self) -> float:
-        """Memory of the smallest GPU. Raises UserError if nvidia-smi gives none."""
-        if not self.sizes_mib:
-            raise UserError("nvidia-smi does not give their memory")
-        return min(self.sizes_mib) / 1024
-
-    @property
     def sizes_mib(self) -> list[int]:
         """Memory of every GPU of which nvidia-smi gives it."""
         return [gpu.total_mib for gpu in self.all if gpu.total_mib is not None]
