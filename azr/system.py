@@ -93,6 +93,16 @@ class System:
             raise
         started = {name: model.result() for name, model in models.items()}
         policy = started.pop("policy")
+        # Weights go from the policy to the engines, and GPUs are handed over.
+        weights = engines.result().weights = WeightSync(policy, engines.result().slots, config.timeout.train_s)
+        turns = GpuTurns(
+            engines=engines.result(),
+            weights=weights,
+            policy=policy,
+            others=list(started.values()),
+            shares_gpus=shared,
+            timeout_s=config.timeout.train_s,
+        )
         return cls(
             placement=placement,
             engines=engines.result(),
@@ -100,7 +110,7 @@ class System:
             policy=policy,
             critic=started.get("critic"),
             reference=started.get("reference"),
-            turns=_connect(policy, list(started.values()), engines.result(), config, shared),
+            turns=turns,
         )
 
     async def load(self, folder: Path, timeout_s: float) -> None:
@@ -125,31 +135,14 @@ class System:
             ray.shutdown()
 
 
-def _connect(
-    policy: WorkerGroup, others: list[WorkerGroup], engines: EngineGroup, config: Config, shared: bool
-) -> GpuTurns:
-    """Connect trainers and engines: weights go from the policy to the engines, and GPUs are handed over."""
-    engines.weights = WeightSync(policy, engines.slots, config.timeout.train_s)
-    return GpuTurns(
-        engines=engines,
-        weights=engines.weights,
-        policy=policy,
-        others=others,
-        shares_gpus=shared,
-        timeout_s=config.timeout.train_s,
-    )
-
-
-def engines_alone(config: Config) -> Config:
-    """The config of a system without trainers, which reserves no more than its engines take."""
-    return replace(config, train=replace(config.train, data_parallel=1), cluster=replace(config.cluster, colocate=True))
-
-
 @asynccontextmanager
 async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Generate]:
     """Serve an evaluation with `rollout.engines` engines, each an actor of Ray; they end with the block. Raises
     UserError when there are not enough GPUs, or the cluster does not answer."""
-    config = engines_alone(evaluation.engine_config)
+    config = evaluation.engine_config
+    # Without trainers it reserves no more than its engines take.
+    alone, shared = replace(config.train, data_parallel=1), replace(config.cluster, colocate=True)
+    config = replace(config, train=alone, cluster=shared)
     await start_ray(config.cluster, config.num_gpus, config.timeout.start_s)
     async with AsyncExitStack() as started:
         started.callback(ray.shutdown)

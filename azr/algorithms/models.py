@@ -76,7 +76,9 @@ def check_layers(model: PreTrainedModel) -> None:
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     parts = [part for layer in layers for part in _parts(layer)]
-    mixing = [part for part in parts if not _is_attention(part) and not _EACH_TOKEN.search(type(part).__name__)]
+    # The forward of attention calls transformers' attention interface.
+    others = [part for part in parts if "ALL_ATTENTION_FUNCTIONS" not in unwrap(type(part).forward).__code__.co_names]
+    mixing = [part for part in others if not _EACH_TOKEN.search(type(part).__name__)]
     mixing += [module for layer in layers for module in layer.modules() if isinstance(module, _ConvNd)]
     if mixing or not layers:
         what = f"its layers have a {type(mixing[0]).__name__}" if mixing else "it has no layers"
@@ -89,11 +91,6 @@ def check_layers(model: PreTrainedModel) -> None:
 def _parts(layer: nn.Module) -> Iterator[nn.Module]:
     for part in layer.children():
         yield from part if isinstance(part, nn.ModuleList) else (part,)
-
-
-def _is_attention(module: nn.Module) -> bool:
-    """Whether its forward calls transformers' attention interface."""
-    return "ALL_ATTENTION_FUNCTIONS" in unwrap(type(module).forward).__code__.co_names
 
 
 def check_unknown(path: str) -> None:

@@ -231,7 +231,13 @@ class EngineGroup:
                 lost = error
             else:
                 slot.succeeded()
-                self._count_given_up(n - len(completions), slot)
+                if len(completions) < n and not self.given_up:
+                    log.warning(
+                        "%s sampled a response for more than %g s (timeout.generate_s); it is given up and not graded, "
+                        "and so is every other such response from now on without a line here",
+                        slot.name, self._config.timeout.generate_s,
+                    )  # fmt: skip
+                self.given_up += n - len(completions)
                 return completions
             finally:
                 slot.num_inflight -= n
@@ -239,16 +245,6 @@ class EngineGroup:
             if not slot.restarting.locked():
                 await slot.restart(lost)
         raise AssertionError("unreachable")
-
-    def _count_given_up(self, count: int, slot: EngineSlot) -> None:
-        if count and not self.given_up:
-            limit = self._config.timeout.generate_s
-            log.warning(
-                "%s sampled a response for more than %g s (timeout.generate_s); it is given up and not graded, and so "
-                "is every other such response from now on without a line here",
-                slot.name, limit,
-            )  # fmt: skip
-        self.given_up += count
 
     async def _free_slot(self) -> EngineSlot:
         while True:

@@ -72,7 +72,12 @@ def engine_options(entries: Sequence[str]) -> dict[str, Any]:
             options[name] = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise UserError(f"{OPTION} holds {entry!r}, whose value is not YAML: write it as in a config.") from error
-        _check_type(name, options[name], entry)
+        value, allowed = options[name], _allowed(_annotations()[name], "vllm.engine.arg_utils")
+        if allowed is None or (value is None and None in allowed):  # other types than `_TYPES` pass
+            continue
+        if not any(type(value) is each or (each is float and type(value) is int) or value == each for each in allowed):
+            wanted = [_TYPES[each] if isinstance(each, type) else each for each in allowed if each is not None]
+            raise UserError(f"{OPTION} holds {entry!r}, whose value must be {' or '.join(map(str, wanted))}.")
     return options
 
 
@@ -100,16 +105,6 @@ def _source(module: str) -> ast.Module:
     place = Path(spec.origin).parent.joinpath(*module.split(".")[1:])
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     return ast.parse(file.read_text(encoding="utf-8"))
-
-
-def _check_type(name: str, value: object, entry: str) -> None:
-    """Raise UserError if vLLM's annotation allows no such value. Other types than `_TYPES` pass."""
-    allowed = _allowed(_annotations()[name], "vllm.engine.arg_utils")
-    if allowed is None or (value is None and None in allowed):
-        return
-    if not any(type(value) is each or (each is float and type(value) is int) or value == each for each in allowed):
-        wanted = [_TYPES[each] if isinstance(each, type) else each for each in allowed if each is not None]
-        raise UserError(f"{OPTION} holds {entry!r}, whose value must be {' or '.join(map(str, wanted))}.")
 
 
 def _allowed(annotation: ast.expr, module: str) -> list[Any] | None:

@@ -69,7 +69,7 @@ async def start_vllm(
         # Outside of Ray vLLM would fork, and CUDA cannot start in the child of a process that has looked for a GPU.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         await wait_until_free(rollout.gpu_memory_utilization, rollout.tensor_parallel)
-    ours = {
+    ours: dict[str, Any] = {
         "model": model_path,
         "dtype": dtype,
         "seed": seed,
@@ -86,8 +86,17 @@ async def start_vllm(
         "worker_cls": "azr.rollout.measured_worker.MeasuredWorker",
         "weight_transfer_config": {"backend": BACKEND},
         "worker_extension_cls": f"{WeightReportExtension.__module__}.{WeightReportExtension.__qualname__}",
-        **(_gpu_args(rollout, dtype, deterministic) if on_gpu else {}),
     }
+    if on_gpu:
+        ours |= {
+            "gpu_memory_utilization": rollout.gpu_memory_utilization,
+            "enable_sleep_mode": True,
+            # Scheduling ahead of results would let their timing decide which samples are computed together.
+            "async_scheduling": False if deterministic else None,
+            # Logits in float32, as in the trainers; on a GPU only the head's product is kept in float32. Engine and
+            # trainer then differ only by rounding to bfloat16 before the head.
+            "hf_overrides": {"head_dtype": "float32"} if dtype == "bfloat16" else {},
+        }
     assert ours.keys() <= TAKEN, "a user's options must not replace these"
     chosen = {} if on_gpu else cpu_choices(max_model_len)
     engine_args = AsyncEngineArgs(**ours, **(chosen | engine_options(rollout.engine_options)))
@@ -220,18 +229,6 @@ def vllm_environment(model_path: str, dtype: ComputeType, processes: int = 1) ->
         # for it, would poll and burn a core. On a GPU it changes nothing: AsyncLLM has a core process in any case.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         **({"HF_HUB_OFFLINE": "1"} if Path(model_path).is_dir() else {}),
-    }
-
-
-def _gpu_args(rollout: RolloutConfig, dtype: ComputeType, deterministic: bool) -> dict[str, Any]:
-    return {
-        "gpu_memory_utilization": rollout.gpu_memory_utilization,
-        "enable_sleep_mode": True,
-        # Scheduling ahead of results would let their timing decide which samples are computed together.
-        "async_scheduling": False if deterministic else None,
-        # Logits in float32, as in the trainers; on a GPU only the head's product is kept in float32. Engine and trainer
-        # then differ only by rounding to bfloat16 before the head.
-        "hf_overrides": {"head_dtype": "float32"} if dtype == "bfloat16" else {},
     }
 
 

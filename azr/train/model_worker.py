@@ -305,7 +305,11 @@ class ModelWorker:
             model = (
                 load_partitioned(lambda: load(path, **options), zero3) if train.is_sharded else load(path, **options)
             )
-            self.base_files = self._hash_base(path) if train.lora.rank else {}
+            # Of files that all ranks have just read, rank 0 computes the digests.
+            digests = [hash_weights(weights_folder(path)) if train.lora.rank and self.rank == 0 else {}]
+            if train.lora.rank:
+                dist.broadcast_object_list(digests, src=0, group=self.control)
+            (self.base_files,) = digests
         except OSError as error:
             raise UserError(
                 f"cannot load the {self.model_role} model from {path!r}: give a folder with a Hugging Face model or "
@@ -317,12 +321,6 @@ class ModelWorker:
         engine = make_engine(model, train, zero3, family, lr, mini_batches)
         self._limit_collectives()  # DeepSpeed's own would fail after ten minutes, NCCL's default
         return engine
-
-    def _hash_base(self, path: str) -> dict[str, str]:
-        """Return the digests that rank 0 computes of files that all have just read. Collective."""
-        found: list[dict[str, str]] = [hash_weights(weights_folder(path)) if self.rank == 0 else {}]
-        dist.broadcast_object_list(found, src=0, group=self.control)
-        return found[0]
 
     def _score(self, batch: RankBatch, forward: Callable[[PackedBatch], Tensor]) -> Tensor:
         """Apply `forward` to each micro-batch without gradients; returns one CPU tensor (R_k). Collective."""

@@ -59,7 +59,9 @@ class OffloadedTensors:
         kept, dropped = self._present(keep), self._present(drop)
         copies: dict[UntypedStorage, tuple[int, Tensor | None]] = {}
         for storage in kept:
-            copy = self._host_memory(storage.nbytes())
+            spare = self._spare[storage.nbytes()]
+            is_pinned = self._device.type == "cuda"
+            copy = spare.pop() if spare else torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=is_pinned)
             copy.copy_(_bytes_of(storage), non_blocking=True)
             copies[storage] = (storage.nbytes(), copy)
         copies |= {storage: (storage.nbytes(), None) for storage in dropped - kept}
@@ -107,11 +109,6 @@ class OffloadedTensors:
 
     def _storages(self, tensors: Iterable[Tensor]) -> set[UntypedStorage]:
         return {tensor.untyped_storage() for tensor in tensors}
-
-    def _host_memory(self, nbytes: int) -> Tensor:
-        if self._spare[nbytes]:
-            return self._spare[nbytes].pop()
-        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
 
 
 def trim(device: torch.device) -> GpuMemory | None:

@@ -101,7 +101,10 @@ def load_state(engine: Any, folder: Path, rank: int, base_files: Mapping[str, st
         for group, (flat, parts) in enumerate(groups):
             tensors = {MASTER: flat}
             if meta["steps"]:
-                tensors |= _new_moments(engine, flat, meta["steps"])
+                moments = {key: torch.zeros_like(flat) for key in MOMENTS}  # padding stays 0
+                steps = torch.tensor(meta["steps"], dtype=torch.float32, device=flat.device)
+                engine.optimizer.optimizer.state[flat] = {"step": steps, **moments}
+                tensors |= moments
             for key, tensor in tensors.items():
                 for part in parts:
                     reader.read(f"{key}/{part.name}", part.start, part.of(tensor))
@@ -109,7 +112,12 @@ def load_state(engine: Any, folder: Path, rank: int, base_files: Mapping[str, st
     forget_node_copies(engine)
     for name, value in meta["counters"].items():
         setattr(engine, name, value)
-    _set_schedule(engine, meta["schedule"])
+    scheduler, schedule = engine.lr_scheduler, meta["schedule"]
+    factors = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    rates = [base * factor(schedule["last_epoch"]) for base, factor in factors]
+    scheduler.load_state_dict(scheduler.state_dict() | schedule | {"_last_lr": rates})
+    for param_group, rate in zip(engine.optimizer.param_groups, rates, strict=True):
+        param_group["lr"] = rate
     restore_random_state(meta["random"], engine.device)
 
 
@@ -128,23 +136,6 @@ def _groups(engine: Any, rank: int) -> Iterator[tuple[Tensor, list[_Part]]]:
         assert offset == flat.numel(), f"{offset} elements of parameters, {flat.numel()} of master weights"
         yield flat, parts
     assert not names, f"every parameter is trained, but not {sorted(names.values())}"
-
-
-def _new_moments(engine: Any, flat: Tensor, steps: float) -> dict[str, Tensor]:
-    """Adam's empty moments of a group; padding stays 0."""
-    moments = {key: torch.zeros_like(flat) for key in MOMENTS}
-    step = torch.tensor(steps, dtype=torch.float32, device=flat.device)
-    engine.optimizer.optimizer.state[flat] = {"step": step, **moments}
-    return moments
-
-
-def _set_schedule(engine: Any, schedule: Mapping[str, int]) -> None:
-    scheduler = engine.lr_scheduler
-    factors = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-    rates = [base * factor(schedule["last_epoch"]) for base, factor in factors]
-    scheduler.load_state_dict(scheduler.state_dict() | schedule | {"_last_lr": rates})
-    for group, rate in zip(engine.optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

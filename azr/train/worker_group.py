@@ -137,7 +137,10 @@ class WorkerGroup:
                 where = await self._where({ranks[task] for task in pending}, to)
                 await asyncio.wait(pending, timeout=timeout_s - first_s, return_when=asyncio.FIRST_EXCEPTION)
             pending = {task for task in ranks if not task.done()}
-            if pending and _may_follow_a_death(ranks):
+            errors = [error for task in ranks if task.done() and (error := task.exception()) is not None]
+            known = (*DEATHS, *SENTENCES, *DEAD_CONTEXTS, torch.OutOfMemoryError)
+            # Unless something else shows, a rank that failed may just have noticed the death of a peer.
+            if pending and errors and not any(isinstance(error, known) for error in errors):
                 await asyncio.wait(pending, timeout=ACTOR_DEATH_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
             failed = {ranks[task]: error for task in ranks if task.done() and (error := task.exception()) is not None}
             late = sorted(ranks[task] for task in ranks if not task.done())
@@ -147,7 +150,12 @@ class WorkerGroup:
                 task.cancel()
         for rank, error in failed.items():
             if isinstance(error, torch.OutOfMemoryError):
-                raise UserError(self._out_of_memory(rank, to)) from error
+                raise UserError(
+                    f"{self.model_role} rank {rank} ran out of memory on {self.devices[rank]} when it was to {to}: "
+                    "lower train.tokens_per_micro_batch, set train.gradient_checkpointing to full, train.shard to "
+                    "offload or train.lora.rank, as azr plan proposes, or end other processes on that GPU. --resume "
+                    "continues from the last checkpoint."
+                ) from error
         for rank, error in failed.items():
             if isinstance(error, (*DEATHS, *DEAD_CONTEXTS)):
                 raise RankDied(self.model_role, rank, to, error, where) from error
@@ -160,14 +168,6 @@ class WorkerGroup:
         if late:
             raise TimeoutError(waited)
         return [task.result() for task in ranks]
-
-    def _out_of_memory(self, rank: int, to: str) -> str:
-        return (
-            f"{self.model_role} rank {rank} ran out of memory on {self.devices[rank]} when it was to {to}: lower "
-            "train.tokens_per_micro_batch, set train.gradient_checkpointing to full, train.shard to offload or "
-            "train.lora.rank, as azr plan proposes, or end other processes on that GPU. --resume continues from the "
-            "last checkpoint."
-        )
 
     async def _where(self, ranks: Iterable[int], to: str) -> str:
         """Ask these ranks what they are doing, and log it. Return the end of a sentence on those that no collective of
@@ -190,10 +190,3 @@ class WorkerGroup:
         places = {rank: its.place if its is not None else "where it does not answer" for rank, its in found.items()}
         said = ", ".join(f"rank {rank} is {places[rank]}" for rank in (outside or ordered)[:4])
         return f"; outside of the others' collective, {said}" if outside else f"; {said}"
-
-
-def _may_follow_a_death(tasks: Iterable[asyncio.Future[Any]]) -> bool:
-    """Whether a rank failed, and nothing shows that it did not just notice the death of a peer."""
-    errors = [error for task in tasks if task.done() and (error := task.exception()) is not None]
-    known = (*DEATHS, *SENTENCES, *DEAD_CONTEXTS, torch.OutOfMemoryError)
-    return bool(errors) and not any(isinstance(error, known) for error in errors)
