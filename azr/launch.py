@@ -103,7 +103,15 @@ def load_recipe(name: str) -> Config:
     Raises UserError when there is none.
     """
     if is_run(name):
-        return _with_own_data(read_config(str(Path(name) / RUN_CONFIG)))
+        saved = read_config(str(Path(name) / RUN_CONFIG))
+        # Paths of this project's data become those from this working directory.
+        model, exam, seeds = saved.model, saved.eval, saved.selfplay
+        return replace(
+            saved,
+            model=replace(model, path=find_own_data(model.path)),
+            eval=replace(exam, path=find_own_data(exam.path) if exam.path is not None else None),
+            selfplay=replace(seeds, seeds=find_own_data(seeds.seeds) if seeds.seeds is not None else None),
+        )
     if is_file(name):
         return _of_script(name) if name.endswith(_SCRIPT) else read_config(name)
     word = name.removeprefix(f"{PACKAGE}.")
@@ -204,14 +212,3 @@ def _read(file: Path, above: tuple[Path, ...]) -> Config:
         raise UserError(f"{file} is no config of a run: it is not text in UTF-8.") from error
     except (OSError, UserError) as error:
         raise UserError(f"{file} is no config of a run: {error}") from error
-
-
-def _with_own_data(saved: Config) -> Config:
-    """Return a run's config with the paths of this project's data as they are from this working directory."""
-    model, exam, seeds = saved.model, saved.eval, saved.selfplay
-    return replace(
-        saved,
-        model=replace(model, path=find_own_data(model.path)),
-        eval=replace(exam, path=find_own_data(exam.path) if exam.path is not None else None),
-        selfplay=replace(seeds, seeds=find_own_data(seeds.seeds) if seeds.seeds is not None else None),
-    )

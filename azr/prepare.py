@@ -74,7 +74,17 @@ class ModelUnreachable(Exception):
 def check(config: Config) -> None:
     """Load the config's plug-ins, and raise UserError for the first options that contradict each other."""
     load_for(config)
-    _check_kinds(config)
+    kinds = [KINDS.find(name) for name in config.selfplay.kinds]
+    if not kinds or len(set(config.selfplay.kinds)) != len(kinds):
+        raise UserError("selfplay.kinds must name at least one kind, and none twice.")
+    for kind in kinds:
+        if kind.references_per_prompt(0) and not set(kind.reference_kinds) & set(config.selfplay.kinds):
+            raise UserError(
+                f"A {kind.name} proposal is about a task of the kind {' or '.join(kind.reference_kinds)}, and "
+                "selfplay.kinds plays none of them: add one."
+            )
+    if config.selfplay.chained_tasks and not any(kind.can_be_chained for kind in kinds):
+        raise UserError("selfplay.chained_tasks needs deduction, abduction or induction: add one, or set it to 0.")
     for sentence in contradictions(config):
         raise UserError(sentence)
     template, train = config.model.template, config.train
@@ -111,7 +121,12 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
         check_four_bit()
     if config.train.lora.rank:
         check_adapters()
-    _check_run_directory(run)
+    place = run.folder.path.absolute()
+    if run.resume is None:
+        run.folder.check_free(restart=run.restart)
+        place = place.parent
+    if problem := write_problem(place):
+        raise UserError(f"Nothing can be written into {place} ({problem}): choose another --run.root.")
     for name in config.tracking.names:
         trackers.TRACKERS[name].check(config)
     seeds = _read_seeds(config) if not run.step and config.kinds and config.selfplay.seeds is not None else None
@@ -158,20 +173,6 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
     return prepared
 
 
-def _check_kinds(config: Config) -> None:
-    kinds = [KINDS.find(name) for name in config.selfplay.kinds]
-    if not config.selfplay.kinds or len(set(config.selfplay.kinds)) != len(config.selfplay.kinds):
-        raise UserError("selfplay.kinds must name at least one kind, and none twice.")
-    for kind in kinds:
-        if kind.references_per_prompt(0) and not set(kind.reference_kinds) & set(config.selfplay.kinds):
-            raise UserError(
-                f"A {kind.name} proposal is about a task of the kind {' or '.join(kind.reference_kinds)}, and "
-                "selfplay.kinds plays none of them: add one."
-            )
-    if config.selfplay.chained_tasks and not any(kind.can_be_chained for kind in kinds):
-        raise UserError("selfplay.chained_tasks needs deduction, abduction or induction: add one, or set it to 0.")
-
-
 def _prompt_notes(config: Config, codec: PromptCodec, asked: str) -> list[str]:
     """Return what `model.template auto` and `model.prompt_format` auto chose, and a warning if thinking is opened by a
     tag that the vocabulary lacks. `asked`: the format before that choice.
@@ -190,15 +191,6 @@ def _prompt_notes(config: Config, codec: PromptCodec, asked: str) -> list[str]:
             "trained to close it: expect malformed responses, or take model.thinking none"
         )
     return notes
-
-
-def _check_run_directory(run: Run) -> None:
-    folder = run.folder.path.absolute()
-    if run.resume is None:
-        run.folder.check_free(restart=run.restart)
-        folder = folder.parent
-    if problem := write_problem(folder):
-        raise UserError(f"Nothing can be written into {folder} ({problem}): choose another --run.root.")
 
 
 def _read_seeds(config: Config) -> list[SeedLine]:

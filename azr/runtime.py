@@ -129,7 +129,13 @@ class Driver:
             async with self._open_logger(progress, resume) as logger:
                 logger.log_start(started_in)
                 await self._check_shared(system)
-                await self._log_start(system, progress)
+                limit = self._config.timeout.start_s
+                how = await system.policy.call("computes_with", timeout_s=limit, to="say how it computes")
+                progress.log(f"networks compute in {system.placement.dtype}; the policy with {how[0]}")
+                progress.log(f"an engine's KV cache holds {system.engines.kv_cache_tokens:,} tokens")
+                progress.log(f"model-written code runs behind {system.executor.start_report}")
+                for note in self._prepared.notes:
+                    progress.log(note)
                 # Objects alive now live as long as the run. Freeze them: scanning them costs the garbage collector 10%
                 # of a step.
                 gc.collect()
@@ -146,15 +152,6 @@ class Driver:
                 await system.policy.call("check_folder", str(Path(folder).absolute()), timeout_s=limit)
             except OSError as error:
                 raise UserError(f"{error}. Give a folder that all nodes share with --run.root.") from error
-
-    async def _log_start(self, system: System, progress: Progress) -> None:
-        limit = self._config.timeout.start_s
-        how = await system.policy.call("computes_with", timeout_s=limit, to="say how it computes")
-        progress.log(f"networks compute in {system.placement.dtype}; the policy with {how[0]}")
-        progress.log(f"an engine's KV cache holds {system.engines.kv_cache_tokens:,} tokens")
-        progress.log(f"model-written code runs behind {system.executor.start_report}")
-        for note in self._prepared.notes:
-            progress.log(note)
 
     @asynccontextmanager
     async def _open_data(self, state: RunState) -> AsyncIterator[DataPlay | None]:

@@ -197,7 +197,9 @@ def _build(node: ast.expr | None) -> Any:
     """The value of a literal's syntax tree."""
     match node:
         case ast.Constant(value=value) if value is not ...:
-            return _bounded(value)
+            if type(value) is int and value >= _INT_BOUND:
+                raise TooLargeError(f"an integer has more than {MAX_DIGITS} digits")
+            return value
         case ast.Name(id=name) if name in _NUMBERS:
             return _NUMBERS[name]
         case ast.UnaryOp() | ast.BinOp():
@@ -213,12 +215,6 @@ def _build(node: ast.expr | None) -> Any:
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             return _call(name, arguments)
     raise PlainDataError(f"{type(node).__name__} is not plain data")
-
-
-def _bounded(value: Any) -> Any:
-    if type(value) is int and value >= _INT_BOUND:
-        raise TooLargeError(f"an integer has more than {MAX_DIGITS} digits")
-    return value
 
 
 def _number(node: ast.expr) -> Any:

@@ -255,7 +255,8 @@ class PromptCodec:
     def has_control_tokens(self, kind: TaskKind, task: Task) -> bool:
         """Whether a text of the task would become control tokens in a prompt, such as a string ``'<|im_end|>'``."""
         shown = (section.text for section in (*kind.reference(task), *kind.solver_view(task)))
-        return self._any_control_tokens(task.program, task.message, *task.inputs, *task.outputs, *shown)
+        texts = (task.program, task.message, *task.inputs, *task.outputs, *shown)
+        return any(token in text for token in self._control_tokens for text in texts)
 
     def worked(self, kind: TaskKind) -> list[tuple[Section, ...]]:
         """Return questions and answers of the worked examples that prompts of this kind may show."""
@@ -272,9 +273,6 @@ class PromptCodec:
                 ]
             names |= dict.fromkeys(self._examples[kind.name], f"a worked example of {kind.name}")
         return names
-
-    def _any_control_tokens(self, *texts: str) -> bool:
-        return any(token in text for token in self._control_tokens for text in texts)
 
     def solver_prompt(self, kind: TaskKind, task: Task) -> TokenArray:
         text = self._solver_text(kind, task)

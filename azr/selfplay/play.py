@@ -63,11 +63,6 @@ class _Proposals:
     num_reserved: int = 0
     """Proposals past the reservation, in a deterministic run in the order of indices from 0 on."""
 
-    def accepted_in(self, name: str) -> dict[int, Task]:
-        """Return the tasks that the proposals of the step ``name`` became, by index in rising order."""
-        proposed = [each for each in self.accepted.items() if each[0].begins == "propose" and each[0].name == name]
-        return dict(sorted((item.index, task) for item, task in proposed))
-
 
 @dataclass(slots=True)
 class _StoredTasks:
@@ -80,10 +75,6 @@ class _StoredTasks:
     """Answers that have begun, in that order; those that turn out to be too many are dropped."""
     needed: int = 0
     """Stored tasks that solvers need at least, as far as proposals have been rejected; may be negative."""
-
-    def next_task(self) -> Task:
-        index = len(self.answers)
-        return self.tasks[index] if index < len(self.tasks) else self.rng.choice(self.tasks)
 
 
 @dataclass(slots=True)
@@ -186,7 +177,8 @@ class SelfPlayStep:
             self._solve_stored(kind, max(pool.needed, int(expected - 3 * math.sqrt(expected))))
         await self._work.wait_for_share(share, set(proposals).__contains__)
 
-        accepted = self._proposals[kind].accepted_in(self.name)
+        begun = [item for item in self._proposals[kind].accepted if item.begins == "propose" and item.name == self.name]
+        accepted = {item.index: self._proposals[kind].accepted[item] for item in sorted(begun, key=lambda it: it.index)}
         self._store(kind, "propose")
         num_followed = sum(index < selfplay.solver_prompts for index in accepted)
         for task in [*accepted.values()][num_followed : selfplay.solver_prompts]:
@@ -236,13 +228,21 @@ class SelfPlayStep:
         estimates = list[Sample]()
         if isinstance(outcome, Task) and self.step:
             estimates = await self._answer(item, outcome, "estimate", item.index)
-            outcome, judgement = _with_solve_rate(outcome, judgement, estimates)
+            if (rate := _solve_rate(estimates)) is not None:
+                outcome = replace(outcome, solve_rate=rate)
+            else:
+                outcome, detail = RejectReason.LOST, "no attempt at it could be graded"
+                judgement = replace(judgement, verdict=outcome, detail=detail, reason="attempts_ungraded")
+        # Groups of one proposal have a baseline of their kind.
+        first = item.index
+        if self.config.selfplay.proposer_baseline == "prompt":
+            first -= item.index % self.config.selfplay.proposals_per_prompt
         sample = Sample(
             completion=completion,
             role="proposer",
             kind=item.kind,
             problem_id=_proposal_id(item),
-            group=self._group_of(item),
+            group=f"propose:{item.name}-{item.kind}-{first:04d}",
             judgement=judgement,
             solve_rate=outcome.solve_rate if isinstance(outcome, Task) else None,
             used="ungraded" if outcome is RejectReason.LOST else "recorded",
@@ -371,7 +371,9 @@ class SelfPlayStep:
         """Begin with answers to stored tasks until there are ``count``."""
         pool = self._pools[kind]
         while pool.tasks and len(pool.answers) < count:
-            pool.answers.append(self._start(kind, "solve", task=pool.next_task(), salt=len(pool.answers)))
+            index = len(pool.answers)
+            task = pool.tasks[index] if index < len(pool.tasks) else pool.rng.choice(pool.tasks)
+            pool.answers.append(self._start(kind, "solve", task=task, salt=index))
 
     def _store(self, kind: str, *begins: str) -> None:
         """Put newly accepted tasks into the buffer, in the order in which their work began. ``begins``: see `WorkItem`;
@@ -399,13 +401,6 @@ class SelfPlayStep:
 
     def _item(self, kind: str, begins: Literal["propose", "chain", "estimate", "solve"], **how: Any) -> WorkItem:
         return WorkItem(step=self.step, name=self.name, kind=kind, begins=begins, **how)
-
-    def _group_of(self, item: WorkItem) -> str:
-        """Return the group of the proposals that have one baseline; groups of one form one group of their kind."""
-        first = item.index
-        if self.config.selfplay.proposer_baseline == "prompt":
-            first -= item.index % self.config.selfplay.proposals_per_prompt
-        return f"propose:{item.name}-{item.kind}-{first:04d}"
 
     def _rng(self, *names: str) -> random.Random:
         return random.Random("/".join([str(self.config.run.seed), self.name, *names]))
@@ -446,16 +441,6 @@ def merge_results(results: Sequence[StepResult]) -> StepResult:
 
 def _proposal_id(item: WorkItem) -> str:
     return f"{item.name}-{item.kind}-{item.index:04d}"
-
-
-def _with_solve_rate(
-    task: Task, judgement: Judgement, estimates: Sequence[Sample]
-) -> tuple[Task | RejectReason, Judgement]:
-    """Return the task with its solve rate; or as lost, if no answer was graded."""
-    if (rate := _solve_rate(estimates)) is not None:
-        return replace(task, solve_rate=rate), judgement
-    detail = "no attempt at it could be graded"
-    return RejectReason.LOST, replace(judgement, verdict=RejectReason.LOST, detail=detail, reason="attempts_ungraded")
 
 
 def _solve_rate(answers: Sequence[Sample]) -> float | None:

@@ -71,14 +71,12 @@ def edit_distance(task: Task, references: Sequence[Task], known: Known) -> float
         return 0.0
     trees = [ast.dump(ast.parse(reference.program)) for reference in references]
     tree = ast.dump(ast.parse(task.program))
-    ratios = [_similarity(tree, other) for other in trees]
+    ratios = []
+    for other in trees:
+        matcher = difflib.SequenceMatcher(None, tree, other)
+        # Of long ones an upper bound, for the time grows with the square of their lengths.
+        ratios.append(matcher.ratio() if len(tree) + len(other) <= MAX_COMPARED else matcher.quick_ratio())
     return 1 - sum(ratios) / len(ratios)
-
-
-def _similarity(one: str, other: str) -> float:
-    """Similarity of two texts, 0 to 1; of long ones an upper bound, for its time grows with the square of theirs."""
-    matcher = difflib.SequenceMatcher(None, one, other)
-    return matcher.ratio() if len(one) + len(other) <= MAX_COMPARED else matcher.quick_ratio()
 
 
 def halstead(task: Task, references: Sequence[Task], known: Known) -> float:

@@ -105,10 +105,14 @@ def read_seeds(path: Path, kinds: Sequence[str] = SINGLE_CALL_KINDS) -> list[See
                 stated = [replace(task, id=f"{id}-{task.kind}") for task in _authors_tasks(record, kinds)]
             else:
                 # Another run's ids would mix with those of this run's own tasks.
-                stated = [replace(_own_task(record), id=id, parents=(), step=0, solve_rate=None)]
+                own = msgspec.convert({**_OPTIONAL, **record}, Task)
+                stated = [replace(own, id=id, parents=(), step=0, solve_rate=None)]
             for task in stated:
                 _check_stated(task)
             lines += [(number, task) for task in stated]
+        except msgspec.ValidationError as error:
+            what = "record of a seed" if "snippet" in record else "task"
+            lines.append((number, f"the line is no {what}: {error}"))
         except ValueError as error:
             lines.append((number, str(error)))
     if not any(isinstance(task, Task) for _, task in lines):
@@ -119,21 +123,10 @@ def read_seeds(path: Path, kinds: Sequence[str] = SINGLE_CALL_KINDS) -> list[See
     return lines
 
 
-def _own_task(record: Mapping[str, Any]) -> Task:
-    """Raises ValueError with a few words."""
-    try:
-        return msgspec.convert({**_OPTIONAL, **record}, Task)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"the line is no task: {error}") from error
-
-
 def _authors_tasks(record: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[Task]:
-    """Raises ValueError with a few words."""
-    try:
-        is_many = "inputs" in record
-        stated = msgspec.convert(record, _ManyCalls) if is_many else msgspec.convert(record, _OneCall)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"the line is no record of a seed: {error}") from error
+    """Raises `msgspec.ValidationError`."""
+    is_many = "inputs" in record
+    stated = msgspec.convert(record, _ManyCalls) if is_many else msgspec.convert(record, _OneCall)
     present = set(stated.snippet.splitlines())
     missing = [line for line in dict.fromkeys(stated.imports) if line not in present]
     program = "\n".join([*missing, stated.snippet])
