@@ -38,7 +38,7 @@ class Connection(asyncio.Protocol):
 
         Raises UserError when that does not hold, and LaunchError when the zygote does not start; it is closed then.
         """
-        self._frames = protocol.FrameBuffer(limits.part_bytes)
+        self._frames = protocol.FrameBuffer(protocol.PART.size + limits.report_bytes)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: self, self._sandbox.socket)
             self.send(protocol.frame(protocol.limits_body(limits)))

@@ -123,11 +123,6 @@ class Limits:
         """Longest report of a child."""
         return max(self.output_bytes + 4096, REASONS_BYTES)
 
-    @property
-    def part_bytes(self) -> int:
-        """Longest frame about one call."""
-        return PART.size + self.report_bytes
-
 
 def frame(body: bytes) -> bytes:
     return LENGTH.pack(len(body)) + body

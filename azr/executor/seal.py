@@ -75,7 +75,10 @@ class Lockdown:
             (*_words(machine.setrlimit, resource.RLIMIT_CPU), as_it_is),
             _words(machine.prctl, _PR_GET_DUMPABLE, 0, 0, 0, 0),
         )
-        _close_standard_error()
+        # What a program writes there must reach no log, and must never wait for somebody to read it.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        os.close(null)
         if os.geteuid() == 0:
             _enter_empty_root()
         if self._drops_user:
@@ -285,7 +288,7 @@ def self_test_failures(zygote: int) -> list[str]:
         "files": lambda: os.open("/", os.O_RDONLY),
         "paths": lambda: os.stat("/usr"),
         "network": lambda: _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM),
-        "processes": _fork_and_end,
+        "processes": lambda: os.fork() or os._exit(0),
         "signals": lambda: os.kill(zygote, 0),
     }
     reached = []
@@ -294,11 +297,6 @@ def self_test_failures(zygote: int) -> list[str]:
             attempt()
             reached.append(name)
     return reached
-
-
-def _fork_and_end() -> None:
-    if os.fork() == 0:
-        os._exit(0)
 
 
 def _words(*numbers: int) -> tuple[_Word, ...]:
@@ -310,13 +308,6 @@ def _is_mapped(user: int) -> bool:
     with open("/proc/self/uid_map", encoding="ascii") as lines:
         ranges = [tuple(map(int, line.split())) for line in lines]
     return any(start <= user < start + length for start, _, length in ranges)
-
-
-def _close_standard_error() -> None:
-    """What a program writes there must reach no log, and must never wait for somebody to read it."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    os.close(null)
 
 
 def _enter_empty_root() -> None:

@@ -96,7 +96,9 @@ def load(source: str, checked: bool = True) -> tuple[CodeType | None, tuple[str,
 
 def is_suspect(source: str, code: CodeType) -> bool:
     """Whether the rules could find anything; never False where they would. Most programs are not."""
-    if not source.isascii() or _names_one(source) or any(True for _ in _strings(code)):
+    # Looked for as mere text first, for a pattern of all takes longer.
+    names_one = any(word in source for word in _TRIGGERS) and _TRIGGER.search(source) is not None
+    if not source.isascii() or names_one or any(True for _ in _strings(code)):
         return True
     return ("format" in source and _formats_computed(code)) or ("case" in source and _matches_classes(code))
 
@@ -104,11 +106,6 @@ def is_suspect(source: str, code: CodeType) -> bool:
 def _matches_classes(code: CodeType) -> bool:
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     return dis.opmap["MATCH_CLASS"] in code.co_code[::2] or any(map(_matches_classes, inner))
-
-
-def _names_one(source: str) -> bool:
-    """Whether a word occurs that the rules know; looked for as mere text first, for a pattern of all takes longer."""
-    return any(word in source for word in _TRIGGERS) and _TRIGGER.search(source) is not None
 
 
 def _formats_computed(code: CodeType) -> bool:

@@ -42,7 +42,11 @@ def prepare(config: ExecutorConfig) -> tuple[ContainerLauncher, str]:
     """
     client = connect(config.docker_runtime)
     try:
-        _remove_leftovers(client)
+        # Containers of processes that have ended; they end by themselves unless they were never started.
+        for container in client.containers(all=True, filters={"label": f"{_MARK}=1"}):
+            owner = container["Labels"].get(_OWNER)
+            if owner is not None and is_stale(owner):
+                _remove(client, container["Id"])
         launcher = ContainerLauncher(client, ensure_image(client), config)
         launcher.probe()
     except _ENGINE_ERRORS as error:
@@ -190,14 +194,6 @@ def _remove(client: docker.APIClient, container_id: str) -> None:
         _log.warning(
             "the container %s may be left over, for the Docker engine does not answer: %s", container_id, error
         )
-
-
-def _remove_leftovers(client: docker.APIClient) -> None:
-    """Containers of processes that have ended; they end by themselves unless they were never started."""
-    for container in client.containers(all=True, filters={"label": f"{_MARK}=1"}):
-        owner = container["Labels"].get(_OWNER)
-        if owner is not None and is_stale(owner):
-            _remove(client, container["Id"])
 
 
 def _error_text(error: Exception) -> str:

@@ -90,7 +90,10 @@ def _check_engine(info: dict, runtime: str | None) -> None:
 
 def ensure_image(client: docker.APIClient) -> str:
     """The image's tag; it is built if this engine lacks it. Raises BackendUnavailable when it cannot be."""
-    files = {"Dockerfile": _dockerfile(), **sources()}
+    path = _FOLDER / "Dockerfile"
+    if not path.is_file():
+        raise BackendUnavailable(f"there is no {path}: install azr from a clone, with pip install -e")
+    files = {"Dockerfile": path.read_bytes(), **sources()}
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
     tag = f"azr-executor:{digest[:16]}"
     if not _exists(client, tag):
@@ -100,14 +103,6 @@ def ensure_image(client: docker.APIClient) -> str:
         _log.info("building the executor image %s", tag)
         _build(client, tag, files)
     return tag
-
-
-def _dockerfile() -> bytes:
-    path = _FOLDER / "Dockerfile"
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise BackendUnavailable(f"there is no {path}: install azr from a clone, with pip install -e") from error
 
 
 def _exists(client: docker.APIClient, tag: str) -> bool:
