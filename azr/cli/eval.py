@@ -165,8 +165,6 @@ def _list(folder: Path | None) -> int:
     from azr.evaluation.report import aligned
     from azr.evaluation.suites import listing
 
-    if folder is not None and not folder.is_dir():
-        raise UserError(f"There is no folder {folder}: give the one that holds the files of the suites.")
     rows = list(listing(folder))
     print(aligned([("suite", "state", "SHA-256", "licence", "rows"), *(row[:5] for row in rows)], 4))
     print("\nWhere the files come from:\n")

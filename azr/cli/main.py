@@ -80,8 +80,11 @@ def exit_code(command: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        if not _nobody_reads():
+        output = select.poll()
+        output.register(sys.stdout.fileno(), 0)
+        if not any(event & select.POLLERR for _, event in output.poll(0)):
             raise
+        _leave_output()  # a closed pipe: what is still to be written goes nowhere
         return _PIPE_CLOSED
     except UserError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
@@ -128,16 +131,6 @@ def _is_ours(error: ImportError) -> bool:
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     asked = [file for file in files if not file.startswith("<frozen importlib")][-1]
     return Path(asked).is_relative_to(Path(__file__).parents[1])
-
-
-def _nobody_reads() -> bool:
-    """Whether standard output is a pipe that is closed; what is still to be written goes nowhere then."""
-    output = select.poll()
-    output.register(sys.stdout.fileno(), 0)
-    closed = any(event & select.POLLERR for _, event in output.poll(0))
-    if closed:
-        _leave_output()
-    return closed
 
 
 def _leave_output() -> None:

@@ -44,7 +44,14 @@ def main(argv: Sequence[str]) -> int:
     if wanted == SampleFilter(limit=RESPONSES) and options.n is None:
         _print(_overview(index))
         return 0
-    _check_step(index, options.step)
+    step, there = options.step, queries.steps(index)
+    if step is not None and step not in there:
+        for row in index.select("SELECT path, sentence FROM problems WHERE path = ?", f"step_{step:06d}.jsonl.gz"):
+            raise UserError(
+                "rollouts/{} of {} has no rollouts to show: {}.".format(row["path"], index.run, row["sentence"])
+            )
+        known = f"it has steps {there[0]} to {there[-1]}" if there else "it has none yet"
+        raise UserError(f"{index.run} has no rollouts of step {step}: {known}.")
     kinds = queries.kinds(index)
     if options.kind is not None and options.kind not in kinds:
         raise UserError(f"{index.run} has no kind {options.kind!r}; its kinds are {', '.join(kinds) or 'none'}.")
@@ -77,17 +84,6 @@ def _rule(index: RunIndex, asked: str) -> str:
     if asked and asked != ANY_RULE and rules and asked not in rules:
         raise UserError(f"The screen of {index.run} has no rule {asked!r}{did_you_mean(asked, rules)}")
     return asked
-
-
-def _check_step(index: RunIndex, step: int | None) -> None:
-    there = queries.steps(index)
-    if step is not None and step not in there:
-        for row in index.select("SELECT path, sentence FROM problems WHERE path = ?", f"step_{step:06d}.jsonl.gz"):
-            raise UserError(
-                "rollouts/{} of {} has no rollouts to show: {}.".format(row["path"], index.run, row["sentence"])
-            )
-        known = f"it has steps {there[0]} to {there[-1]}" if there else "it has none yet"
-        raise UserError(f"{index.run} has no rollouts of step {step}: {known}.")
 
 
 def _print_task(index: RunIndex, id: str) -> None:

@@ -59,8 +59,14 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
                 except ValueError as error:
                     raise of_row(row, error) from error
     kept = fitting if config.data.samples else traced
-    if not config.data.samples:
-        _check_lengths(kept, config, codec)
+    longest = config.rollout.max_response_tokens
+    if not config.data.samples and not any(
+        len(codec.trace_ids(trace, codec.converse(row.turns)[1])) <= longest for row in kept for trace in row.traces
+    ):
+        raise UserError(
+            f"Every trace of {config.data.path} has over rollout.max_response_tokens={longest} tokens, and "
+            "data.samples is 0: raise the limit."
+        )
     left_out = f"of {len(rows):,} rows of {path} are left out"
     untraced = len(fitting) - len(traced)
     never_close = bool(config.data.traces) and bool(codec.converse(traced[0].turns)[1])
@@ -93,19 +99,6 @@ def _misfits(traced: Sequence[DataRow], config: Config, codec: PromptCodec) -> d
         f"({why}) and will be paid so: thought asks for no answer tags, answer for no closed thinking"
     )
     return {note: count}
-
-
-def _check_lengths(rows: Sequence[DataRow], config: Config, codec: PromptCodec) -> None:
-    """Raise UserError if every trace is longer than a response may be, so that nothing could be learned."""
-    longest = config.rollout.max_response_tokens
-    fits = (
-        len(codec.trace_ids(trace, codec.converse(row.turns)[1])) <= longest for row in rows for trace in row.traces
-    )
-    if not any(fits):
-        raise UserError(
-            f"Every trace of {config.data.path} has over rollout.max_response_tokens={longest} tokens, and "
-            "data.samples is 0: raise the limit."
-        )
 
 
 def keep_identity(record: Path, named: str) -> str:

@@ -122,9 +122,16 @@ def compare(before: Path, after: Path) -> tuple[list[Difference], list[str]]:
 def gains(folder: Path) -> list[str]:
     """Return a sentence per suite on a run's last evaluation against its first; none for fewer than two."""
     try:
-        return [_gain(each) for each in differences_of_run(folder)]
+        differences = differences_of_run(folder)
     except UserError as error:  # of a run that went on with other questions
         return [str(error)]
+    sentences = []
+    for each in differences:
+        how = "greedily" if each.measure == GREEDY else "at temperature 1"
+        told = f"{each.suite}: {100 * each.before:.1f}% to {100 * each.after:.1f}% of {each.questions} questions {how}"
+        meaning = "a gain beyond" if each.gain.low > 0 else "a loss beyond" if each.gain.high < 0 else "within"
+        sentences.append(f"{told}, {signed(each.gain, ' points')}: {meaning} chance")
+    return sentences
 
 
 def differences_of_run(folder: Path) -> list[Difference]:
@@ -141,16 +148,6 @@ def signed(gain: Estimate, unit: str = "") -> str:
     """Return a difference in points as text, such as ``+6.0 [+3.7, +8.4]``."""
     low, high = (100 * bound for bound in (gain.low, gain.high))
     return f"{100 * gain.value:+.1f}{unit} [{low:+.1f}, {high:+.1f}]"
-
-
-def _gain(difference: Difference) -> str:
-    gain = difference.gain
-    how = "greedily" if difference.measure == GREEDY else "at temperature 1"
-    told = f"{difference.suite}: {100 * difference.before:.1f}% to {100 * difference.after:.1f}% of "
-    told += f"{difference.questions} questions {how}, {signed(gain, ' points')}"
-    if gain.low > 0:
-        return f"{told}: a gain beyond chance"
-    return f"{told}: a loss beyond chance" if gain.high < 0 else f"{told}: within chance"
 
 
 def _difference(

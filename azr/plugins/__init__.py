@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from azr.config import ESTIMATOR_TYPES, Config
@@ -68,23 +68,20 @@ def _add(plugin: str, stated: Stated) -> None:
     """Adds everything or, when it raises, nothing."""
     added: Stated = {}
     for group, entries in stated.items():
+        what, taken = groups.WORDS[group], _REGISTRIES[group]
+        for name in entries:
+            if not isinstance(name, str) or not NAME.fullmatch(name):
+                said = f"The plug-in {plugin} calls its {what} {name!r}; a name is small letters, digits and '_'."
+                raise UserError(said)
+            if name in taken:
+                raise UserError(f"The plug-in {plugin} calls its {what} {name!r}, which exists: choose another name.")
         if entries:
-            _check_names(plugin, group, entries)
             added[group] = {
                 name: _checked(plugin, entry, entries) if group == groups.KINDS else guarded(plugin, group, name, entry)
                 for name, entry in entries.items()
             }
     for group, entries in added.items():
         _REGISTRIES[group].update(entries)
-
-
-def _check_names(plugin: str, group: str, names: Iterable[object]) -> None:
-    what, taken = groups.WORDS[group], _REGISTRIES[group]
-    for name in names:
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise UserError(f"The plug-in {plugin} calls its {what} {name!r}; a name is small letters, digits and '_'.")
-        if name in taken:
-            raise UserError(f"The plug-in {plugin} calls its {what} {name!r}, which exists: choose another name.")
 
 
 def _checked(plugin: str, kind: TaskKind, beside: Collection[str]) -> PluginKind:
