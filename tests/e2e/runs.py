@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -34,12 +34,15 @@ def succeed(*command: object) -> str:
     return done.stdout
 
 
-def run_struck(*command: object, when: Mapping[str, Strike]) -> tuple[int, str]:
-    """Exit code and output; each strike comes half a second after the first line that begins so."""
+def run_struck(
+    *command: object, when: Mapping[str, Strike], before: Sequence[str] = (), more: Mapping[str, str] = {}
+) -> tuple[int, str]:
+    """Exit code and output; each strike comes half a second after the first line that begins so. `before`: words before
+    the command; `more`: environment."""
     strikes = dict(when)
     process = subprocess.Popen(
-        [sys.executable, "-m", *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
+        [*before, sys.executable, "-m", *map(str, command)], env=os.environ | more, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     lines: list[str] = []
     deadline = time.monotonic() + LIMIT_S

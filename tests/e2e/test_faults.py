@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import psutil
 import pytest
 
 from tests.e2e.runs import Strike, assert_same_rollouts, assert_same_states, content, run_struck, succeed
+from tests.e2e.runs import run as command
 
 # Starts take half a minute each, and two minutes on a loaded machine without AVX-512.
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
@@ -26,14 +29,19 @@ def mini(root: Path) -> list[object]:
     return ["tests.e2e.three_kinds", *OPTIONS, "--run.root", root]
 
 
+def named(pid: int, name: str) -> psutil.Process:
+    """The one descendant of a process that has this in its command line."""
+    (found,) = (p for p in psutil.Process(pid).children(recursive=True) if name in " ".join(p.cmdline()))
+    return found
+
+
+def kills(name: str) -> Strike:
+    return lambda pid: named(pid, name).kill()
+
+
 def of_class(name: str) -> Strike:
     """Kills the actor of this class among a process's descendants."""
-
-    def kill(pid: int) -> None:
-        (found,) = (p for p in psutil.Process(pid).children(recursive=True) if f"ray::{name}" in " ".join(p.cmdline()))
-        found.kill()
-
-    return kill
+    return kills(f"ray::{name}")
 
 
 def with_signal(number: signal.Signals) -> Strike:
@@ -106,3 +114,68 @@ def test_a_run_that_is_asked_to_end_leaves_no_process(tmp_path: Path) -> None:
     code, output = run_struck(*mini(tmp_path), when={"step 1/3 · valid": noting(stopped, with_signal(signal.SIGTERM))})
     assert code == 128 + signal.SIGTERM, output[-3000:]
     assert gone_after(stopped, 10), "processes of the run that was stopped are left"
+
+
+CLOCK = """
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  int failed = syscall(SYS_clock_gettime, clock, now);
+  const char *jump = getenv("AZR_TEST_JUMP");
+  if (!failed && clock == CLOCK_REALTIME && jump && access(jump, F_OK) == 0) now->tv_sec += 400 * 86400;
+  return failed;
+}
+time_t time(time_t *at) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (at) *at = now.tv_sec;
+  return now.tv_sec;
+}
+int gettimeofday(struct timeval *at, void *zone) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  at->tv_sec = now.tv_sec, at->tv_usec = now.tv_nsec / 1000;
+  return 0;
+}
+"""
+PRIVATE_SHM = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$0" "$@"')
+root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount file systems")
+
+
+@root_alone
+def test_stops_jumps_of_the_clock_a_second_resume_and_a_full_shm_change_nothing(straight, tmp_path: Path) -> None:
+    """Nor does a copy of the folder that is made meanwhile, which goes on by itself to the same end."""
+    (tmp_path / "clock.c").write_text(CLOCK)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "clock.so", tmp_path / "clock.c"], check=True)
+    jump, run, copy = tmp_path / "jump", tmp_path / "three_kinds", tmp_path / "copy" / "three_kinds"
+
+    def first(pid: int) -> None:
+        jump.touch()
+        kills("EngineCore")(pid)
+
+    def second(pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        trainer = named(pid, "ray::CriticWorker")
+        trainer.suspend()
+        until = time.monotonic() + 60
+        shutil.copytree(run, copy)
+        refused = command(*mini(tmp_path), "--resume")
+        assert refused.returncode == 2 and f"is in use by process {pid} on " in refused.stderr, refused.stderr
+        jump.unlink()
+        time.sleep(max(0.0, until - time.monotonic()))
+        trainer.resume()
+        os.kill(pid, signal.SIGCONT)
+
+    more = {"LD_PRELOAD": str(tmp_path / "clock.so"), "AZR_TEST_JUMP": str(jump)}
+    strikes = {"step 1/3 · valid": first, "step 2/3 · valid": second}
+    code, output = run_struck(*mini(tmp_path), when=strikes, before=PRIVATE_SHM, more=more)
+    assert code == 0, output[-3000:]
+    succeed(*mini(tmp_path / "copy"), "--resume")
+    for each in (run, copy):
+        assert content(each) == content(straight)
+        assert_same_rollouts(straight, each, range(STEPS + 1))
+        assert_same_states(straight, each, STEPS, "policy", "critic")
