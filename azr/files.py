@@ -67,9 +67,15 @@ def open_regular(path: Path) -> BinaryIO:
 
 def _regular(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "no regular file", path)
+        is_folder = stat.S_ISDIR(mode)
+        raise (
+            OSError(errno.EISDIR, "Is a directory", path)
+            if is_folder
+            else OSError(errno.EINVAL, "no regular file", path)
+        )
     return descriptor
 
 

@@ -54,6 +54,7 @@ _GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0},
 }
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 256}
+_FULL_AND_LOCAL = (("sliding_attention", _ROPE), ("full_attention", _YARN))
 _PART_ROPE = {**_ROPE, "partial_rotary_factor": 0.5}
 _LONG_ROPE = {
     "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
@@ -74,7 +75,8 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "smollm3": (SmolLM3Config, {"rope_parameters": _ROPE, "no_rope_layers": [1, 0], "tie_word_embeddings": True}),
     "olmo2": (Olmo2Config, {**_ALL_HEADS, "rope_parameters": _ROPE}),
     "olmo3": (Olmo3Config, {
-        **_ALL_HEADS, **_MIXED, "rope_parameters": {"sliding_attention": _ROPE, "full_attention": _YARN},
+        **_ALL_HEADS, **_MIXED,
+        "rope_parameters": {kind: {**rope, "rope_theta": 500_000.0} for kind, rope in _FULL_AND_LOCAL},
     }),
     "phi3": (Phi3Config, {**_ALL_HEADS, "rope_parameters": {**_ROPE, "partial_rotary_factor": 1.0}}),
     "glm4": (Glm4Config, {"rope_parameters": _PART_ROPE, "attention_bias": True}),

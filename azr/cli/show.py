@@ -56,8 +56,8 @@ def main(argv: Sequence[str]) -> int:
     if options.kind is not None and options.kind not in kinds:
         raise UserError(f"{index.run} has no kind {options.kind!r}; its kinds are {', '.join(kinds) or 'none'}.")
     rows, total = queries.find_samples(index, wanted)
-    for row in rows:
-        _print(_sample_lines(index, row, whole=options.whole))
+    for sample in rows:
+        _print(_sample_lines(index, sample, whole=options.whole))
     print(f"{len(rows)} of {total} trajectories")
     return 0
 

@@ -47,12 +47,13 @@ class AnswerFile(AbstractContextManager["AnswerFile"]):
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             end, earlier, self.answers = _read(path, texts=False)
-            for name in [*protocol, *earlier] if earlier is not None else ():
-                # JSON turns tuples into lists.
-                before, now = earlier.get(name), json.loads(json.dumps(protocol.get(name)))
-                if before != now:
+            stated = json.loads(json.dumps(protocol))  # JSON turns tuples into lists.
+            before = stated if earlier is None else earlier
+            for name in before | stated:
+                was, now = before.get(name), stated.get(name)
+                if was != now:
                     raise UserError(
-                        f"{path.parent} holds an evaluation with another {name.replace('_', ' ')} ({brief(before)}, "
+                        f"{path.parent} holds an evaluation with another {name.replace('_', ' ')} ({brief(was)}, "
                         f"now {brief(now)}): use the same options, or another --out."
                     )
             self._file.truncate(end)

@@ -235,7 +235,7 @@ class Assumptions:
     )
     attention_cost: float = _assume(
         1.5,
-        "Time of attention's operations, in those of products; 4B at 16,000 tokens then has 16% (published 14, 27)",
+        "Time of attention's operations, in those of products; 4B at 16,000 tokens then has 16%% (published 14, 27)",
     )
     memory_gb_s: float = _assume(3350, "GB/s of one GPU's memory, which bounds decoding")
     decode_efficiency: float = _assume(0.6, "Share of the memory's speed that decoding reaches")

@@ -17,6 +17,7 @@ from tests.recipes import recipes
 FLAGSHIP = ["plan", "azr_coder7b_ppo", "--gpus", "8", "--gpu-memory", "80"]
 SHIPPED = {
     "azr_coder3b_ppo": 2, "azr_qwen3_4b_ppo": 2, "azr_7b_ppo": 8, "azr_coder7b_ppo": 8, "azr_llama8b_ppo": 8,
+    "azr_olmo3_7b_ppo": 8,
     "azr_14b_ppo": 8, "azr_coder14b_ppo": 8, "azr_coder7b_rloo": 8, "azr_7b_traces": 8, "luffy_7b": 8, "sft": 8,
     "orz_0b5_ppo": 1, "orz_1b5_ppo": 8, "orz_7b_ppo": 8, "orz_32b_ppo": 32,
 }  # fmt: skip

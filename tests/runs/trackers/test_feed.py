@@ -13,6 +13,7 @@ from azr.config import Config
 from azr.records import ROLES
 from azr.runs import trackers
 from azr.runs.metrics import Metrics
+from azr.runs.run_dir import RunDirectory
 from azr.runs.trackers import ROLLOUT_COLUMNS, TRACKERS, Trackers, sample_tables
 from azr.runs.trackers.base import Bookmark, Table, Tracker
 from tests.mistakes import mistake
@@ -90,7 +91,7 @@ def test_a_step_is_handed_over_once_even_when_the_run_goes_back(tmp_path: Path, 
 def test_a_run_at_its_end_hands_over_what_is_lacked_up_to_its_last_step(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}, "loss": 0.5}}\n' for step in (1, 2, 3)))
     Bookmark(tmp_path, "folder").save("id", 1)
-    trackers.hand_over(tmp_path, config(tmp_path, "tensorboard,folder"), 2, pytest.fail)
+    trackers.hand_over(RunDirectory(tmp_path), config(tmp_path, "tensorboard,folder"), 2, pytest.fail)
     assert held(folder) == {"2": "0.5\n"} and not (tmp_path / "tensorboard").exists()
 
 
