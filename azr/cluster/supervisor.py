@@ -157,21 +157,19 @@ class SupervisedActor:
                 log.warning("%s; another one is started in its place", lost)
                 await kill_and_wait({self.name: lost.actor})
                 try:
-                    await self._start_again()
+                    try:
+                        await self.start()
+                    except UserError:
+                        raise
+                    except (RayError, *SENTENCES) as error:
+                        assert self.actor is not None
+                        why = f"{self.name} did not start again ({root_cause(error)})"
+                        raise ActorLost(why, self.actor) from error
                     if self._bring_up_to_date is not None:
                         await self._bring_up_to_date()
                     self.restarts += 1
                 except ActorLost as error:
                     lost = error
-
-    async def _start_again(self) -> None:
-        try:
-            await self.start()
-        except UserError:
-            raise
-        except (RayError, *SENTENCES) as error:
-            assert self.actor is not None
-            raise ActorLost(f"{self.name} did not start again ({root_cause(error)})", self.actor) from error
 
 
 def end_with_raylet() -> None:

@@ -24,7 +24,10 @@ def parse(program: str) -> ast.Module | None:
         tree = ast.parse(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return None if _deeper_than(MAX_DEPTH, tree) else tree
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    return None if level else tree
 
 
 def parse_program(program: str) -> ast.Module | None:
@@ -57,13 +60,6 @@ def written(tree: ast.AST) -> str | None:
         return None
 
 
-def _deeper_than(limit: int, tree: ast.AST) -> bool:
-    level: list[ast.AST] = [tree]
-    for _ in range(limit):
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
-    return bool(level)
-
-
 _TELLING = frozenset(
     {"__annotations__", "__code__", "__dict__", "__doc__", "__name__", "__qualname__", "dir", "getattr", "globals",
      "hasattr", "locals", "vars"}
@@ -72,15 +68,6 @@ _TELLING = frozenset(
 _KNOWN = frozenset(name for kind in vars(builtins).values() if isinstance(kind, type) for name in dir(kind))
 """Attributes of builtin types: a method of this name may stand for another's."""
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-def _tells_names(node: ast.AST) -> bool:
-    match node:
-        case ast.Attribute(attr=name):
-            return name in _TELLING
-        case ast.Name(id=name):
-            return name in _TELLING and name != "__name__"  # which is the module's
-    return False
 
 
 class _Normalizer(ast.NodeTransformer):
@@ -214,7 +201,10 @@ def normalize(program: str) -> str:
     """
     # A proposal is asked for it when it is validated, reserved and stored.
     tree = ast.parse(program)
-    if any(map(_tells_names, ast.walk(tree))):
+    nodes = list(ast.walk(tree))
+    told = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    told |= {node.id for node in nodes if isinstance(node, ast.Name) and node.id != "__name__"}  # the module's
+    if not _TELLING.isdisjoint(told):
         return ast.unparse(tree)
     return ast.unparse(_Normalizer(tree).visit(tree))  # which needs no positions of nodes
 

@@ -169,10 +169,17 @@ def answer_part(response: str, prompt: str, form: ResponseFormat) -> tuple[str, 
     """
     has_answer = _ANSWER in prompt and _ANSWERED in prompt
     if form == "answer":
-        return _last_part(response) if has_answer else (response.rpartition(THOUGHT)[2], "")
+        if not has_answer:
+            return response.rpartition(THOUGHT)[2], ""
+        before, closed, _ = response.rpartition(_ANSWERED)
+        _, opened, part = (before if closed else response).rpartition(_ANSWER)  # the end of the turn ends it, too
+        return (part, "") if opened else ("", "no_answer")
     thought, closed, rest = response.partition(THOUGHT)
     if not closed:
-        if form == "thought" or THINK in thought or _asks_for_thinking(prompt):
+        # A prompt asks for thinking that opens it or speaks of its tags; not one that ends with closed thinking.
+        end = prompt.rstrip()
+        asks = end.endswith(THINK) or (THINK in prompt and THOUGHT in prompt and not end.endswith(THOUGHT))
+        if form == "thought" or THINK in thought or asks:
             return "", "unclosed_thinking"
         rest = response
     if form == "thought":
@@ -180,18 +187,6 @@ def answer_part(response: str, prompt: str, form: ResponseFormat) -> tuple[str, 
     if THINK in rest or THOUGHT in rest:
         return "", "unclosed_thinking"
     return _only_part(rest, right_away=bool(closed)) if has_answer else (rest, "")
-
-
-def _asks_for_thinking(prompt: str) -> bool:
-    """Whether a prompt opens the thinking or speaks of its tags. One that ends with closed thinking asks for none."""
-    end = prompt.rstrip()
-    return end.endswith(THINK) or (THINK in prompt and THOUGHT in prompt and not end.endswith(THOUGHT))
-
-
-def _last_part(response: str) -> tuple[str, Reason]:
-    before, closed, _ = response.rpartition(_ANSWERED)
-    _, opened, part = (before if closed else response).rpartition(_ANSWER)  # the end of the turn ends it, too
-    return (part, "") if opened else ("", "no_answer")
 
 
 def _only_part(rest: str, *, right_away: bool) -> tuple[str, Reason]:

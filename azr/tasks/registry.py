@@ -296,7 +296,12 @@ class Induction(TaskKind):
         stated = await base.evaluate_inputs(given, program, run, limits.repeats)
         if isinstance(stated, RejectReason):
             return stated
-        inputs = _without_repeats(stated)
+        kept: dict[str, tuple[object, ...]] = {}
+        for text in stated:
+            arguments = values.parse_arguments(text)
+            if not any(values.equal(arguments, known) for known in kept.values()):
+                kept[text] = arguments
+        inputs = tuple(kept)
         if len(inputs) < fewest:
             return RejectReason.MALFORMED
         result = await run(ExecutionRequest(program=program, inputs=inputs, repeats=limits.repeats))
@@ -345,16 +350,6 @@ def _proposal_example(count: int) -> Example:
 def _num_shown(task: Task) -> int:
     """Return the number of pairs that the solver sees."""
     return len(task.inputs) // 2
-
-
-def _without_repeats(inputs: Sequence[str]) -> tuple[str, ...]:
-    """Return argument texts without those equal in value to an earlier one."""
-    kept: dict[str, tuple[object, ...]] = {}
-    for text in inputs:
-        arguments = values.parse_arguments(text)
-        if not any(values.equal(arguments, known) for known in kept.values()):
-            kept[text] = arguments
-    return tuple(kept)
 
 
 def _strip_whitespace(text: str) -> str:

@@ -9,6 +9,7 @@ gradients of several ranks are added up once per optimizer step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -32,7 +33,7 @@ class WholeOptimizer:
         self.gradient = torch.zeros_like(self.masters)
         self._gradients = list(_parts(self.gradient, trained))
         for parameter, part in zip(trained, self._gradients, strict=True):
-            parameter.register_post_accumulate_grad_hook(_moved_to(part))
+            parameter.register_post_accumulate_grad_hook(partial(_move, part))
         self.optimizer = make_adam([self.masters])
         self.param_groups = self.optimizer.param_groups
 
@@ -67,15 +68,11 @@ def _parts(flat: Tensor, parameters: list[Any]) -> Iterator[Tensor]:
         yield part.view(parameter.shape)
 
 
-def _moved_to(part: Tensor) -> Callable[[Tensor], None]:
-    """Return a hook that adds a parameter's gradient to `part` and forgets it."""
-
-    def move(parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        part.add_(parameter.grad)
-        parameter.grad = None
-
-    return move
+def _move(part: Tensor, parameter: Tensor) -> None:
+    """Add the parameter's gradient to `part` and forget it."""
+    assert parameter.grad is not None
+    part.add_(parameter.grad)
+    parameter.grad = None
 
 
 class WholeEngine:
