@@ -78,13 +78,8 @@ def loss_weights(
             weight_N[list(remaining)] = tokens / (max_tokens * len(members))
         else:
             index_M = torch.tensor(list(members))
-            weight_N[index_M] = _equal_weights(batch.lengths_N[index_M], label_N[index_M], value_N[index_M], tokens)
+            lengths_M, label_M = batch.lengths_N[index_M], label_N[index_M]
+            nonempty_M = (lengths_M > 0).double()
+            share_M = value_N[index_M] * nonempty_M / segment_sum(label_M, nonempty_M)[label_M].clamp(min=1)
+            weight_N[index_M] = share_M / (share_M.sum() or 1) * tokens / lengths_M.clamp(min=1)
     return weight_N[batch.seq_index_R].float()
-
-
-def _equal_weights(lengths_M: Tensor, label_M: Tensor, value_M: Tensor, tokens: int) -> Tensor:
-    """Weight of a token of each sample when labels weigh by their value in a mean over so many tokens, and the samples
-    of a label the same."""
-    nonempty_M = (lengths_M > 0).double()
-    share_M = value_M * nonempty_M / segment_sum(label_M, nonempty_M)[label_M].clamp(min=1)
-    return share_M / (share_M.sum() or 1) * tokens / lengths_M.clamp(min=1)

@@ -129,7 +129,9 @@ class CudaBlock(Block):
                 # The flag is cudaIpcMemLazyEnablePeerAccess, the only one there is.
                 _call("cudaIpcOpenMemHandle", pointer, known, ctypes.c_uint(1))
         self.handle, self.source = handle, {}
-        self.bytes = _as_tensor(self._pointer, nbytes, device)
+        # As (N) uint8, by numba's `__cuda_array_interface__`.
+        array = {"shape": (nbytes,), "typestr": "|u1", "data": (self._pointer.value, False), "version": 2}
+        self.bytes = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=array), device=device)
 
     @staticmethod
     def gpu(device: torch.device) -> str:
@@ -142,12 +144,6 @@ class CudaBlock(Block):
         with torch.cuda.device(self._device):
             torch.cuda.synchronize()
             _call("cudaFree" if self._owned else "cudaIpcCloseMemHandle", self._pointer)
-
-
-def _as_tensor(pointer: ctypes.c_void_p, nbytes: int, device: torch.device) -> torch.Tensor:
-    """Return the memory as (N) uint8, by numba's `__cuda_array_interface__`."""
-    array = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer.value, False), "version": 2}
-    return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=array), device=device)
 
 
 @cache

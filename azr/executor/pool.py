@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -188,7 +187,13 @@ class SandboxPool:
     async def _run(self, request: ExecutionRequest, keys: tuple[CallKey, ...]) -> dict[CallKey, Outcome]:
         """Run calls of one program together; return and remember their outcomes."""
         try:
-            if (refusal := self._too_long(keys)) is not None:
+            longest = protocol.MAX_PROGRAM_BYTES if keys[0].static_check else protocol.MAX_UNCHECKED_BYTES
+            longest_inputs, refusal = max(protocol.MAX_INPUT_BYTES, self._limits.input_bytes), ""
+            if _bytes(keys[0].program) > longest:
+                refusal = f"the program is longer than {longest} bytes"
+            elif sum(_bytes(key.input) for key in keys) > longest_inputs:
+                refusal = f"the inputs are longer than {longest_inputs} bytes"
+            if refusal:
                 refused = CallResult(status=CallStatus.REJECTED, error=refusal)
                 outcomes = [Outcome(refused, None, caused_by_other_calls=True)] * len(keys)
             else:
@@ -204,15 +209,6 @@ class SandboxPool:
                 texts = (key.program, key.input, *outcome.static_check, outcome.call.value or "")
                 self._cache.put(key, outcome, sum(map(len, texts)))
         return found
-
-    def _too_long(self, keys: Sequence[CallKey]) -> str | None:
-        longest = protocol.MAX_PROGRAM_BYTES if keys[0].static_check else protocol.MAX_UNCHECKED_BYTES
-        if _bytes(keys[0].program) > longest:
-            return f"the program is longer than {longest} bytes"
-        longest = max(protocol.MAX_INPUT_BYTES, self._limits.input_bytes)
-        if sum(_bytes(key.input) for key in keys) > longest:
-            return f"the inputs are longer than {longest} bytes"
-        return None
 
 
 def _bytes(text: str) -> int:

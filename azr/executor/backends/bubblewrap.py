@@ -54,17 +54,14 @@ def interpreter() -> str:
 def _files() -> tuple[str, ...]:
     """Read-only binds of the interpreter, its library and shared objects, and the zygote's own modules."""
     library = sysconfig.get_path("stdlib")
-    needed = [interpreter(), library, *_shared_objects(Path(library)), *(str(ROOT / path) for path in sources())]
+    # Libraries linked by the interpreter and the standard library's extension modules, and the loader.
+    modules = Path(library, "lib-dynload").glob("*.so")
+    binaries = [interpreter(), *(str(module) for module in modules if not module.name.startswith(_UNUSED))]
+    ldd = path_of("ldd", "the C library's tools")
+    run = subprocess.run([ldd, *binaries], capture_output=True, text=True, check=False)
+    linked = sorted({path for path in _TRACED.findall(run.stdout) if not path.startswith(library)})
+    needed = [interpreter(), library, *linked, *(str(ROOT / path) for path in sources())]
     binds = [word for path in needed for word in ("--ro-bind", path, path)]
     # Packages installed beside the standard library are none of a program's business.
     hidden = [word for path in Path(library).glob("*-packages") for word in ("--tmpfs", str(path))]
     return (*binds, "--ro-bind-try", _LOADER_CACHE, _LOADER_CACHE, *hidden)
-
-
-def _shared_objects(library: Path) -> list[str]:
-    """Return the libraries linked by the interpreter and the standard library's extension modules, and the loader."""
-    modules = (library / "lib-dynload").glob("*.so")
-    binaries = [interpreter(), *(str(module) for module in modules if not module.name.startswith(_UNUSED))]
-    ldd = path_of("ldd", "the C library's tools")
-    run = subprocess.run([ldd, *binaries], capture_output=True, text=True, check=False)
-    return sorted({path for path in _TRACED.findall(run.stdout) if not path.startswith(str(library))})

@@ -99,7 +99,15 @@ def ensure_image(client: docker.APIClient) -> str:
     if not _exists(client, tag):
         base = _BASE.search(files["Dockerfile"].decode())
         assert base is not None, "the Dockerfile names no base"
-        _ensure_base(client, base[1])
+        repository, _, base_tag = base[1].partition(":")
+        try:
+            if not _exists(client, base[1]):
+                client.pull(repository, tag=base_tag)
+        except docker.errors.APIError as error:
+            raise BackendUnavailable(
+                f"the image {base[1]} is not there and no registry gave it: run {_FOLDER / 'base-image.sh'} as root, "
+                "which makes it from a Debian mirror"
+            ) from error
         _log.info("building the executor image %s", tag)
         _build(client, tag, files)
     return tag
@@ -113,31 +121,7 @@ def _exists(client: docker.APIClient, tag: str) -> bool:
     return True
 
 
-def _ensure_base(client: docker.APIClient, base: str) -> None:
-    if _exists(client, base):
-        return
-    repository, _, tag = base.partition(":")
-    try:
-        client.pull(repository, tag=tag)
-    except docker.errors.APIError as error:
-        raise BackendUnavailable(
-            f"the image {base} is not there and no registry gave it: run {_FOLDER / 'base-image.sh'} as root, which "
-            "makes it from a Debian mirror"
-        ) from error
-
-
 def _build(client: docker.APIClient, tag: str, files: dict[str, bytes]) -> None:
-    # The sandbox needs no network, and neither does making it.
-    steps = client.build(
-        fileobj=_context(files), custom_context=True, tag=tag, network_mode="none", rm=True, forcerm=True, decode=True,
-        labels={"azr.executor": "1"}, timeout=_BUILD_S,
-    )  # fmt: skip
-    for step in steps:
-        if "error" in step:
-            raise BackendUnavailable(f"the executor image could not be built ({step['error'].strip()}): see {_FOLDER}")
-
-
-def _context(files: dict[str, bytes]) -> io.BytesIO:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, content in files.items():
@@ -145,4 +129,11 @@ def _context(files: dict[str, bytes]) -> io.BytesIO:
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
     archive.seek(0)
-    return archive
+    # The sandbox needs no network, and neither does making it.
+    steps = client.build(
+        fileobj=archive, custom_context=True, tag=tag, network_mode="none", rm=True, forcerm=True, decode=True,
+        labels={"azr.executor": "1"}, timeout=_BUILD_S,
+    )  # fmt: skip
+    for step in steps:
+        if "error" in step:
+            raise BackendUnavailable(f"the executor image could not be built ({step['error'].strip()}): see {_FOLDER}")
