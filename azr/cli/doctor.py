@@ -34,7 +34,7 @@ def sections() -> Iterator[tuple[str, FindingGroup]]:
     yield "machine", machine.machine_section()
     yield "gpus", machine.gpus_section(here)
     yield "packages", machine.packages_section(bool(here.all))
-    yield "limits", machine.limits_section(machine.ResourceLimits.here(), len(here.all))
+    yield "limits", machine.limits_section(len(here.all))
     yield "network", network.network_section()
     yield "disk", machine.disk_section(Path(RunConfig().root))
     yield "executor", machine.executor_section()

@@ -26,8 +26,15 @@ def main(argv: Sequence[str]) -> int:
     """Writes and returns 0. Raises UserError, and then has written nothing, for a name that cannot be a kind's, a
     folder that is not empty or cannot be written."""
     options = parser().parse(argv)
-    _check_name(options.name)
-    folder = options.folder
+    name, folder = options.name, options.folder
+    if not NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise UserError(f"A kind cannot be called {name!r}: take small letters, digits and '_', and no word of Python.")
+    if name in KINDS or find_entry(own.KINDS, name) is not None:
+        raise UserError(f"There is a kind {name} already: take another name.")
+    if name in (*LABELS, *TAGS, *_ITS_LABELS):
+        raise UserError(f"A kind cannot be called {name}, which prompts use for a part of a task: take another name.")
+    if importlib.util.find_spec(name) is not None:
+        raise UserError(f"There is a module {name} already, which the package would hide: take another name.")
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"{folder} is there already and not an empty folder: name a new one.")
@@ -37,9 +44,9 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
     if not folder.absolute().parent.is_dir():
         raise UserError(f"{folder.absolute().parent} is no folder, so {folder.name} cannot be written there.")
-    _write(options.name, folder)
+    _write(name, folder)
     print(
-        f"{folder} is a package with the kind {options.name}. Next:\n"
+        f"{folder} is a package with the kind {name}. Next:\n"
         f"  pip install -e {folder}\n"
         f"  pytest {folder}\n"
         f"  azr prompts azr_14m_mini --selfplay.kinds {options.name}\n"
@@ -54,17 +61,6 @@ def parser() -> Parser:
     parser.add_argument("name", metavar="NAME", help="name of kind and package: lower-case letters, digits, '_'")
     parser.add_argument("folder", metavar="DIR", type=Path, help="new or empty folder")
     return parser
-
-
-def _check_name(name: str) -> None:
-    if not NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise UserError(f"A kind cannot be called {name!r}: take small letters, digits and '_', and no word of Python.")
-    if name in KINDS or find_entry(own.KINDS, name) is not None:
-        raise UserError(f"There is a kind {name} already: take another name.")
-    if name in (*LABELS, *TAGS, *_ITS_LABELS):
-        raise UserError(f"A kind cannot be called {name}, which prompts use for a part of a task: take another name.")
-    if importlib.util.find_spec(name) is not None:
-        raise UserError(f"There is a module {name} already, which the package would hide: take another name.")
 
 
 def _write(name: str, folder: Path) -> None:

@@ -136,32 +136,17 @@ def _package(name: str, pin: str, version: str | None) -> Finding:
     return ok(name, version)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceLimits:
-    """Limits that the kernel sets for processes."""
-
-    shm_bytes: int
-    """Size of /dev/shm."""
-    files: int
-    """Most open files of a process, after it has raised its limit as far as it may; Ray does."""
-    locked_bytes: int | None
-    """Memory a process may lock; None for no limit."""
-
-    @classmethod
-    def here(cls) -> ResourceLimits:
-        shm = os.statvfs("/dev/shm")
-        locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-        return cls(
-            shm_bytes=shm.f_frsize * shm.f_blocks,
-            files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-            locked_bytes=None if locked == resource.RLIM_INFINITY else locked,
-        )
-
-
-def limits_section(limits: ResourceLimits, gpus: int) -> FindingGroup:
-    """`gpus`: of this machine."""
-    findings = [_shm(limits.shm_bytes / GIB, gpus), _files(limits.files)]
-    return FindingGroup(title="Limits", findings=[*findings, _locked(limits.locked_bytes)] if gpus else findings)
+def limits_section(
+    gpus: int, shm_bytes: int | None = None, files: int | None = None, locked_bytes: int | None = None
+) -> FindingGroup:
+    """`gpus`: of this machine. The others, by default what the kernel says: size of /dev/shm; most open files of a
+    process, after it has raised its limit as far as it may, as Ray does; and memory that a process may lock."""
+    shm = os.statvfs("/dev/shm")
+    size = shm.f_frsize * shm.f_blocks if shm_bytes is None else shm_bytes
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if files is None else files
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] if locked_bytes is None else locked_bytes
+    findings = [_shm(size / GIB, gpus), _files(most)]
+    return FindingGroup(title="Limits", findings=[*findings, _locked(locked)] if gpus else findings)
 
 
 def _shm(size_gib: float, gpus: int) -> Finding:
@@ -186,8 +171,8 @@ def _files(most: int) -> Finding:
     return warning("open files", f"{most} per process, enough for one machine; for a cluster, {remedy}")
 
 
-def _locked(most: int | None) -> Finding:
-    if most is None:
+def _locked(most: int) -> Finding:
+    if most == resource.RLIM_INFINITY:
         return ok("locked memory", "unlimited")
     return warning(
         "locked memory",

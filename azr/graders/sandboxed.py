@@ -285,7 +285,10 @@ async def calls(execute: Run, program: str, cases: Sequence[str]) -> Ran:
     alone_until = 0
     while len(found) < len(cases):
         start = len(found)
-        end = start + 1 if start < alone_until else _batch_end(cases, start)
+        end, room = start + 1, _MAX_CASES - len(cases[start])
+        while start >= alone_until and end < len(cases) and len(cases[end]) <= room:
+            room -= len(cases[end]) + 2
+            end += 1
         text = json.dumps("[" + ", ".join(cases[start:end]) + "]")
         alone, given = end == start + 1, f"{text}, {WALL_S * _SHARE!r}, {MAX_OUTPUT}"
         request = ExecutionRequest(program=program, inputs=(given,), static_check=False, admitted=alone)
@@ -317,14 +320,6 @@ async def standard_output(execute: Run, program: str, text: str) -> tuple[str | 
         return None, call
     written = values.parse(call.value or "", max_bytes=2**30)
     return (written if isinstance(written, str) else None), call
-
-
-def _batch_end(cases: Sequence[str], start: int) -> int:
-    end, room = start + 1, _MAX_CASES - len(cases[start])
-    while end < len(cases) and len(cases[end]) <= room:
-        room -= len(cases[end]) + 2
-        end += 1
-    return end
 
 
 def _read(text: str, count: int) -> tuple[list[Any], str | None]:

@@ -182,7 +182,12 @@ def _copy(source: Source, out: Path, *, merged: bool) -> None:
 
 def _add_code(source: Source, out: Path) -> None:
     """Brings the code files that a config names and a checkpoint lacks: a tokenizer is saved without its own."""
-    missing = sorted(name for name in set(_code_files(out)) if not (out / name).is_file())
+    maps = [read_object(out / name).get("auto_map", {}) for name in ("config.json", "tokenizer_config.json")]
+    entries = [each for auto_map in maps for entry in auto_map.values()
+               for each in (entry if isinstance(entry, list) else [entry])]  # fmt: skip
+    # A reference to another repository reads owner/name--module.Class.
+    named = {f"{each.partition('.')[0]}.py" for each in entries if each is not None and "--" not in each}
+    missing = sorted(name for name in named if not (out / name).is_file())
     if not missing:
         return
     if source.base is None or not (source.base / missing[0]).is_file():
@@ -191,17 +196,6 @@ def _add_code(source: Source, out: Path) -> None:
     for path in sorted(source.base.glob("*.py")):
         if not (out / path.name).exists():
             shutil.copyfile(path, out / path.name)
-
-
-def _code_files(folder: Path) -> Iterator[str]:
-    """Names of the Python files that the folder's configs take classes from. References to a hub are left out."""
-    for name in ("config.json", "tokenizer_config.json"):
-        auto_map: dict[str, Any] = read_object(folder / name).get("auto_map", {})
-        for entry in auto_map.values():
-            for reference in entry if isinstance(entry, list) else [entry]:
-                # A reference to another repository reads owner/name--module.Class.
-                if reference is not None and "--" not in reference:
-                    yield reference.partition(".")[0] + ".py"
 
 
 def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:

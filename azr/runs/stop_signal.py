@@ -150,7 +150,11 @@ class MalformedAlarm:
 
     def _sentence(self, name: str, role: Role, responses: Sequence[Sample], texts: Path | None) -> str:
         malformed = [each for each in responses if each.is_malformed]
-        reasons = Counter(_reason(each) for each in malformed)
+        judged = ("" if each.judgement is None else each.judgement.reason for each in malformed)
+        reasons = Counter(
+            "cut_off" if each.finish_reason == "length" else reason or "of no recorded reason"
+            for each, reason in zip(malformed, judged, strict=True)
+        )
         counts = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in reasons.most_common())
         example = repr(without_middle(self._decode(malformed[0].completion.response_ids), SHOWN_CHARS))
         where = f"; all texts are in {texts}" if texts is not None else ""
@@ -158,9 +162,3 @@ class MalformedAlarm:
             f"ALARM: {len(malformed)} of {len(responses)} {role} responses of {name} were malformed or cut off "
             f"({counts}); one of them reads {example}{where}; what is asked is shown by azr prompts RECIPE"
         )
-
-
-def _reason(malformed: Sample) -> str:
-    if malformed.finish_reason == "length":
-        return "cut_off"
-    return (malformed.judgement.reason if malformed.judgement is not None else "") or "of no recorded reason"

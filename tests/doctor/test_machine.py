@@ -77,7 +77,7 @@ def test_a_gpu_needs_flashinfer_which_needs_no_compiler(monkeypatch, tmp_path):
     assert package_marks(True, GPU)["flashinfer"] == (Mark.OK, "0.7.0.post1")
 
 
-ROOMY = {"shm_bytes": 16 * machine.GIB, "files": 1 << 20, "locked_bytes": None}
+ROOMY = {"shm_bytes": 16 * machine.GIB, "files": 1 << 20, "locked_bytes": -1}
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,7 @@ ROOMY = {"shm_bytes": 16 * machine.GIB, "files": 1 << 20, "locked_bytes": None}
     ],
 )  # fmt: skip
 def test_limits_of_the_kernel_against_the_number_of_gpus(gpus, changes, name, mark):
-    limits = machine.ResourceLimits(**{**ROOMY, **changes})
-    found = {each.name: each for each in machine.limits_section(limits, gpus).findings}
+    found = {each.name: each for each in machine.limits_section(gpus, **{**ROOMY, **changes}).findings}
     assert found.keys() == {"/dev/shm", "open files"} | ({"locked memory"} if gpus else set())
     assert all(each.mark is Mark.OK or ":" in each.message or ";" in each.message for each in found.values())
     assert (found[name].mark if name in found else None) is mark

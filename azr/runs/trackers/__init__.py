@@ -178,8 +178,21 @@ class Feed:
                 if not self._waiting:
                     break
                 piece = self._waiting[0]
-            if piece[0] > self._held:
-                self._give(*piece)
+            step, metrics, tables = piece
+            try:
+                if step > self._held and metrics is not None:
+                    self._tracker.write(step, metrics)
+                elif step > self._held:
+                    self._tracker.write_tables(step, tables)
+            except Exception as error:
+                if metrics is not None:
+                    raise
+                if not self._lost_samples:
+                    self._lost_samples = True
+                    self._say(
+                        f"{self._tracker.label} did not take the samples of step {step}, and maybe not those of "
+                        f"others: {failure(error)}; azr view has them all"
+                    )
             with self._changed:
                 # Whatever was given up meanwhile is gone already.
                 if self._waiting and self._waiting[0] is piece:
@@ -187,20 +200,6 @@ class Feed:
         if self._failed:
             self._failed = False
             self._say(f"{self._tracker.label} has all steps again")
-
-    def _give(self, step: int, metrics: Metrics | None, tables: Mapping[str, Table]) -> None:
-        if metrics is not None:
-            self._tracker.write(step, metrics)
-            return
-        try:
-            self._tracker.write_tables(step, tables)
-        except Exception as error:
-            if not self._lost_samples:
-                self._lost_samples = True
-                self._say(
-                    f"{self._tracker.label} did not take the samples of step {step}, and maybe not those of others: "
-                    f"{failure(error)}; azr view has them all"
-                )
 
     def _complain(self, error: Exception) -> None:
         if not self._failed:
