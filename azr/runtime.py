@@ -7,11 +7,10 @@ import gc
 import logging
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ray.exceptions import RayTaskError
 
@@ -81,10 +80,13 @@ class Driver:
         TimeoutError when a wait passed its deadline, OSError when the last step could not be saved, and StopRequested
         after a signal. In each case nothing is left running, and nothing was written before the actors were up.
         """
+        progress = open_progress()
         try:
-            with self._owned:
-                async with _session(self._stop_signal) as progress:
-                    await self._run_with_restarts(progress)
+            with self._owned, progress.showing_warnings(), self._stop_signal.listening(progress.log):
+                await self._run_with_restarts(progress)
+        except RayTaskError as error:
+            # Ray wraps what an actor raised; the reader wants the error itself.
+            raise error.cause from error
         except RankDied as death:
             if not death.out_of_memory:
                 raise
@@ -93,6 +95,8 @@ class Driver:
                 "train.gradient_checkpointing to full, set train.lora.rank, or free memory. --resume continues from "
                 "the last checkpoint."
             ) from death
+        finally:
+            progress.close()
 
     async def _run_with_restarts(self, progress: Progress) -> None:
         resume, futile = self._prepared.run.resume, 0
@@ -121,7 +125,8 @@ class Driver:
                 yield
 
         starting = System.start(self._config, self._prepared.codec.stops, phase, state.step)
-        async with _started(starting, self._stop_signal) as system:
+        system = await self._stop_signal.cancel_on_stop(starting)
+        try:
             started_in = start_metrics(clock.step_timing(), system.engines.start_seconds)
             if state.step:
                 await system.turns.offload_engines_onload_trainers(progress.busy)
@@ -143,6 +148,8 @@ class Driver:
                 async with self._open_data(state) as data, TextReader(patterns_of(self._config.safety)) as reader:
                     elapsed_s = lambda: time.monotonic() - started  # noqa: E731
                     await play(self._experiment(system, logger, data, reader, state, elapsed_s))
+        finally:
+            await system.stop()
 
     async def _check_shared(self, system: System) -> None:
         """Raise UserError if a trainer, perhaps on another node, cannot write where checkpoints will be."""
@@ -271,30 +278,6 @@ async def play(experiment: SelfPlayExperiment) -> None:
         raise
     finally:
         await checkpointer.cancel()
-
-
-@asynccontextmanager
-async def _session(stop: StopSignal) -> AsyncIterator[Progress]:
-    """Show progress and listen for signals while the block lasts."""
-    progress = open_progress()
-    try:
-        with progress.showing_warnings(), stop.listening(progress.log):
-            yield progress
-    except RayTaskError as error:
-        # Ray wraps what an actor raised; the reader wants the error itself.
-        raise error.cause from error
-    finally:
-        progress.close()
-
-
-@asynccontextmanager
-async def _started(starting: Coroutine[Any, Any, System], stop: StopSignal) -> AsyncIterator[System]:
-    """Start Ray and the system; both end with the block."""
-    system = await stop.cancel_on_stop(starting)
-    try:
-        yield system
-    finally:
-        await system.stop()
 
 
 def restore(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from azr.datasets.hub import write_rows
-from azr.datasets.rows import DataRow, read_lines, read_row
+from azr.datasets.rows import DataRow, stored_rows
 from azr.errors import UserError
 from azr.evaluation.suites import exam, load_suites, suites_of
 from azr.evaluation.suites.files import Row
@@ -107,15 +107,10 @@ def leave_out(path: Path, out: Path, overlap: Overlap) -> Counts:
     counts = Counts()
 
     def kept() -> Iterator[Row]:
-        for number, fields in enumerate(read_lines(path), 1):
-            counts.read = number
-            try:
-                row = read_row(fields, number)
-            except ValueError as error:
-                raise UserError(f"{path}, row {number}: {error}; docs/data.md describes rows.") from error
+        for counts.read, (row, fields) in enumerate(stored_rows(path), 1):
             found = overlap.find(*_texts(row, fields), traces=row.traces)
             for match in found.items():
-                counts.matches.setdefault(match, []).append(number)
+                counts.matches.setdefault(match, []).append(counts.read)
             if not found:
                 counts.written += 1
                 yield fields

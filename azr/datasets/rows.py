@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -80,11 +80,7 @@ def read_rows(path: Path) -> list[DataRow]:
     if not path.is_file():
         raise UserError(f"There is no file {path}: docs/data.md says how published data sets become rows.")
     rows, seen = list[DataRow](), dict[str, int]()
-    for number, fields in enumerate(read_lines(path), 1):
-        try:
-            row = read_row(fields, number)
-        except ValueError as error:
-            raise UserError(f"{path}, row {number}: {error}; docs/data.md describes rows.") from error
+    for number, (row, _) in enumerate(stored_rows(path), 1):
         id = row.question.id
         if id in seen:
             raise UserError(f"{path}, row {number}: the id {id!r} is that of row {seen[id]} too.")
@@ -95,17 +91,21 @@ def read_rows(path: Path) -> list[DataRow]:
     return rows
 
 
-def read_row(fields: Row, number: int) -> DataRow:
-    """The row of a file that has these fields; one that is null, as parquet says it, is not there but for a user's
-    grader. Raises ValueError that says what is wrong with it."""
-    try:
-        return _row({name: value for name, value in fields.items() if value is not None}, number, fields)
-    except ROW_ERRORS as error:
-        what = f"it has no field {error}" if isinstance(error, KeyError) else str(error)
-        raise ValueError(what[:300]) from error
+def stored_rows(path: Path) -> Iterator[tuple[DataRow, Row]]:
+    """Yield the rows of a file with their fields. Raises UserError with the number of the first that is none."""
+    for number, fields in enumerate(read_lines(path), 1):
+        try:
+            row = read_row(fields, number)
+        except ROW_ERRORS as error:
+            what = f"it has no field {error}" if isinstance(error, KeyError) else str(error)
+            raise UserError(f"{path}, row {number}: {what[:300]}; docs/data.md describes rows.") from error
+        yield row, fields
 
 
-def _row(fields: Row, number: int, stored: Row) -> DataRow:
+def read_row(stored: Row, number: int) -> DataRow:
+    """Return the row of a file that has these fields; one that is null, as parquet says it, is not there but for a
+    user's grader. Raises one of `ROW_ERRORS`."""
+    fields = {name: value for name, value in stored.items() if value is not None}
     weights = _weights(fields["grader"])
     for grader in weights:
         missing = [name for name in FIELDS.get(grader, ()) if name not in fields]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -57,7 +57,14 @@ def report(paths: Sequence[Path], tell: Callable[[str], None]) -> bytes:
             (run, [(name, of.to(page)) for page, name in menu(run).items()])
             for run, of in zip(runs, links, strict=True)
         ]
-        pages = [page for number, of in enumerate(links) for page in _pages(runs, number, of)]
+        pages = list[tuple[str, Markup]]()
+        for number, of in enumerate(links):
+            for anchor, page, values in of.pages:  # those that they link to join them
+                try:
+                    shown = body(runs, number, page, of, values)
+                except BadAddress as mistake:
+                    shown = render("empty", title="Not found", sentence=str(mistake), links=of)
+                pages.append((anchor, shown))
         style, script = static("explorer.css").decode(), static("explorer.js").decode()
         policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'"
         html = render(
@@ -65,15 +72,6 @@ def report(paths: Sequence[Path], tell: Callable[[str], None]) -> bytes:
             policy=policy, style=Markup(style), script=Markup(script),
         )  # fmt: skip
         return encoded(html)
-
-
-def _pages(runs: Sequence[ShownRun], number: int, links: SavedLinks) -> Iterator[tuple[str, Markup]]:
-    """Yield anchor and body of each page; those that they link to join them."""
-    for anchor, page, values in links.pages:
-        try:
-            yield anchor, body(runs, number, page, links, values)
-        except BadAddress as mistake:
-            yield anchor, render("empty", title="Not found", sentence=str(mistake), links=links)
 
 
 def is_report(path: Path) -> bool:

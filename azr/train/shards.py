@@ -132,7 +132,7 @@ class ShardReader:
                 if any(self.metas[-1][key] != self.metas[0][key] for key in ("ranks", "steps")):
                     raise UserError(f"{path} is not of the same save as {first}")
             self._exit = files.pop_all()
-        self._sizes = [_sizes(file) for file in self._files]
+        self._sizes = [{name: file.get_slice(name).get_shape()[0] for name in file.keys()} for file in self._files]  # noqa: SIM118
         self._folder = folder
 
     def __enter__(self) -> Self:
@@ -188,7 +188,3 @@ def _meta(file: Any, path: Path) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is damaged (its description is no JSON): use another checkpoint") from error
     return meta
-
-
-def _sizes(file: Any) -> dict[str, int]:
-    return {name: file.get_slice(name).get_shape()[0] for name in file.keys()}  # noqa: SIM118 (no mapping)

@@ -43,7 +43,20 @@ class TensorBoardTracker(Tracker):
         assert self._writer is not None
         for name, value in metrics.items():
             if isinstance(value, list):
-                self._histogram(self._writer, name, value, step)
+                rates, last = bins(value), len(value) - 1
+                weighted = list(zip(rates, value, strict=True))
+                self._writer.add_histogram_raw(
+                    name,
+                    min=min(rate for rate, count in weighted if count),
+                    max=max(rate for rate, count in weighted if count),
+                    num=sum(value),
+                    sum=sum(rate * count for rate, count in weighted),
+                    sum_squares=sum(rate**2 * count for rate, count in weighted),
+                    # A limit half a bin to the right keeps every rate in the middle of its bar.
+                    bucket_limits=[rate + 0.5 / last for rate in rates],
+                    bucket_counts=value,
+                    global_step=step,
+                )
             else:
                 self._writer.add_scalar(name, value, step)
         self._writer.flush()
@@ -60,23 +73,6 @@ class TensorBoardTracker(Tracker):
     def close(self, *, complete: bool) -> None:
         if self._writer is not None:
             self._writer.close()
-
-    @staticmethod
-    def _histogram(writer: SummaryWriter, name: str, counts: list[int], step: int) -> None:
-        rates, last = bins(counts), len(counts) - 1
-        weighted = list(zip(rates, counts, strict=True))
-        writer.add_histogram_raw(
-            name,
-            min=min(rate for rate, count in weighted if count),
-            max=max(rate for rate, count in weighted if count),
-            num=sum(counts),
-            sum=sum(rate * count for rate, count in weighted),
-            sum_squares=sum(rate**2 * count for rate, count in weighted),
-            # A limit half a bin to the right keeps every rate in the middle of its bar.
-            bucket_limits=[rate + 0.5 / last for rate in rates],
-            bucket_counts=counts,
-            global_step=step,
-        )
 
 
 def _preformatted(text: str) -> str:
