@@ -34,7 +34,7 @@ UNKNOWN_MINUTES = 4.0
 MINUTES = {
     "image": 12.0, "tests/e2e/test_faults.py": 18.0, "tests/e2e/test_real_models.py": 13.0,
     "tests/e2e/test_data.py": 7.0, "tests/e2e/test_mini.py": 6.0, "tests/e2e/test_notebook.py": 5.0,
-    "tests/e2e/test_adapters_and_plugins.py": 5.0, "tests/test_gpu_lock.py": 7.0,
+    "tests/e2e/test_adapters_and_plugins.py": 5.0, "tests/test_gpu_lock.py": 13.0,
 }  # fmt: skip
 
 

@@ -92,7 +92,9 @@ def test_the_runtimes_calls_take_as_many_arguments_as_they_are_given(monkeypatch
     declared = {function.name: len(function.argtypes) for function in CudaRTLibrary.exported_functions}
     called: dict[str, int] = {}
     monkeypatch.setattr(weight_transfers, "_call", lambda function, *args: called.update({function: len(args)}))
-    monkeypatch.setattr(weight_transfers, "_as_tensor", lambda pointer, nbytes, device: torch.empty(nbytes))
+    monkeypatch.setattr(
+        torch, "as_tensor", lambda memory, device: torch.empty(memory.__cuda_array_interface__["shape"])
+    )
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     block = weight_transfers.CudaBlock(64, torch.device("cpu"))
