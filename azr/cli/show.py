@@ -46,9 +46,9 @@ def main(argv: Sequence[str]) -> int:
         return 0
     step, there = options.step, queries.steps(index)
     if step is not None and step not in there:
-        for row in index.select("SELECT path, sentence FROM problems WHERE path = ?", f"step_{step:06d}.jsonl.gz"):
+        for found in index.select("SELECT path, sentence FROM problems WHERE path = ?", f"step_{step:06d}.jsonl.gz"):
             raise UserError(
-                "rollouts/{} of {} has no rollouts to show: {}.".format(row["path"], index.run, row["sentence"])
+                "rollouts/{} of {} has no rollouts to show: {}.".format(found["path"], index.run, found["sentence"])
             )
         known = f"it has steps {there[0]} to {there[-1]}" if there else "it has none yet"
         raise UserError(f"{index.run} has no rollouts of step {step}: {known}.")

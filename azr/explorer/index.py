@@ -101,7 +101,10 @@ class RunIndex:
             newest = max(runs, key=lambda path: path.stat().st_mtime, default=Path("orz_ckpt/NAME"))
             raise UserError(f"There is no run in {run}: name a run directory, such as {newest}.")
         self.run = run
-        self.path = temporary_path(run) if self.is_evaluation else index_path(run)
+        # Into the run, or where that cannot be written or has no room, into the folder for temporary files.
+        may_write = os.access(run, os.W_OK) and (not (run / NAME).exists() or os.access(run / NAME, os.W_OK))
+        fits = may_write and not self.is_evaluation and shutil.disk_usage(run).free > ROOM_BYTES
+        self.path = run / NAME if fits else temporary_path(run)
         with self._removed_if_damaged():
             self._connection = open_index(self.path)
 
@@ -255,15 +258,6 @@ def open_index(path: Path) -> sqlite3.Connection:
 
 def is_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("metrics.jsonl", "tasks.jsonl", "rollouts"))
-
-
-def index_path(run: Path) -> Path:
-    """Where the index goes: into the run, or where that cannot be written or has no room, into the folder for temporary
-    files."""
-    may_write = os.access(run, os.W_OK) and (not (run / NAME).exists() or os.access(run / NAME, os.W_OK))
-    if may_write and shutil.disk_usage(run).free > ROOM_BYTES:
-        return run / NAME
-    return temporary_path(run)
 
 
 def temporary_path(run: Path) -> Path:

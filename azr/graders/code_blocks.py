@@ -215,15 +215,11 @@ def _statement(pieces: Sequence[Sequence[str]], at: int) -> tuple[int, int]:
         lines += piece
         tried += 1
         if tree := parse("\n".join(lines)):
-            return (tried if all(map(_is_code, tree.body)) else 0), tried
+            # ``Done``, ``3`` and ``Output: x`` are prose that parses.
+            is_prose = any(
+                not isinstance(each.value, ast.Call) if isinstance(each, ast.Expr) else each.value is None
+                for each in tree.body
+                if isinstance(each, ast.Expr | ast.AnnAssign)
+            )
+            return (0 if is_prose else tried), tried
     return 0, tried
-
-
-def _is_code(statement: ast.stmt) -> bool:
-    """Whether a statement is code; ``Done``, ``3`` and ``Output: x`` are prose that parses."""
-    match statement:
-        case ast.Expr(value=ast.Call()):
-            return True
-        case ast.Expr() | ast.AnnAssign(value=None):
-            return False
-    return True
