@@ -32,18 +32,15 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     path, limit = rows_file(config.data.path), config.rollout.max_prompt_tokens
     rows = read_rows(path)
     check_graders({each.name: each.question for row in reversed(rows) for each in row.graders})
-    numbers = {id(row): number for number, row in enumerate(rows, 1)}
-
-    def of_row(row: DataRow, error: Exception) -> UserError:
-        return UserError(f"{path}, row {numbers[id(row)]}: {error}")
-
-    def fits(row: DataRow) -> bool:
+    fitting = []
+    for number, row in enumerate(rows, 1):
         try:
-            return codec.turns_fit(row.turns, limit)
+            if codec.turns_fit(row.turns, limit):
+                fitting.append(row)
+                for trace in row.traces if config.data.traces else ():
+                    codec.check_trace(trace)
         except UserError as error:
-            raise of_row(row, error) from error
-
-    fitting = list(filter(fits, rows))
+            raise UserError(f"{path}, row {number}: {error}") from error
     if not fitting:
         raise UserError(f"Every prompt of {path} has over rollout.max_prompt_tokens={limit} tokens: raise it.")
     traced = [row for row in fitting if row.traces]
@@ -51,13 +48,6 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
         raise UserError(
             f"No row of {path} has traces, and data.traces is {config.data.traces}: prepare them, or set it to 0."
         )
-    if config.data.traces:
-        for row in traced:
-            for trace in row.traces:
-                try:
-                    codec.check_trace(trace)
-                except ValueError as error:
-                    raise of_row(row, error) from error
     kept = fitting if config.data.samples else traced
     longest = config.rollout.max_response_tokens
     if not config.data.samples and not any(

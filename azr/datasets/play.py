@@ -80,14 +80,17 @@ class DataPlay:
         prompt, data = np.array(ids, np.int32), self.config.data
         prompt.flags.writeable = False  # so that a group shares it
         problem = self._problem(row, epoch, prompt)
-        given, num_long = self._traces(row, epoch, opened)
+        # Of a row's traces others join its group in every epoch.
+        longest, count = self.config.rollout.max_response_tokens, min(data.traces, len(row.traces))
+        chosen = [row.traces[(epoch * count + i) % len(row.traces)] for i in range(count)]
+        encoded = [self.codec.trace_ids(trace, opened) for trace in chosen]
+        given = [ids for ids in encoded if len(ids) <= longest]
         num_sampled = data.group_size - len(given) if data.samples else 0
         work = [self._judged(problem, trace, phase) for trace in given]
         if num_sampled:
-            longest = self.config.rollout.max_response_tokens
             seed = stable_seed(self.config.run.seed, "data", epoch, row.question.id)
             work.append(answer(problem, num_sampled, generate=generate, max_tokens=longest, seed=seed, phase=phase))
-        return [sample for some in await gather(*work) for sample in some], num_long
+        return [sample for some in await gather(*work) for sample in some], len(encoded) - len(given)
 
     def _problem(self, row: DataRow, epoch: int, prompt: PromptIds) -> Problem:
         async def judge(completion: Completion) -> Judgement:
@@ -99,15 +102,6 @@ class DataPlay:
         question = row.question
         group = f"data:{epoch}:{question.id}"
         return Problem(id=question.id, kind=question.suite, group=group, prompt_ids=prompt, judge=judge)
-
-    def _traces(self, row: DataRow, epoch: int, opened: str) -> tuple[list[list[int]], int]:
-        """Return ids of the row's traces that join its group, others in every epoch, and how many were too long."""
-        data, longest = self.config.data, self.config.rollout.max_response_tokens
-        count = min(data.traces, len(row.traces))
-        chosen = [row.traces[(epoch * count + i) % len(row.traces)] for i in range(count)]
-        encoded = [self.codec.trace_ids(trace, opened) for trace in chosen]
-        fitting = [ids for ids in encoded if len(ids) <= longest]
-        return fitting, len(encoded) - len(fitting)
 
     async def _judged(self, problem: Problem, trace: list[int], phase: Phase) -> list[Sample]:
         completion = Completion(

@@ -185,13 +185,13 @@ class PromptCodec:
         return [*self.encode_text(text), self._end_id]
 
     def check_trace(self, text: str) -> None:
-        """Raise ValueError if the vocabulary cannot write another model's response, or it contains an end token."""
+        """Raise UserError if the vocabulary cannot write another model's response, or it contains an end token."""
         ends = map(self._tokenizer.convert_ids_to_tokens, self.stops.token_ids)
         if end := next((end for end in ends if end in text), None):
-            raise ValueError(f"a trace holds {end}, which ends a response of this model: remove it.")
+            raise UserError(f"a trace holds {end}, which ends a response of this model: remove it.")
         unknown = self._tokenizer.unk_token_id
         if unknown is not None and unknown in self.encode_text(text):
-            raise ValueError("the model's tokenizer has no tokens for a part of its traces.")
+            raise UserError("the model's tokenizer has no tokens for a part of its traces.")
 
     def turns_fit(self, turns: Sequence[Turn], max_tokens: int) -> bool:
         """Whether the prompt of a conversation has at most ``max_tokens`` tokens. Raises as `converse`."""

@@ -35,7 +35,17 @@ def remove_think_tokens(folder: Path) -> None:
     kept = [token for token in tree["added_tokens"] if token["content"] not in TAGS]
     tree["added_tokens"] = sorted([*kept, *unused.values()], key=lambda token: token["id"])
     write_object(path, tree)
-    _edit_settings(folder, unused)
+    # The files beside tokenizer.json, each of which would bring the tokens back.
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+        if not (folder / name).is_file():
+            continue
+        settings = _without_tags(read_object(folder / name))
+        if "added_tokens_decoder" in settings:
+            for token_id, token in unused.items():
+                settings["added_tokens_decoder"][str(token_id)] = {k: v for k, v in token.items() if k != "id"}
+        if name == "added_tokens.json":
+            settings |= {token["content"]: token_id for token_id, token in unused.items()}
+        write_object(folder / name, settings)
     _check(before, read_tokenizer(folder))
 
 
@@ -49,20 +59,6 @@ def _unused_tokens(ids: dict[str, int], tokenizer: Tokenizer) -> dict[int, dict[
         for tag, token_id in ids.items()
         if token_id < last and tag not in base
     }
-
-
-def _edit_settings(folder: Path, unused: dict[int, dict[str, Any]]) -> None:
-    """The files beside tokenizer.json, each of which would bring the tokens back."""
-    for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
-        if not (folder / name).is_file():
-            continue
-        tree = _without_tags(read_object(folder / name))
-        if "added_tokens_decoder" in tree:
-            for token_id, token in unused.items():
-                tree["added_tokens_decoder"][str(token_id)] = {k: v for k, v in token.items() if k != "id"}
-        if name == "added_tokens.json":
-            tree |= {token["content"]: token_id for token_id, token in unused.items()}
-        write_object(folder / name, tree)
 
 
 def _without_tags(node: Any) -> Any:
@@ -92,7 +88,13 @@ def add_former_keys(folder: Path) -> None:
     """Add the former keys to config.json and tokenizer_config.json; all new ones stay."""
     if (folder / "config.json").is_file():
         config = read_object(folder / "config.json")
-        write_object(folder / "config.json", config | _former_config(config))
+        former = {"torch_dtype": config["dtype"]} if config.get("dtype") else {}
+        rope = config.get("rope_parameters") or {}
+        local = rope.get("sliding_attention") or {}
+        if "rope_theta" in local:
+            former["rope_local_base_freq"] = local["rope_theta"]
+        former |= _former_rope(rope.get("full_attention") or rope)
+        write_object(folder / "config.json", config | former)
     settings = read_object(folder / "tokenizer_config.json")
     if settings.get("tokenizer_class") == "TokenizersBackend":
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # the same class in both versions
@@ -100,15 +102,6 @@ def add_former_keys(folder: Path) -> None:
     if isinstance(settings.get("extra_special_tokens"), list):
         settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
     write_object(folder / "tokenizer_config.json", settings)
-
-
-def _former_config(config: dict[str, Any]) -> dict[str, Any]:
-    former = {"torch_dtype": config["dtype"]} if config.get("dtype") else {}
-    rope = config.get("rope_parameters") or {}
-    local = rope.get("sliding_attention") or {}
-    if "rope_theta" in local:
-        former["rope_local_base_freq"] = local["rope_theta"]
-    return former | _former_rope(rope.get("full_attention") or rope)
 
 
 def _former_rope(rope: dict[str, Any]) -> dict[str, Any]:

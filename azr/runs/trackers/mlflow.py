@@ -90,7 +90,12 @@ class MlflowTracker(Tracker):
         if self._first_tried[0] != step or not self._first_tried[1]:
             self._first_tried = step, int(time.time() * 1000)
         entity, now = _library().entities.Metric, self._first_tried[1]
-        for some in _batches(list(_numbers(metrics)), MOST_METRICS):
+        numbers = [(metric_name(name), value) for name, value in metrics.items() if not isinstance(value, list)]
+        for name, counts in metrics.items():
+            if isinstance(counts, list):
+                rates = zip(bins(counts), counts, strict=True)
+                numbers += [(metric_name(f"{name}/{rate:.3f}"), count) for rate, count in rates]
+        for some in _batches(numbers, MOST_METRICS):
             self._client.log_batch(self._id, metrics=[entity(name, value, now, step) for name, value in some])
         assert self._id is not None
         self._mark.save(self._id, step)
@@ -122,16 +127,6 @@ def metric_name(name: str) -> str:
     that names in other scripts stay apart."""
     name = name.replace("@", "_at_").replace("+", "_plus")
     return re.sub(r"[^\w\-. :/]", lambda found: f"_{ord(found[0]):x}", name, flags=re.ASCII)
-
-
-def _numbers(metrics: Metrics) -> Iterator[tuple[str, float]]:
-    for name, value in metrics.items():
-        if isinstance(value, list):
-            yield from (
-                (metric_name(f"{name}/{rate:.3f}"), count) for rate, count in zip(bins(value), value, strict=True)
-            )
-        else:
-            yield metric_name(name), value
 
 
 def _uri(config: Config) -> str:
