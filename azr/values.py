@@ -258,18 +258,14 @@ def _call(name: str, arguments: list[ast.expr]) -> Any:
 
 def _hashed(make: Callable[[Iterable[Any]], Any], items: list[Any]) -> Any:
     try:
-        if len(items) > _FEW:
-            _refuse_collisions([item[0] for item in items] if make is dict else items)
+        # Numbers can be chosen to share one hash, and a set of n such takes time of the order of n squared.
+        first: dict[int, Any] = {}
+        keys = [item[0] for item in items] if make is dict else items
+        if len(keys) > _FEW and sum(first.setdefault(hash(key), key) != key for key in keys) > _FEW:
+            raise TooLargeError(f"more than {_FEW} elements of a set, or keys, share a hash")
         return make(items)
     except TypeError as error:
         raise PlainDataError("a list, dict or set cannot be an element of a set or a key") from error
-
-
-def _refuse_collisions(items: list[Any]) -> None:
-    """Numbers can be chosen to share one hash, and a set of n such takes time of the order of n squared."""
-    first: dict[int, Any] = {}
-    if sum(first.setdefault(hash(item), item) != item for item in items) > _FEW:
-        raise TooLargeError(f"more than {_FEW} elements of a set, or keys, share a hash")
 
 
 class _Writer:

@@ -227,7 +227,13 @@ def plan_micro_batches(lengths: Sequence[int], ranks: int, tokens_per_micro_batc
             least = middle + 1
         else:
             bins, most = found, middle
-    return _assign_to_ranks(bins, lengths, ranks)
+    # Dealt out, fullest first, in snake order over the ranks: alike in each round and in total.
+    bins.sort(key=lambda samples: -sum(lengths[i] for i in samples))
+    plan: list[list[list[int]]] = [[] for _ in range(ranks)]
+    for start in range(0, len(bins), ranks):
+        for rank, samples in enumerate(bins[start : start + ranks]):
+            plan[rank if (start // ranks) % 2 == 0 else ranks - 1 - rank].append(sorted(samples))
+    return plan
 
 
 def _fill_bins(order: Sequence[int], lengths: Sequence[int], count: int, capacity: int) -> list[list[int]] | None:
@@ -242,16 +248,6 @@ def _fill_bins(order: Sequence[int], lengths: Sequence[int], count: int, capacit
         bins[emptiest].append(sample)
         heapq.heapreplace(heap, (load + lengths[sample], emptiest))
     return bins
-
-
-def _assign_to_ranks(bins: list[list[int]], lengths: Sequence[int], ranks: int) -> list[list[list[int]]]:
-    """Deal out the bins, fullest first, in snake order over the ranks: alike in each round and in total."""
-    bins = sorted(bins, key=lambda samples: -sum(lengths[i] for i in samples))
-    plan: list[list[list[int]]] = [[] for _ in range(ranks)]
-    for start in range(0, len(bins), ranks):
-        for rank, samples in enumerate(bins[start : start + ranks]):
-            plan[rank if (start // ranks) % 2 == 0 else ranks - 1 - rank].append(sorted(samples))
-    return plan
 
 
 def split_mini_batches(labels: Sequence[Hashable], count: int, seed: int) -> list[list[int]]:

@@ -97,8 +97,9 @@ def _endings(lines: Sequence[str], start: int, fence: str, language: str) -> Ite
     for number in range(start, len(lines)):
         line = lines[number]
         inner = line.lstrip(" \t>")
-        if fence[0] in line and (end := _fence_at(inner, fence)):
-            if end == len(inner.rstrip()):
+        run = len(inner) - len(inner.lstrip(fence[0]))
+        if run >= len(fence):
+            if run == len(inner.rstrip()):
                 yield _Ending(number, None, number + 1, open_quote is not None)
             elif _REOPENING.fullmatch(line):
                 yield _Ending(number, None, number, open_quote is not None)
@@ -113,21 +114,12 @@ def _endings(lines: Sequence[str], start: int, fence: str, language: str) -> Ite
             open_quote = _open_quote(line, open_quote)
 
 
-def _fence_at(line: str, fence: str) -> int:
-    """Return how often a line begins with the fence's character; 0 if that is shorter than the fence."""
-    run = len(line) - len(line.lstrip(fence[0]))
-    return run if run >= len(fence) else 0
-
-
 def _before_fence(line: str, fence: str) -> str:
     """Return the code on a line that ends with the fence; empty if it does not, or the fence is a comment."""
     text = line.rstrip()
     code = text.rstrip(fence[0])
-    return (
-        code
-        if len(text) - len(code) >= len(fence) and fence not in _SHORT_STRING.sub("", code) and code.strip(" \t#>*/-")
-        else ""
-    )
+    is_fenced = len(text) - len(code) >= len(fence) and fence not in _SHORT_STRING.sub("", code)
+    return code if is_fenced and code.strip(" \t#>*/-") else ""
 
 
 def _open_quote(line: str, quote: str | None) -> str | None:

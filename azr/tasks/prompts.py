@@ -186,17 +186,15 @@ def answer_part(response: str, prompt: str, form: ResponseFormat) -> tuple[str, 
         return rest, ""
     if THINK in rest or THOUGHT in rest:
         return "", "unclosed_thinking"
-    return _only_part(rest, right_away=bool(closed)) if has_answer else (rest, "")
-
-
-def _only_part(rest: str, *, right_away: bool) -> tuple[str, Reason]:
+    if not has_answer:
+        return rest, ""
     before, opened, after = rest.partition(_ANSWER)
-    part, closed, after = after.partition(_ANSWERED)
-    if not (opened and closed):
+    part, ended, after = after.partition(_ANSWERED)
+    if not (opened and ended):
         return "", "no_answer"
     if _ANSWER in part or _ANSWER in after:
         return "", "two_answers"
-    return ("", "misplaced_answer") if right_away and before.strip() else (part, "")
+    return ("", "misplaced_answer") if closed and before.strip() else (part, "")
 
 
 class CompletionFormat:
