@@ -21,8 +21,7 @@ def main(argv: Sequence[str]) -> int:
         check_hub(options.push_to_hub)
     elif options.private:
         raise UserError("--private says how a repository of the hub is made: add --push-to-hub OWNER/NAME.")
-    spell = options.think_tokens == "remove"
-    nbytes = export(source, options.out, spell_think_tags=spell, merged=not options.adapter, base=options.base)
+    nbytes = export(source, options.out, merged=not options.adapter, base=options.base)
     whose = f"{options.run}" if source.step is None else f"step {source.step} of {options.run}"
     print(f"{whose} is now in {options.out}, {nbytes / 1e6:.1f} MB")
     if options.push_to_hub is not None:
@@ -41,6 +40,4 @@ def parser() -> Parser:
     parser.add_argument("--base", metavar="MODEL", help="adapters: path of the base model, if it moved")
     parser.add_argument("--push-to-hub", metavar="OWNER/NAME", help="also upload OUT to this repository of the hub")
     parser.add_argument("--private", action="store_true", help="make that repository a private one if it is new")
-    tags = "remove: make <think> and </think> plain text for the tokenizer, as Qwen3 base models need"
-    parser.add_argument("--think-tokens", choices=("keep", "remove"), default="keep", help=tags)
     return parser

@@ -27,10 +27,7 @@ def main(argv: Sequence[str]) -> int:
     config = override(load_recipe(options.recipe), values)
     check(config)
     nodes = ClusterSpec(
-        gpus=options.gpus,
-        gpu_memory_gib=options.gpu_memory,
-        nodes=options.nodes,
-        host_memory_gib=options.host_memory,
+        gpus=options.gpus, gpu_memory_gib=options.gpu_memory, nodes=options.nodes, host_memory_gib=options.host_memory
     )
     assumed = Assumptions(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Assumptions)})
     plan, suggestions = plan_run(config, nodes, assumed, options.model_config)

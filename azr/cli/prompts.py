@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     codec = load_codec(config, folder)
     kinds = (options.kind,) if options.kind else config.kinds
     roles = [options.role] if options.role else ROLES
-    for line in (*_lines(config, codec, kinds, roles, options.ids), *_row_lines(config, codec, options.ids)):
+    for line in (*_lines(config, codec, kinds, roles), *_row_lines(config, codec)):
         print(line)
     ends = " or ".join(f"{end} ({codec.decode([end])})" for end in codec.stops.token_ids)
     strings = "".join(f", or with the text {text}" for text in codec.stops.strings)
@@ -52,11 +52,10 @@ def parser() -> Parser:
     parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--kind", help="only this kind of task (default: all of the recipe)")
     parser.add_argument("--role", choices=ROLES, help="only this role")
-    parser.add_argument("--ids", action="store_true", help="also print token ids")
     return parser
 
 
-def _row_lines(config: Config, codec: PromptCodec, with_ids: bool) -> Iterator[str]:
+def _row_lines(config: Config, codec: PromptCodec) -> Iterator[str]:
     """The first row of each source of the run's file, with a trace where traces are trained on."""
     if config.data.path is None:
         return
@@ -70,28 +69,23 @@ def _row_lines(config: Config, codec: PromptCodec, with_ids: bool) -> Iterator[s
         ids, opened = codec.converse(row.turns)
         graders = ", ".join(each.name for each in row.graders)
         name = f"{row.question.suite}, row {row.question.id}, graded by {graders}"
-        yield from _shown(name, ids, config.rollout.max_prompt_tokens, codec, with_ids)
+        yield from _shown(name, ids, config.rollout.max_prompt_tokens, codec)
         if config.data.traces and row.traces:
             trace = codec.trace_ids(row.traces[0], opened)
-            yield from _shown("its first trace", trace, config.rollout.max_response_tokens, codec, with_ids)
+            yield from _shown("its first trace", trace, config.rollout.max_response_tokens, codec)
 
 
-def _lines(
-    config: Config, codec: PromptCodec, kinds: Sequence[str], roles: Sequence[Role], with_ids: bool
-) -> Iterator[str]:
+def _lines(config: Config, codec: PromptCodec, kinds: Sequence[str], roles: Sequence[Role]) -> Iterator[str]:
     longest = config.rollout.max_prompt_tokens
     for name in kinds:
         kind = KINDS[name]
         for role in roles:
-            if role == "proposer":
-                ids, _ = codec.proposer_prompt(kind, [kind.seed()], longest)
-            else:
-                ids = codec.solver_prompt(kind, kind.seed())
-            yield from _shown(f"{name}, {role}", ids, longest, codec, with_ids)
+            seed = kind.seed()
+            is_asked = role == "solver"
+            ids = codec.solver_prompt(kind, seed) if is_asked else codec.proposer_prompt(kind, [seed], longest)[0]
+            yield from _shown(f"{name}, {role}", ids, longest, codec)
 
 
-def _shown(name: str, ids: PromptIds, longest: int, codec: PromptCodec, with_ids: bool) -> Iterator[str]:
+def _shown(name: str, ids: PromptIds, longest: int, codec: PromptCodec) -> Iterator[str]:
     yield f"======== {name}: {len(ids)} tokens of at most {longest}"
     yield codec.decode(ids)
-    if with_ids:
-        yield f"-------- ids: {' '.join(map(str, ids))}"

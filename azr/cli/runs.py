@@ -3,25 +3,23 @@ evaluation over the first, in points, with its interval at 95%; of several seeds
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from azr.cli.options import Parser
 from azr.config_tree import leaves
 from azr.errors import UserError
 from azr.launch import read_config
-from azr.runs.run_dir import RUN_CONFIG, RunDirectory
+from azr.runs.run_dir import RUN_CONFIG, RunDirectory, is_owned
 from azr.runs.sample_file import read_metrics
 
 _OWN = {"run.name", "run.root", "run.seed"}
 """Options that each run of a group has for itself."""
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""Student's t at 97.5%, for 1 to 9 degrees of freedom."""
-_NORMAL = 1.96
+"""Student's t at 97.5%, for 1 to 9 degrees of freedom; more have the last."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,17 +32,15 @@ def main(argv: Sequence[str]) -> int:
             print(f"left out: {error}", file=sys.stderr)
     if not options:
         raise UserError(f"{root} holds no runs: name the folder in which runs have theirs, such as orz_ckpt.")
-    first = next(iter(options.values()))
-    differing = [
-        name for name in first if name not in _OWN and any(each.get(name) != first[name] for each in options.values())
-    ]
+    first, *others = options.values()
+    differing = [name for name in first if name not in _OWN and any(each.get(name) != first[name] for each in others)]
     groups: dict[str, list[Path]] = {}
     for folder, each in options.items():
         groups.setdefault(", ".join(f"{name} {each.get(name)}" for name in differing), []).append(folder)
     from azr.evaluation.report import aligned  # It loads numpy.
 
     for same, folders in groups.items():
-        table = [("run", "seed", "step", "state", "gain"), *_lines(folders)]
+        table = [("run", "seed", "step", "state", "gain"), *_lines({folder: options[folder] for folder in folders})]
         print(f"{same}\n{aligned(table, left=1)}\n" if same else aligned(table, left=1))
     return 0
 
@@ -55,42 +51,25 @@ def parser() -> Parser:
     return parser
 
 
-def _lines(folders: Sequence[Path]) -> Iterator[Sequence[str]]:
+def _lines(runs: Mapping[Path, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     from azr.evaluation.report import differences_of_run, signed
 
     gains: dict[str, list[float]] = {}
-    for folder in folders:
-        run, config = RunDirectory(folder), read_config(str(folder / RUN_CONFIG)).run
-        steps = [step for step, _ in read_metrics(run.metrics)] if run.metrics.is_file() else []
-        step = max(steps, default=0)
-        state = "running" if _is_owned(folder) else "finished" if step >= config.steps else "stopped"
-        try:
-            differences = differences_of_run(run.answers(0).parent)
-            told = ", ".join(f"{each.suite} {signed(each.gain)}" for each in differences)
-        except UserError as error:
-            differences, told = [], str(error)
+    for folder, options in runs.items():
+        run, steps = RunDirectory(folder), options["run.steps"]
+        step = max((step for step, _ in read_metrics(run.metrics)), default=0) if run.metrics.is_file() else 0
+        differences = differences_of_run(run.answers(0).parent)
         for each in differences:
             gains.setdefault(each.suite, []).append(100 * each.gain.value)
-        yield folder.name, str(config.seed), f"{step}/{config.steps}", state, told
+        told = ", ".join(f"{each.suite} {signed(each.gain)}" for each in differences)
+        state = "running" if is_owned(folder) else "finished" if step >= steps else "stopped"
+        yield folder.name, str(options["run.seed"]), f"{step}/{steps}", state, told
     means = ", ".join(f"{suite} {_mean(values)}" for suite, values in gains.items() if len(values) > 1)
     if means:
-        yield f"mean of {max(map(len, gains.values()))}", "", "", "", means
+        yield f"mean of {len(runs)}", "", "", "", means
 
 
 def _mean(values: Sequence[float]) -> str:
     """Return the mean of several seeds as text, with its t interval."""
-    n = len(values)
-    half = (_T[n - 2] if n < len(_T) + 2 else _NORMAL) * stdev(values) / n**0.5
+    half = _T[min(len(values) - 2, len(_T) - 1)] * stdev(values) / len(values) ** 0.5
     return f"{fmean(values):+.1f} [{fmean(values) - half:+.1f}, {fmean(values) + half:+.1f}]"
-
-
-def _is_owned(folder: Path) -> bool:
-    """Return whether a process runs it; see `RunOwner`."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

@@ -202,12 +202,7 @@ def _held_out(kind: str, inputs: int) -> list[Task]:
 
 
 def _proposal(
-    kind: str,
-    tasks: Mapping[str, Sequence[Task]],
-    number: int,
-    config: Config,
-    codec: PromptCodec,
-    execute: Run,
+    kind: str, tasks: Mapping[str, Sequence[Task]], number: int, config: Config, codec: PromptCodec, execute: Run
 ) -> Problem:
     """Return a proposal prompt as a problem; its references are held-out tasks, other ones for each number."""
     pool = [task for name in KINDS[kind].reference_kinds if name in tasks for task in tasks[name]]

@@ -19,7 +19,6 @@ from safetensors import safe_open
 from azr.errors import UserError
 from azr.files import atomic_folder
 from azr.runs.checkpoint_store import CorruptCheckpoint, RunState, step_of
-from azr.runs.exported_files import add_former_keys, remove_think_tokens
 from azr.runs.metrics import EVAL, has_eval
 from azr.runs.model_folder import check_model, hub_errors, model_folder, read_object, write_object
 from azr.runs.run_dir import PromptForm, RunDirectory
@@ -87,12 +86,9 @@ def policies(place: Path) -> dict[int, Path]:
     return folders
 
 
-def export(
-    source: Source, out: Path, *, spell_think_tags: bool = False, merged: bool = True, base: str | None = None
-) -> int:
+def export(source: Source, out: Path, *, merged: bool = True, base: str | None = None) -> int:
     """Make ``out`` a folder that transformers and vLLM load; it is complete or it is not there. Returns its bytes.
 
-    ``spell_think_tags``: make them plain text for the tokenizer.
     Adapters are ``merged`` into the weights of ``base``, by default the model that the run began with; otherwise the
     folder is one of adapters, as peft and vLLM load them beside that model. Raises UserError when the source is not
     complete or the base another one, ``out`` is taken, or it cannot be written.
@@ -116,8 +112,6 @@ def export(
             if source.has_adapters and merged:
                 found, named = (str(source.base), "model.path of the run") if base is None else (base, "--base")
                 merge_adapters(source.folder, found, staging, named)
-            if spell_think_tags:
-                remove_think_tokens(staging)
             _describe(source, staging, merged=merged)
             add_former_keys(staging)
             nbytes = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
@@ -278,7 +272,7 @@ def _card(source: Source, run: RunDirectory, form: PromptForm | None, *, adapter
         asking = [
             "The tokenizer's chat template writes a user's message as the run did, up to the tag that opens the "
             f"thinking. Stop at {ends}: vLLM by `stop`, transformers by `generate(..., tokenizer=tokenizer)`. "
-            "`azr prompts` with the config below prints whole prompts.",
+            "`azr prompts` with the config below prints whole prompts."
         ]
     if code:
         asking.append("Loading takes `trust_remote_code=True`: the folder holds Python code.")
@@ -342,3 +336,37 @@ def evaluation_table(step: int, evaluated: Mapping[str, float]) -> str:
             low, high = evaluated.get(f"{name}_low"), evaluated.get(f"{name}_high")
             rows.append(f"| {name} | {value:.3f}{'' if low is None else f' [{low:.3f}, {high:.3f}]'} |")
     return "\n".join(rows)
+
+
+def add_former_keys(folder: Path) -> None:
+    """Add the keys of transformers 4 and its kin to config.json and tokenizer_config.json; all new ones stay. A reader
+    of former keys alone takes defaults for the rest without a word: a rope theta of 10,000, unscaled, float32."""
+    if (folder / "config.json").is_file():
+        config = read_object(folder / "config.json")
+        former = {"torch_dtype": config["dtype"]} if config.get("dtype") else {}
+        rope = config.get("rope_parameters") or {}
+        local = rope.get("sliding_attention") or {}
+        if "rope_theta" in local:
+            former["rope_local_base_freq"] = local["rope_theta"]
+        former |= _former_rope(rope.get("full_attention") or rope)
+        write_object(folder / "config.json", config | former)
+    settings = read_object(folder / "tokenizer_config.json")
+    if settings.get("tokenizer_class") == "TokenizersBackend":
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # the same class in both versions
+    # Version 4 wants names for these tokens, and reads a list of them here.
+    if isinstance(settings.get("extra_special_tokens"), list):
+        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+    write_object(folder / "tokenizer_config.json", settings)
+
+
+def _former_rope(rope: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of rotary positions that stood apart: base and share of a head, then how they are scaled."""
+    former: dict[str, Any] = {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
+    scaling = {key: value for key, value in rope.items() if key not in former}
+    kind = scaling.pop("rope_type", "default")
+    if kind == "longrope":  # Phi-3's config takes exactly three keys, and the length beside them.
+        length = {key: scaling.pop(key) for key in ("original_max_position_embeddings",) if key in scaling}
+        return former | length | {"rope_scaling": {"type": kind, **scaling}}
+    if kind != "default":
+        former["rope_scaling"] = {"rope_type": kind, "type": kind, **scaling}
+    return former

@@ -19,7 +19,7 @@ from azr.text import clipped, first_line, parse_object
 from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    pass
 
 HUB_S = 5.0
 """A dry run waits this long for an answer of the hub."""
@@ -150,8 +150,13 @@ def check_model(folder: Path) -> None:
     read_object(folder / "tokenizer_config.json")
     if not any((folder / name).is_file() for name in _VOCABULARIES):
         raise UserError(f"{folder} has no vocabulary, such as {_VOCABULARIES[0]}: {ADVICE}.")
-    if (folder / "tokenizer.json").is_file():
-        read_tokenizer(folder)
+    if (path := folder / "tokenizer.json").is_file():
+        from tokenizers import Tokenizer
+
+        try:
+            Tokenizer.from_file(str(path))
+        except Exception as error:  # The library raises nothing narrower.
+            raise UserError(f"{path} is no tokenizer ({error}): {ADVICE}.") from error
 
 
 def check_weights(folder: Path) -> None:
@@ -218,13 +223,3 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def write_object(path: Path, tree: dict[str, Any]) -> None:
     path.write_text(json.dumps(tree, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def read_tokenizer(folder: Path) -> Tokenizer:
-    from tokenizers import Tokenizer
-
-    path = folder / "tokenizer.json"
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # The library raises nothing narrower.
-        raise UserError(f"{path} is no tokenizer ({error}): {ADVICE}.") from error

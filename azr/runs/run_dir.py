@@ -277,13 +277,22 @@ class RunOwner:
             os.close(self._locks.pop())
 
 
-def _lock(descriptor: int) -> bool:
+def _lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Return False if another process has the lock; True with it, or where the file system has none."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
     return True
+
+
+def is_owned(run: Path) -> bool:
+    """Return whether a process runs it; see `RunOwner`."""
+    descriptor = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return not _lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)

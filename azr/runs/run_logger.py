@@ -149,11 +149,7 @@ class RunLogger:
         await self._beside.put(partial(write, self.run.answers(step)))
 
     def end_step(
-        self,
-        step: int,
-        samples: Sequence[Sample],
-        parts: StepParts,
-        watched_metrics: Mapping[str, float],
+        self, step: int, samples: Sequence[Sample], parts: StepParts, watched_metrics: Mapping[str, float]
     ) -> Metrics:
         """Write the step's metrics (`azr.runs.metrics.step_metrics`) and its summary line.
 

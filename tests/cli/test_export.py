@@ -204,18 +204,6 @@ def test_a_tokenizer_gets_its_code_back_from_the_model_the_run_began_with_or_its
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "out", "run"]
 
 
-def test_think_tokens_are_removed_on_request(run: Path, tmp_path: Path):
-    tokenizer = AutoTokenizer.from_pretrained(policy(run, 3))
-    tokenizer.add_tokens(["<think>", "</think>"])
-    tokenizer.save_pretrained(policy(run, 3))
-    for choice, spelled in (("keep", 1), ("remove", 7)):
-        assert export(run, "--step", 3, tmp_path / choice, "--think-tokens", choice) == 0
-        exported = AutoTokenizer.from_pretrained(tmp_path / choice)
-        ids = exported.encode("<think>", add_special_tokens=False)
-        assert len(ids) == spelled and exported.decode(ids) == "<think>"
-    assert torch.equal(logits(tmp_path / "remove"), logits(policy(run, 3)))
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -261,12 +249,9 @@ def test_a_damaged_policy_or_config_is_refused(run: Path, step: int, name: str, 
     assert sorted(path.name for path in run.parent.iterdir()) == ["run"]
 
 
-def test_a_model_of_no_run_can_be_prepared_too(tmp_path: Path, capsys):
+def test_a_model_of_no_run_can_be_exported_too(tmp_path: Path):
     assert export(BASE, tmp_path / "out") == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {path.name for path in BASE.iterdir()}
-    assert export(BASE, tmp_path / "again", "--think-tokens", "remove") == 2
-    assert "has no tokens <think> and </think>" in capsys.readouterr().err
-    assert not (tmp_path / "again").exists()
     assert_light(["export", str(BASE), str(tmp_path / "light")])
 
 
