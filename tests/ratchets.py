@@ -71,12 +71,21 @@ def lines(paths: list[Path]) -> int:
 
 def options(package: Path) -> int:
     """Count the fields of the config's classes, except those that hold another of these classes, and tags."""
-    files = [package / "config.py", package / "config_training.py", *(package / "estimators").glob("*.py")]
-    trees = [ast.parse(file.read_text()) for file in files if file.is_file()]
-    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
-    fields = [field for node in classes for field in node.body if isinstance(field, ast.AnnAssign)]
-    others = "|".join([r"ClassVar.*", r"Literal\['[^']+'\]", *(node.name for node in classes)])
+    own = [path for name in ("config", "config_training") if (path := package / f"{name}.py").is_file()]
+    sections = _classes(own)
+    fields = [
+        field
+        for node in sections + _classes([*(package / "estimators").glob("*.py")])
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
+    ]
+    others = "|".join([r"ClassVar.*", r"Literal\['[^']+'\]", *(node.name for node in sections)])
     return sum(re.fullmatch(others, ast.unparse(field.annotation)) is None for field in fields)
+
+
+def _classes(files: list[Path]) -> list[ast.ClassDef]:
+    trees = [ast.parse(file.read_text()) for file in files]
+    return [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
 
 
 def spine_types(root: Path) -> list[str]:
