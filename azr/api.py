@@ -20,10 +20,10 @@ from typing import Any
 from azr.config import Config
 from azr.config_tree import from_tree
 from azr.errors import UserError
-from azr.launch import load_recipe, read_config
+from azr.launch import is_run, load_recipe
 from azr.records import Sample, Task
 from azr.runs.metrics import eval_shares
-from azr.runs.run_dir import RUN_CONFIG, RunDirectory, write_config
+from azr.runs.run_dir import RunDirectory, write_config
 from azr.runs.sample_file import read_metrics, read_sample, read_tasks
 
 _WRONG_INPUT = 2
@@ -36,7 +36,7 @@ class Run:
     def __init__(self, path: str | Path) -> None:
         """``path``: folder of the run. Raises UserError if there is no run."""
         self.path = Path(path)
-        if not (self.path / RUN_CONFIG).is_file():
+        if not is_run(str(path)):
             raise UserError(f"{path} is no run: name the folder of one, such as orz_ckpt/azr_14m_mini.")
         self._files = RunDirectory(self.path)
 
@@ -46,7 +46,7 @@ class Run:
     @property
     def config(self) -> Config:
         """All options of the run."""
-        return read_config(str(self._files.config))
+        return load_recipe(str(self.path))
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -61,18 +61,19 @@ class Run:
     def samples(self, step: int | None = None) -> Iterator[Sample]:
         """Yield prompts, responses and verdicts of a step, by default of all steps in order. Raises UserError if the
         step has no samples."""
-        files = sorted(self._files.rollouts(0).parent.glob("step_*.jsonl.gz"))
-        if step is not None:
-            files = [file for file in files if file == self._files.rollouts(step)]
-            if not files:
-                raise UserError(f"{self.path} has no samples of step {step}.")
+        if step is None:
+            files = sorted(self._files.rollouts(0).parent.glob("step_*.jsonl.gz"))
+        elif (file := self._files.rollouts(step)).is_file():
+            files = [file]
+        else:
+            raise UserError(f"{self.path} has no samples of step {step}.")
         for file in files:
             with gzip.open(file) as lines:
                 yield from map(read_sample, lines)
 
     @property
     def evaluations(self) -> dict[int, dict[str, float]]:
-        """Shares of right answers by step and name, such as ``exam/mean@4``, of the evaluations within the run."""
+        """Shares of right answers by step and suite, such as ``exam``, of the evaluations within the run."""
         shares = {step: eval_shares(record) for step, record in read_metrics(self._files.metrics)}
         return {step: found for step, found in shares.items() if found}
 

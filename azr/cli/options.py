@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
         ``--section.no-option`` turns it off. A list is one word with commas, or, once the positional arguments are
         given, all words up to the next option.
         """
-        known, own, given = option_flags(), list[str](), list[tuple[str, list[str]]]()
+        known, own, given = option_flags(), list[str](), list[tuple[str, str, list[str]]]()
         words, at = list(argv), 0
         while at < len(words):
             flag, has_value, value = words[at].partition("=")
@@ -73,17 +73,16 @@ class Parser(argparse.ArgumentParser):
                 most = 0 if has_value else _most_values(*known[name], words[end : end + 1], of_list)
                 while end < len(words) and end - at <= most and not words[end].startswith("--"):
                     end += 1
-                given.append((flag, [value] if has_value else words[at + 1 : end]))
+                given.append((flag, name, [value] if has_value else words[at + 1 : end]))
             else:
                 own.append(words[at])
             at = end
         options = self.parse(own, known)
         values: dict[str, Any] = {}
-        for flag, texts in given:
-            given_flag = flag.replace("_", "-")
-            option, off = known[given_flag]
+        for flag, name, texts in given:
+            option, off = known[name]
             if option.type == "array" and option.path in values:
-                raise UserError(f"{given_flag} is given twice: give its values once, with commas between them.")
+                raise UserError(f"{name} is given twice: give its values once, with commas between them.")
             values[option.path] = _value(option, flag, texts, off=off)
         return options, values
 
@@ -127,7 +126,7 @@ def _most_values(option: ConfigOption, off: bool, following: Sequence[str], of_l
 
 
 def option_flags() -> dict[str, tuple[ConfigOption, bool]]:
-    """Every option of an option, and whether it is the one that turns a switch off."""
+    """Return each flag's option, and whether the flag turns a switch off."""
     flags = {option.flag: (option, False) for option in config_options().values()}
     for flag, (option, _) in list(flags.items()):
         if option.type == "boolean":
