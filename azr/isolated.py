@@ -159,12 +159,14 @@ class Workers:
             free.put_nowait(process)
 
 
-def ask_once(module: str, arguments: Sequence[str], message: Mapping[str, Any]) -> Any:
-    """Return the answer of one process that ends with it, also where an event loop runs. Raises WorkerError."""
+def ask_once(named: str, module: str, arguments: Sequence[str], message: Mapping[str, Any]) -> Any:
+    """Return the answer of one process that ends with it, also where an event loop runs. Raises WorkerError, and
+    UserError as `OwnFunctions.check_start`."""
 
     async def ask() -> Any:
-        workers = Workers(module, arguments)
+        workers = OwnFunctions(module, arguments, 1)
         try:
+            await workers.check_start(named)
             return await workers.ask(message, TIME_LIMIT_S)
         finally:
             await workers.end()

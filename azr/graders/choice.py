@@ -45,7 +45,7 @@ _ALONE = re.compile(
     re.IGNORECASE,
 )
 """A whole reply."""
-_FULL_WIDTH = {0xFF01 + n: 0x21 + n for n in range(94)}
+_FULL_WIDTH = {0xFF01 + n: 0x21 + n for n in range(94)} | UNSEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,10 @@ class ChoiceGrader:
 def _label(text: str, labels: tuple[str, ...]) -> str | None:
     """The label that the text gives last, in a box or in words, or two of them (``A, B``), which are no answer. A box
     that holds none of them is a value."""
-    text = text.translate(_FULL_WIDTH | UNSEEN)
+    text = text.translate(_FULL_WIDTH)
     said = [(found.start(), _only(found, labels)) for found in _STATED.finditer(text)]
-    boxed, content = placed_boxes(text), joined_box(text) or ""
+    boxed = placed_boxes(text)
+    content = joined_box(text, boxed) or ""
     if boxed and (found := _BOXED.match(content) or _LISTED.match(content)) and found[1].upper() in labels:
         said.append((boxed[-1][0], _only(found, labels)))
     if not said and not boxed and (alone := _ALONE.fullmatch(text.strip())):

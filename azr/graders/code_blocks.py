@@ -94,8 +94,9 @@ def _found(text: str) -> list[Block]:
     tagged = ((found[1] or found[2] or "").strip("\n") for found in _TAGGED.finditer(text))
     found = (blocks(text) or [Block("python", each) for each in tagged if each.strip()])[-MOST_BLOCKS:]
     for at, block in enumerate(found):
-        if not parses(block.content) and parses(shorter := textwrap.dedent(block.content)):
-            found[at] = replace(block, content=shorter)  # it was indented as a whole
+        flat = textwrap.dedent(block.content)
+        if flat != block.content and not parses(block.content) and parses(flat):
+            found[at] = replace(block, content=flat)  # it was indented as a whole
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 MAX_RESPONSE = 2**18
 """Of a longer response only the end is read, characters."""
@@ -87,9 +88,8 @@ def last_box(text: str) -> str | None:
     return found[-1] if found else None
 
 
-def joined_box(text: str) -> str | None:
-    """Contents of the last boxes that one enumeration holds, one time each."""
-    found = placed_boxes(text)
+def joined_box(text: str, found: Sequence[tuple[int, int, str]]) -> str | None:
+    """Contents of the last boxes that one enumeration holds, one time each. ``found``: the text's `placed_boxes`."""
     if not found:
         return None
     start, _, content = found[-1]
@@ -112,7 +112,7 @@ def _last_number(text: str) -> str:
 
 def stated_answer(text: str) -> str | None:
     """Return what a text says is its answer: the last box, else what follows "answer is", else ``#### ``."""
-    if (boxed := joined_box(text)) is not None:
+    if (boxed := joined_box(text, placed_boxes(text))) is not None:
         return boxed
     text = text[-20_000:]
     said = next((found for found in reversed([*_STATED.finditer(text)]) if text[found.end() :].strip(" *`")), None)

@@ -42,7 +42,7 @@ _PREFIXED = {*_STATED["prefixes"]["symbols"].split(), *_STATED["prefixes"]["word
 _POWERS = dict(zip((stated := _STATED["prefixes"]["powers"].split())[::2], map(int, stated[1::2]), strict=True))
 _LONGEST_UNIT = 20
 _OF_UNIT = re.compile(r"\^\s*\{?\s*(-?\d{1,2})\s*\}?|/|[A-Za-zµμΩ°]+|[€£¥₹¢]|\\\$")
-_NUMERAL = re.compile(r"\^\s*\{?\s*-?\d+\s*\}?|(\d[\d.,]*)")
+_NUMERAL = re.compile(r"\^\s*\{?\s*-?\d+(?:\s*\})?|(\d[\d.,]*)")
 _OPPOSITES = [frozenset(words.split()) for words in _STATED["words"]["opposites"]]
 _CONDITIONS = frozenset(_STATED["words"]["conditions"].split())
 PERCENT = re.compile(r"\A\s*([-+]?\d[\d.]*)\s*\\%\s*\Z")
@@ -79,7 +79,6 @@ _NOUN = re.compile(
 _TRAILING = re.compile(
     rf"{_SPACE}{{0,6}}\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{{([^{{}}]*)\}}(?:\s*\^\s*\{{?-?\d+\}}?)?\s*$"
 )
-_BARE_UNIT = re.compile(rf"(?<=[\d}}]){_SPACE}{{1,4}}([A-Za-z]{{2,12}})(?:\s*\^\s*\{{?\d\}}?)?\s*$")
 _BARE_COMPOUND = re.compile(r"([-+]?[\d.,]*\d)\s*([A-Za-zµΩ]+(?:(?:\s*[/·]\s*|\s+)[A-Za-zµΩ]+|\s*\^\s*\{?-?\d\}?)*)")
 _BEHIND = re.compile(
     r"[}\s]*(?:[\s~/·*.]|\\[,;: ]|\^\s*\{?\s*-?\d+\s*\}?|\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{[^{}]*\}"
@@ -137,7 +136,7 @@ def respelled(text: str) -> str:
         return text
     text = "".join(f"\\frac{{{_HALVES[sign][0]}}}{{{_HALVES[sign][1]}}}" if sign in _HALVES else sign for sign in text)
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", _raised, text)
-    text = text.translate(_SIGN_TABLE)
+    text = " ".join(text.translate(_SIGN_TABLE).split())  # patterns take the cube of the number of blanks
     text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _ROWS.sub(_in_one_line, text)
     text = _REPEATING.sub(_fraction, text)
@@ -215,7 +214,7 @@ def without_words(text: str) -> str:
             return text
     if (found := re.fullmatch(r"(-?(?:\\\$)?[\d.,]*\d)\s+([a-z]+)(\s+dollars)?", text)) and found[2] in _MANY:
         return f"{found[1]} \\times {_MANY[found[2]]}"
-    if (bare := _BARE_UNIT.search(text)) and _unit(bare[1]):
+    if (bare := _BARE_WORD.search(text)) and len(bare[1]) > 1 and _unit(bare[1]):
         return text[: bare.start()]
     if (bare := _BARE_COMPOUND.fullmatch(text)) and "/" in bare[2]:
         return bare[1] if all(map(_unit, re.findall(r"[^\W\d_]+", bare[2]))) else text
@@ -362,7 +361,7 @@ def _measured(text: str) -> frozenset[tuple[str, int]]:
     """Units of an answer of one number, see `Qualifiers`."""
     text = text.rpartition("=")[2]
     ends = [found.end() for found in _NUMERAL.finditer(text) if found[1]]
-    before, behind = (text[: ends[-1]], text[ends[-1] :]) if ends else ("", "".join(map("".join, _WORDS.findall(text))))
+    before, behind = (text[: ends[-1]], text[ends[-1] :]) if ends else ("", "".join(_WORDS.findall(text)))
     signs = " ".join(re.findall(r"[€£¥₹¢]|\\\$", before))
     before = _WORDS.sub(r" \1 ", before) if _WORDS.search(before) else ""
     if not _BEHIND.fullmatch(behind) or _units(before):

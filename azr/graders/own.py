@@ -97,7 +97,7 @@ def try_grader(name: str, question: Question) -> None:
     load_grader(name)
     message = {"row": question.gold, "response": DUMMY}
     try:
-        ask_once("azr.graders.own", (_function(name),), message)
+        ask_once(f"The grader {name}", "azr.graders.own", (_function(name),), message)
     except WorkerError as trouble:
         raise UserError(
             f"The grader {name} {trouble} for its first row and the response {DUMMY!r}: make it take a row and a "

@@ -282,7 +282,7 @@ def _is_close_json(returned: Any, wanted: Any, atol: float) -> bool:
 def _is_within(one: Any, other: Any, allowed: float) -> bool:
     """Whether two numbers, or texts of numbers, differ by at most ``allowed``: no digit of theirs is rounded away."""
     with contextlib.suppress(ArithmeticError):  # infinities, NaN, an exponent of many digits
-        return abs(Decimal(one) - Decimal(other)) <= Decimal(allowed)
+        return math.isfinite(allowed) and abs(Decimal(one) - Decimal(other)) <= Decimal(allowed)
     return False
 
 

@@ -19,7 +19,7 @@ from azr.errors import UserError
 from azr.evaluation.periodic import AnswerExecutor
 from azr.evaluation.suites.own import read_declaration
 from azr.graders import open_graders
-from azr.graders.own import OwnGrader, checked, load_grader
+from azr.graders.own import OwnGrader, checked, load_grader, try_grader
 from azr.graders.question import Question
 from azr.tasks.base import Verdict
 from tests.datasets.test_play import codec as codec
@@ -163,6 +163,8 @@ async def test_a_module_that_works_in_no_process_of_its_own_is_one_sentence(modu
     with pytest.raises(UserError, match=f"The grader {module}_needy:grade does not start in its own process"):
         async with OwnGrader(f"{module}_needy:grade"):
             pass
+    with pytest.raises(UserError, match=f"The grader {module}_needy:grade does not start in its own process"):
+        try_grader(f"{module}_needy:grade", Question(id="q", suite="s", group="", message="?", gold={}))
 
 
 async def test_rows_and_suites_name_it_and_it_gets_all_their_fields(module, config, codec, tmp_path):

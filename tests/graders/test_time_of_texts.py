@@ -42,6 +42,7 @@ HELD = (
     "answer is" + " " * SIZE, "answer is" + "* " * 2**15, "answer " * 2**13, "\\boxed{1" + "~" * 1_900 + "x}",
     "\\boxed{" + "½" * 1_900 + "}", "\\boxed{5 \\text{ " + "s" * 1_900 + "}}",
     "\\boxed{" + "; " * 900 + "k \\in \\mathbb Z}", "\\boxed{5 \\text{ m}^{" + "9" * 1_900 + "}}",
+    "\\boxed{5" + " ^2" * 600 + " @}", "\\boxed{\\sin" + " " * 1_900 + "x}",
 )  # fmt: skip
 """Texts over which a reader once took seconds."""
 TASK = Task(id="t", kind="deduction", program="def f(x):\n    return x", inputs=("1",), outputs=("1",), fingerprint="")

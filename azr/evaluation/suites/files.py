@@ -142,7 +142,7 @@ class _TwiceError(ValueError):
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _TwiceError(next(key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index])))
+        raise _TwiceError(next(key for (key, _), new in zip(pairs, [*found, None], strict=False) if key != new))
     return found
 
 
