@@ -115,7 +115,7 @@ def open_patterns(nodes: Nodes, imports: set[tuple[str, str]]) -> list[tuple[int
     """
     patterns = [node for node in nodes.get(ast.MatchClass, ()) if node.patterns]
     bound, paths, plain = Counter(_bound(nodes)) if patterns else Counter[str](), dict(imports), set(_PLAIN)
-    bound.subtract((node.asname or node.name).partition(".")[0] for node in _of(nodes, ast.alias))
+    bound.subtract(_imported(nodes))
 
     def path(part: ast.expr) -> str:
         """What is named, as it was imported; empty if the program binds the name otherwise."""

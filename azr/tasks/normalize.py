@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 ENTRY = "f"
@@ -73,8 +73,7 @@ _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 class _Normalizer(ast.NodeTransformer):
     """Drops docstrings and annotations, and renames what the program itself binds in order of appearance."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        nodes = list(ast.walk(tree))
+    def __init__(self, nodes: Sequence[ast.AST]) -> None:
         classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
         members = {name for node in classes for name in _members(node)}
         stored = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
@@ -118,8 +117,8 @@ class _Normalizer(ast.NodeTransformer):
         return self._names.get(name, name)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        for field in ("name", "rest", "arg", "id"):
-            if isinstance(name := getattr(node, field, None), str) and not isinstance(node, ast.keyword | ast.alias):
+        for field in ("name", "rest", "id"):
+            if isinstance(name := getattr(node, field, None), str):
                 setattr(node, field, self._new(name))
         return super().generic_visit(node)
 
@@ -175,10 +174,10 @@ class _Normalizer(ast.NodeTransformer):
 
 def _members(node: ast.ClassDef) -> set[str]:
     """Names that the statements of a class bind."""
-    targets = {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-    inner = [part for each in node.body if isinstance(each, _FUNCTIONS) for part in ast.walk(each)]
-    locals_ = {each.id for each in inner if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-    return (targets - locals_) | {each.name for each in node.body if isinstance(each, _FUNCTIONS | ast.ClassDef)}
+    inner = {id(part) for each in node.body if isinstance(each, _FUNCTIONS) for part in ast.walk(each)}
+    own = [each for each in ast.walk(node) if id(each) not in inner]
+    targets = {each.id for each in own if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return targets | {each.name for each in node.body if isinstance(each, _FUNCTIONS | ast.ClassDef)}
 
 
 def _root(node: ast.expr) -> str:
@@ -206,7 +205,7 @@ def normalize(program: str) -> str:
     told |= {node.id for node in nodes if isinstance(node, ast.Name) and node.id != "__name__"}  # the module's
     if not _TELLING.isdisjoint(told):
         return ast.unparse(tree)
-    return ast.unparse(_Normalizer(tree).visit(tree))  # which needs no positions of nodes
+    return ast.unparse(_Normalizer(nodes).visit(tree))  # which needs no positions of nodes
 
 
 def fingerprint(program: str, *extra: str) -> str:

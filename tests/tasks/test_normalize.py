@@ -42,6 +42,7 @@ STRANGERS = [
     ("from enum import Enum\nclass K(Enum):\n {} = 1\ndef f(x): return K(1).name", "A", "B"),
     ("def f(x, {0}): return sorted(x, {0}={0})", "key", "reverse"), ("def f(x, {0}): return f'{{{0}=}}'", "a", "b"),
     ("def f({0}): return dict({0}={0})", "a", "b"),
+    ("class C:\n {0}\n def g(self):\n  {0}\n  return self.x\ndef f(a): return C().g()", "x = 1; y = 2", "y = 1; x = 2"),
 ]  # fmt: skip
 
 
