@@ -24,7 +24,6 @@ def test_a_file_is_replaced_when_complete_and_a_killed_process_leaves_nothing_to
         staging.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
-    path = tmp_path / "file.json"
     with atomic_write(path) as staging:
         staging.write_text("whole")
     staging.write_text("half")

@@ -136,7 +136,6 @@ def test_seeds_must_be_of_kinds_that_are_played_and_enough_for_the_completion_fo
         prepare(played, RESUMED)  # nothing was done yet
     later = replace(RESUMED, state=replace(INITIAL, step=1))
     assert prepare(played, later).notes == []
-    file = tmp_path / "seeds.jsonl"
     seeds = [{"kind": "error", "program": f"def f(a):\n    return a * {n}", "inputs": ["1"]} for n in range(3)]
     file.write_text("".join(json.dumps(seed) + "\n" for seed in seeds))
     values = {"model.prompt_format": "completion", "selfplay.kinds": ("error",), "selfplay.seeds": str(file)}

@@ -13,7 +13,7 @@ from azr.prompts.chat_template import choose_template, own_template
 from azr.prompts.codec import PromptCodec, load_tokenizer
 from azr.runs.model_export import check_model, find_source, kept_export
 from azr.runs.model_folder import check_weights, model_folder, text_setting, tokenizer_errors
-from azr.runs.run_dir import PromptForm
+from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.tasks.prompts import CompactFormat
 
 TRAIN = "train"
@@ -66,7 +66,7 @@ def open_model(place: str, step: int | None = None, template: str = TRAIN) -> As
 
 
 def _find(place: str, step: int | None) -> tuple[str, Path, int | None, Config | None, PromptForm | None]:
-    if not (Path(place) / "config.yaml").is_file():
+    if not RunDirectory(Path(place)).config.is_file():
         if step is not None:
             raise UserError(f"{place} is one model and has no steps: leave out --step.")
         folder = model_folder(place, fetch=True, named="MODEL")

@@ -284,7 +284,7 @@ class RunState:
         try:
             tree: dict[str, Any] = msgspec.json.decode((folder / STATE_FILE).read_bytes())
             return msgspec.convert(tree, cls), tree["code"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptCheckpoint(f"{folder / STATE_FILE} cannot be read") from error
 
 

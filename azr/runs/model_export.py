@@ -263,7 +263,7 @@ def _card(source: Source, run: RunDirectory, form: PromptForm | None, *, adapter
     assert source.step is not None, "other models get no card"
     try:
         _, version = RunState.read(source.folder.parent)
-    except CorruptCheckpoint:
+    except (CorruptCheckpoint, OSError):
         version = "of unknown version"
     step, evaluated = last_evaluation(run.metrics, source.step)
     asking = ["The run used no chat template. `azr prompts` with the config below prints its prompts."]

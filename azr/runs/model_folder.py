@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -17,9 +17,6 @@ from azr.algorithms.architectures import CHECKED
 from azr.errors import UserError
 from azr.text import clipped, first_line, parse_object
 from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE
-
-if TYPE_CHECKING:
-    pass
 
 HUB_S = 5.0
 """A dry run waits this long for an answer of the hub."""
@@ -170,7 +167,7 @@ def check_weights(folder: Path) -> None:
         if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
             raise UserError(f"{folder / _INDEX} names no tensors: {ADVICE}.")
     elif (folder / _WEIGHTS).is_file():
-        places = dict.fromkeys(_tensor_shapes(folder / _WEIGHTS), _WEIGHTS)
+        return _check_shapes(folder, _tensor_shapes(folder / _WEIGHTS))
     elif pickled := sorted(folder.glob("pytorch_model*.bin")):
         if damaged := [path for path in pickled if not zipfile.is_zipfile(path)]:
             raise UserError(f"{damaged[0]} is damaged (its end is missing): {ADVICE}.")

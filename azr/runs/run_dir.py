@@ -23,7 +23,7 @@ import yaml
 from azr.config import Config, RunConfig
 from azr.config_tree import to_tree
 from azr.errors import UserError
-from azr.files import atomic_folder, atomic_write
+from azr.files import atomic_folder, atomic_write, open_regular
 from azr.own_data import code_version
 from azr.records import Stops
 from azr.runs.sample_file import LogOffsets
@@ -291,8 +291,8 @@ def _lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 def is_owned(run: Path) -> bool:
     """Return whether a process runs it; see `RunOwner`."""
-    descriptor = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return not _lock(descriptor, fcntl.LOCK_SH)
-    finally:
-        os.close(descriptor)
+        with open_regular(run / OWNER_FILE) as file:
+            return not _lock(file.fileno(), fcntl.LOCK_SH)
+    except OSError:  # nobody has run it
+        return False

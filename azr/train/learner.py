@@ -141,8 +141,8 @@ class Learner:
                 algorithm.proposer_share,
             )
             metrics["policy"], logprobs_R = await self._update_policy(batch, packed, step)
-            if batch.sampled_entropy is not None:
-                metrics["policy"]["entropy"] = batch.sampled_entropy
+            if (entropy := batch.sampled_entropy) is not None:
+                metrics["policy"]["entropy"] = entropy
             batch.write_results(samples, logprobs_R)
         for sample in samples:
             sample.used = "trained"

@@ -88,7 +88,7 @@ class WorkerGroup:
             remote.options(**share, runtime_env=env).remote(model_role, rank, len(options), device, config)
             for rank, share in enumerate(options)
         ]
-        group = cls(model_role, tuple(actors), gpus is not None)
+        group = cls(model_role, tuple(actors), gpus is not None, ("its GPU",) * len(actors))
         limit = config.timeout.start_s
         try:
             (address,) = await group._wait({0: actors[0].create_store.remote()}, limit, "start")

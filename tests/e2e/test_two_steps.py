@@ -49,7 +49,6 @@ def test_numbers_tasks_texts_weights_and_optimizer_states_are_the_same_bit_for_b
     killed, run = runs
     assert [line["step"] for line in metrics(run)] == [1, 2]
     assert content(run) == content(killed)[:2]
-    killed, run = runs
     assert_same_rollouts(killed, run, range(3))
     assert_same_states(killed, run, 2, "policy", "critic")
     tasks, before = ((folder / "tasks.jsonl").read_text() for folder in (run, killed))
