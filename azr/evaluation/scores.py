@@ -24,7 +24,7 @@ RESAMPLES = 2000
 LEVEL = 0.95
 Measure = Callable[[Sequence[Sample]], float | None]
 """From the answers to one question; None if those that it looks at are missing or ungraded."""
-_Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def estimate(groups: Sequence[Sequence[float]], seed: int = 0, *, signed: bool =
     low, high = _bootstrap(values, seed)
     if low == high and not signed:
         # Equal shares say as little about other questions as 0 right answers to them.
-        spread = _Z**2 / (sum(map(len, values)) + _Z**2)
+        spread = Z**2 / (sum(map(len, values)) + Z**2)
         low, high = max(low - spread, 0.0), min(high + spread, 1.0)
     return Estimate(value, low, high)
 
@@ -72,8 +72,8 @@ def _wilson(groups: Sequence[npt.NDArray[np.float64]], value: float) -> Estimate
     below = above = 0.0
     for values_T in groups:
         count, share = len(values_T), values_T.mean()
-        middle = (share + _Z**2 / (2 * count)) / (1 + _Z**2 / count)
-        half = _Z / (1 + _Z**2 / count) * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
+        middle = (share + Z**2 / (2 * count)) / (1 + Z**2 / count)
+        half = Z / (1 + Z**2 / count) * math.sqrt(share * (1 - share) / count + Z**2 / (4 * count**2))
         below, above = below + (share - middle + half) ** 2, above + (middle + half - share) ** 2
     low, high = value - math.sqrt(below) / len(groups), value + math.sqrt(above) / len(groups)
     return Estimate(value, max(low, 0.0), min(high, 1.0))

@@ -12,7 +12,7 @@ from statistics import fmean, variance
 from markupsafe import Markup
 
 from azr.evaluation.answer_file import ANSWERS, without_texts
-from azr.evaluation.scores import Measure, greedy_share, sampled_share
+from azr.evaluation.scores import Measure, Z, greedy_share, sampled_share
 from azr.evaluation.suites import SUITES, top
 from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_places, read_samples
 from azr.explorer.site import BadAddress, Links, ShownRun, Values, choice, render, whole
@@ -175,7 +175,7 @@ def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Val
     shown, prompts = keys[offset : offset + LIMIT], dict[Key, str]()
     for side in sides.shown:
         try:
-            prompts = side.prompts(shown) | prompts
+            prompts = prompts if prompts.keys() >= {*shown} else side.prompts(shown) | prompts
         except Problem as problem:
             sides.problems.append(str(problem))
     return render(
@@ -240,7 +240,7 @@ def _mean(sides: Sides, values: Mapping[Key, float]) -> Mean | None:
     if not groups:
         return None
     spread = sum(variance(each) / len(each) for each in groups.values() if len(each) > 1)
-    half = None if len(values) == 1 else 1.96 * spread**0.5 / len(groups)
+    half = None if len(values) == 1 else Z * spread**0.5 / len(groups)
     return fmean(map(fmean, groups.values())), half
 
 

@@ -61,7 +61,8 @@ _PARTS: tuple[tuple[str, str, str, str, Literal["line", "area"]], ...] = (
     ("proposals", "proposal funnel", "(.+)/proposer/funnel/(?!proposed)(.+)", "proposals", "area"),
     ("proposals", "what duplicates repeat", "(.+)/proposer/repeats/(.+)", "proposals", "area"),
     ("proposals", "malformed or ungraded proposals", f"(.+)/proposer/{_WHY}", "proposals", "area"),
-    ("solver", "malformed or ungraded answers", f"(.+)/solver/(?:trace/)?{_WHY}", "answers", "area"),
+    ("solver", "malformed or ungraded answers", f"(.+)/solver/{_WHY}", "answers", "area"),
+    ("solver", "malformed or ungraded traces", f"(.+)/solver/trace/{_WHY}", "traces", "area"),
     ("time", "phases, which overlap", "()seconds/(?!step|executor alone|checkpoint|learned)(.+)", "seconds", "line"),
 )
 """Charts of a single run: group, title, names of metrics, whose parentheses name the kind and the part, unit, shape."""
@@ -145,7 +146,7 @@ def charts(compared: Compared, runs: Measured, names: Sequence[str]) -> dict[str
             of_runs = []
             for run, steps in runs:
                 zero = 0.0 if shape == "area" else None
-                played = [step for step in steps if any(name.startswith(kind) for name in step)]
+                played = [step for step in steps if any(name.startswith(kind and f"{kind}/") for name in step)]
                 series = [Series(found[name], _points(played, name, zero)) for name in parts]
                 of_runs.append(chart(title, series, unit, shape=shape, of=kind, run=run if len(runs) > 1 else None))
             groups[group].append(render("beside", charts=[*filter(None, of_runs)]))

@@ -402,7 +402,6 @@ def test_filters_and_orders_columns_that_sort_both_ways_and_pages_that_lead_to_t
     form = page(of, "/0/tasks?text=t%3E%22&order=hardest")
     assert ("input", "value", 't>"') in form.attributes and "000001-deduction-0001" in form.text
     # The hardest task of a step is two links from the overview, with why its solvers failed.
-    of = client(run)
     (to_step,) = {link for link in page(of, "/0/").links if link.endswith("step?step=1")}
     to_task = next(link for link in page(of, to_step).links if "/task?" in link)
     assert to_task.endswith("000001-deduction-0001")
@@ -434,7 +433,6 @@ def test_tokens_are_shaded_by_what_is_recorded_and_right_answers_stand_beside_wr
     ]  # fmt: skip
     other = page(of, "/0/response?step=1&line=0")
     assert "No values of single tokens" in other.text and "/0/step?step=1&order=mismatch" in other.links
-    of = client(run)
     assert "right: 1\n" in page(of, "/0/task?id=000001-deduction-0000").text
     assert "right: 1\n" in page(of, "/0/response?step=2&line=2").text
     assert "a right answer: 7" in page(of, "/0/question?suite=exam&id=q1").text
