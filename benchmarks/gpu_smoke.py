@@ -183,7 +183,8 @@ def cases(sizes: Sizes, out: Path, real_model: Path | None = None) -> list[Case]
         step_s = smoke_rows.predicted([*options, *more], size)["step s"] if sizes is FULL else 0.0
         expected_s = (EAGER_START_S if eager[1] in more else START_S) + count * step_s
         rest.setdefault("after", of_size[size])
-        command = [python, "-m", RECIPE, *options, *more]
+        # A case that was cut has left a run, which makes way.
+        command = [python, "-m", RECIPE, *options, *more, *["--restart"] * ("--resume" not in more)]
         return Case(name=name, command=command, limit_s=sizes.limits * limit_s, expected_s=expected_s, **rest)
 
     def other(name: str, *command: str, limit_s: float, expected_s: float, **rest: Any) -> Case:
@@ -239,8 +240,9 @@ def cases(sizes: Sizes, out: Path, real_model: Path | None = None) -> list[Case]
         ]
         options += TINY_PLAY if sizes is TINY else []
         listed.append(
-            other("real model", "-m", REAL, *options, *compiled, limit_s=200, expected_s=90 + 6 * sizes.real_steps,
-                  after=of_size[sizes.small] if sizes is TINY else None, goal="five steps, half of the proposals valid")
+            other("real model", "-m", REAL, *options, "--restart", *compiled, limit_s=200,
+                  expected_s=90 + 6 * sizes.real_steps, after=of_size[sizes.small] if sizes is TINY else None,
+                  goal="five steps, half of the proposals valid")
         )  # fmt: skip
     turns = ["-m", "benchmarks.smoke_turns", str(sizes.turns), str(out / "turns.json"), RECIPE]
     turns += recipe_options(sizes, small, runs, "turns", 1, sizes.short_response_tokens)
@@ -414,7 +416,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     print("\n".join(gpus), flush=True)
     predicted = plan_of(listed, sizes)
-    report = Report(out, gpus, predicted)
+    report = Report(out, gpus, predicted, before)
     outcomes = run_all(listed, out, len(gpus), options.minutes, report.say, report.write, before)
     print(smoke_rows.table(report.measured, predicted))
     print(f"all of it: {report_file}")
@@ -424,8 +426,15 @@ def main() -> int:
 class Report:
     """What has been measured so far, printed and on disk after each case."""
 
-    def __init__(self, out: Path, gpus: Sequence[str], plan: Mapping[str, float]) -> None:
-        self._out, self._gpus, self._plan = out, gpus, plan
+    def __init__(
+        self,
+        out: Path,
+        gpus: Sequence[str],
+        plan: Mapping[str, float],
+        before: Mapping[str, Outcome] = MappingProxyType({}),
+    ) -> None:
+        """``before``: outcomes of an earlier call, which stay until a case is run again."""
+        self._out, self._gpus, self._plan, self._before = out, gpus, plan, before
         self.measured: dict[str, float] = {}
 
     def say(self, line: str) -> None:
@@ -442,7 +451,7 @@ class Report:
             if key not in self.measured:
                 self.say(f"    {key}: {value:.4g}")
         self.measured = measured
-        cases = [asdict(outcome) for outcome in outcomes]
+        cases = [asdict(each) for each in ({**self._before} | {each.name: each for each in outcomes}).values()]
         report = {"gpus": self._gpus, "cases": cases, "measured": measured, "plan": self._plan}
         (self._out / REPORT).write_text(json.dumps(report, indent=1) + "\n")
 
