@@ -49,8 +49,8 @@ def main(argv: Sequence[str]) -> int:
         f"{folder} is a package with the kind {name}. Next:\n"
         f"  pip install -e {folder}\n"
         f"  pytest {folder}\n"
-        f"  azr prompts azr_14m_mini --selfplay.kinds {options.name}\n"
-        f"  azr run azr_14m_mini --selfplay.kinds deduction,{options.name}"
+        f"  azr prompts azr_14m_mini --selfplay.kinds {name}\n"
+        f"  azr run azr_14m_mini --selfplay.kinds deduction,{name}"
     )
     return 0
 

@@ -80,9 +80,10 @@ def _lines(config: Config, codec: PromptCodec, kinds: Sequence[str], roles: Sequ
     for name in kinds:
         kind = KINDS[name]
         for role in roles:
-            seed = kind.seed()
-            is_asked = role == "solver"
-            ids = codec.solver_prompt(kind, seed) if is_asked else codec.proposer_prompt(kind, [seed], longest)[0]
+            if role == "proposer":
+                ids, _ = codec.proposer_prompt(kind, [kind.seed()], longest)
+            else:
+                ids = codec.solver_prompt(kind, kind.seed())
             yield from _shown(f"{name}, {role}", ids, longest, codec)
 
 

@@ -75,9 +75,8 @@ def _of_module(plugin: str) -> Iterator[tuple[str, str, Any]]:
         word = f"list of {_NAMED[group]}" if group in _NAMED else "dict of functions by name"
         if given and not isinstance(given, (list, tuple) if group in _NAMED else dict):
             raise UserError(f"{name} of the plug-in {plugin} is {brief(given)}: make it a {word}.")
-        yield from (
-            ((group, "", each) for each in given) if group in _NAMED else ((group, *each) for each in given.items())
-        )
+        for entry in [("", each) for each in given] if group in _NAMED else given.items():
+            yield group, *entry
 
 
 def _of_entries(entries: list[EntryPoint]) -> Iterator[tuple[str, str, Any]]:
