@@ -248,7 +248,7 @@ class TrainConfig:
     layer. `auto` is `none` for a single rank, else `zero3`."""
     profile_step: CountOrZero = 0
     """Step of whose policy update the run's folder gets a trace (`profile_N.json.gz`, for ui.perfetto.dev) and the log
-    a table of matrix products, memory-bound work and idle time; 0 for none."""
+    the operations that took longest; 0 for none."""
     lora: LoraConfig = field(default_factory=LoraConfig)
 
     @property

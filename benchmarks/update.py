@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
@@ -34,12 +34,21 @@ from azr.config import AlgorithmConfig, Config, ModelConfig, RolloutConfig, Trai
 from azr.hardware import Device
 from azr.records import Completion
 from azr.train.policy import PolicyWorker
-from azr.train.profile import operations
 from benchmarks.random_model import SIZES, make
 
 PEAK_TFLOPS = 989.0
 """Of an H100 SXM in bfloat16, dense."""
 ROWS = 15
+
+
+def operations(events: Iterable[Any], on_gpu: bool) -> list[tuple[str, float, int]]:
+    """Return name, milliseconds and calls of a profile's kernels on a GPU, or else of its operations on the CPU."""
+    if on_gpu:
+        # An annotation, such as an optimizer's step, spans kernels that are counted themselves.
+        alone = (event for event in events if not (event.self_cpu_time_total or event.is_user_annotation))
+        kernels = [event for event in alone if event.self_device_time_total]
+        return [(event.key, event.self_device_time_total / 1e3, event.count) for event in kernels]
+    return [(event.key, event.self_cpu_time_total / 1e3, event.count) for event in events]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

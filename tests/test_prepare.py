@@ -170,7 +170,7 @@ def test_an_architecture_that_was_never_checked_is_refused_unless_told_otherwise
 
 
 @pytest.mark.parametrize("family, part", [
-    ("qwen3_5_text", "Qwen3_5GatedDeltaNet"), ("lfm2", "Lfm2ShortConv"), ("falcon", "FalconAttention"),
+    ("lfm2", "Lfm2ShortConv"), ("falcon", "FalconAttention"),
     ("minimax", "MiniMaxLightningAttention"),
 ])  # fmt: skip
 def test_layers_in_which_packed_samples_would_meet_are_refused_in_any_case(sound, tmp_path, family, part):

@@ -98,8 +98,8 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
         "rope_parameters": _ROPE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
     }),
     "qwen3_5_text": (Qwen3_5TextConfig, {
-        "rope_parameters": _ROPE, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+        "rope_parameters": _ROPE, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 1,
+        "linear_num_value_heads": 2, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
     }),
     "lfm2": (Lfm2Config, {"rope_parameters": _ROPE, "full_attn_idxs": [1], "block_multiple_of": 32}),
 }  # fmt: skip

@@ -35,6 +35,10 @@ class Checked:
     """Whether queries, keys and values have biases if config.json does not say it."""
     tied: bool = False
     """Whether embedding and output head are one matrix if config.json does not say it."""
+    gated: bool = False
+    """Whether queries come with as many gates of what attention gives."""
+    recurrent: str = ""
+    """Class of the parts in which other layers than those with attention let tokens meet, see `run_by_sample`."""
 
 
 CHECKED: dict[str, Checked] = {
@@ -85,9 +89,23 @@ CHECKED: dict[str, Checked] = {
     ),
     "granite": Checked("scaled embeddings, residuals, scores and logits; tied and separate output head"),
     "ministral": Checked("local and global layers; separate output head", windows=True),
+    "qwen3_5_text": Checked(
+        "layers with a gated delta rule behind a convolution; elsewhere a norm over each head's query and key, rotary "
+        "positions of a part of a head, and a gate on the output; tied and separate output head",
+        linear=(*LINEAR_LAYERS, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"),
+        qk_norm="head",
+        gated=True,
+        recurrent="Qwen3_5GatedDeltaNet",
+    ),
     "ministral3": Checked("scaled positions; separate output head", frozenset({"yarn"})),
 }
 """By `model_type`."""
+
+
+def recurrent_part(family: str) -> str:
+    """Return the class of the parts in which tokens meet by a convolution or a recurrent state; "" where none do."""
+    return CHECKED[family].recurrent if family in CHECKED else ""
+
 
 ALL_LINEAR = "all-linear"
 """Stands for all linear layers but the output head among the targets of adapters."""
@@ -97,8 +115,10 @@ REFUSED: dict[str, str] = {
     "gemma2": "it caps its attention scores and its logits, which training does not compute",
     "apertus": "after a push, its activation in vLLM does not have the numbers that were sent",
     "gpt_oss": "its attention has sinks, which training does not compute",
-    "gemma3": "it reads images too; docs/models.md says how to take its text model out, which can be trained",
-    "mistral3": "it reads images too; docs/models.md says how to take its text model out, which can be trained",
+    **dict.fromkeys(
+        ("gemma3", "mistral3", "qwen3_5"),
+        "it reads images too; docs/models.md says how to take its text model out, which can be trained",
+    ),
 }
 """Architectures that are known not to work, by `model_type`, and why."""
 

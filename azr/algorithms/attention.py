@@ -58,6 +58,13 @@ class Bucket:
         query_BQ, key_BL, cells = (to_device(x, device) for x in (self.query_BQ, self.key_BL, self.cells))
         return Bucket(query_BQ, key_BL, shared_B, cells)
 
+    def asking_cells(self) -> Tensor:
+        """Return the flat indices of the same queries among the keys, ``key_BL``."""
+        length, num_queries = self.key_BL.shape[1], self.query_BQ.shape[1]
+        row = self.cells // num_queries
+        before = 0 if self.shared_B is None else self.shared_B[row]
+        return row * length + before + self.cells % num_queries
+
     def mask(self, window: int | None) -> Tensor | None:
         """Return which keys each query sees, (B or 1, 1, Q, L); None where that is all up to its own place.
 
@@ -294,6 +301,25 @@ def attn_matmul(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: flo
     grouped = (q * (width**-0.5 if scale is None else scale)).reshape(batch, kv_heads, -1, width)
     scores = (grouped @ k.mT).view(batch, heads, num_queries, length).masked_fill(~mask, -torch.inf)
     return (scores.softmax(-1).view(batch, kv_heads, -1, length) @ v).view(q.shape)
+
+
+def run_by_sample(mixing: nn.Module) -> None:
+    """Bind a part of a layer in which tokens meet by a convolution or a recurrent state, so that it runs over each
+    sample by itself, padded to like lengths; over a prompt again for each of its responses.
+
+    Padding stands to the right, and the part computes from left to right.
+    """
+    of_stream = mixing.forward
+
+    def forward(hidden_states: Tensor, segments: Segments, **others: object) -> Tensor:
+        _refuse_unknown(mixing, others)
+        pieces = []
+        for bucket in segments.buckets:
+            rows = hidden_states[0].index_select(0, bucket.key_BL.flatten()).unflatten(0, bucket.key_BL.shape)
+            pieces.append(of_stream(rows).flatten(0, 1).index_select(0, bucket.asking_cells()))
+        return torch.cat(pieces).index_select(0, segments.unpad_index_T).unsqueeze(0)
+
+    mixing.forward = forward
 
 
 # No mask function is registered on purpose: transformers then builds no mask at all for these names.

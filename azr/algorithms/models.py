@@ -16,7 +16,8 @@ from torch.nn.modules.conv import _ConvNd
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from azr.algorithms.attention import PADDED, Segments
+from azr.algorithms.architectures import recurrent_part
+from azr.algorithms.attention import PADDED, Segments, run_by_sample
 from azr.algorithms.kernels import COVERED, Kernels, apply_liger
 from azr.algorithms.logprobs import LogprobHead, TokenLoss
 from azr.algorithms.lora import add_adapters, four_bit_config, iter_base_weights
@@ -31,7 +32,10 @@ TOKEN_MULTIPLE = 128
 
 def _hidden_states(backbone: PreTrainedModel, batch: PackedBatch) -> Tensor:
     """Last hidden states of the positions that predict the response tokens, (R, H), on the model's device."""
-    device, padded = backbone.device, backbone.config._attn_implementation == PADDED
+    device, padded = (
+        backbone.device,
+        backbone.config._attn_implementation == PADDED or bool(recurrent_part(backbone.config.model_type)),
+    )
     if device.type == "cuda":
         batch = padded_to(batch, TOKEN_MULTIPLE)
     segments = Segments.of(batch.cu_seqlens, batch.unshared_index_E, device, padded=padded)
@@ -56,7 +60,8 @@ def _prepare(model: PreTrainedModel, kernels: Kernels, checkpointing: Checkpoint
     """Bind the layers' forwards to the kernels, and to what of them the backward recomputes in training mode.
 
     Raises UserError as `check_layers`."""
-    check_layers(model)
+    for part in check_layers(model):
+        run_by_sample(part)
     if kernels == "liger" and model.config.model_type in COVERED:
         apply_liger(model)
     if checkpointing != "none":
@@ -69,23 +74,27 @@ _EACH_TOKEN = re.compile(
 """Classes of parts of a layer that compute each token for itself, by the end of their names."""
 
 
-def check_layers(model: PreTrainedModel) -> None:
-    """Raises UserError unless tokens meet in attention alone, where `Segments` keeps packed samples apart.
+def check_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """Raises UserError unless tokens meet in attention alone, where `Segments` keeps packed samples apart, or in parts
+    that are known to be right under `run_by_sample`; returns these.
 
-    A convolution or a recurrent state runs over the whole stream, from each sample into the next.
+    Any other convolution or recurrent state would run over the whole stream, from each sample into the next.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     parts = [part for layer in layers for part in _parts(layer)]
+    by_sample = [part for part in parts if type(part).__name__ == recurrent_part(model.config.model_type)]
     # The forward of attention calls transformers' attention interface.
     others = [part for part in parts if "ALL_ATTENTION_FUNCTIONS" not in unwrap(type(part).forward).__code__.co_names]
+    others = [part for part in others if part not in by_sample]
     mixing = [part for part in others if not _EACH_TOKEN.search(type(part).__name__)]
-    mixing += [module for layer in layers for module in layer.modules() if isinstance(module, _ConvNd)]
+    mixing += [module for part in others for module in part.modules() if isinstance(module, _ConvNd)]
     if mixing or not layers:
         what = f"its layers have a {type(mixing[0]).__name__}" if mixing else "it has no layers"
         raise UserError(
             f"{type(model).__name__} cannot be trained: {what}, which is neither attention, MLP, norm nor embedding, "
             "and in which samples packed into one stream would see each other: choose another model.path."
         )
+    return by_sample
 
 
 def _parts(layer: nn.Module) -> Iterator[nn.Module]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,12 @@ class ModelShape:
     head_size: int
     qkv_bias: bool = False
     family: Checked = CHECKED["llama"]
+    recurrent: int = 0
+    """Layers with a gated delta rule behind a convolution in attention's place."""
+    delta: Mapping[str, int] = field(default_factory=dict)
+    """Their linear layers, as `_widths`."""
+    delta_rest: int = 0
+    """Parameters of their convolution, decay and norm over each head."""
 
     @property
     def query(self) -> int:
@@ -54,22 +60,40 @@ class ModelShape:
         return self.vocabulary * self.hidden
 
     @property
-    def layer(self) -> int:
-        """Parameters of one layer."""
-        biases = (self.query + 2 * self.key) * self.qkv_bias
-        over_qk = {"none": 0, "head": 2 * self.head_size, "all": self.query + self.key}[self.family.qk_norm]
-        return self.layer_linear + biases + over_qk + self.family.norms * self.hidden
+    def attentions(self) -> int:
+        """Layers with attention."""
+        return self.layers - self.recurrent
 
     @property
-    def layer_linear(self) -> int:
-        """Weights of one layer's linear layers, without biases."""
-        attention = 2 * self.hidden * self.query + 2 * self.hidden * self.key
-        return attention + 3 * self.hidden * self.intermediate
+    def in_layers(self) -> int:
+        """Parameters of all layers."""
+        biases = (self.query + 2 * self.key) * self.qkv_bias
+        over_qk = {"none": 0, "head": 2 * self.head_size, "all": self.query + self.key}[self.family.qk_norm]
+        norms = self.layers * self.family.norms * self.hidden
+        return self.linear + norms + self.attentions * (biases + over_qk) + self.recurrent * self.delta_rest
+
+    @property
+    def linear(self) -> int:
+        """Weights of all layers' linear layers, without biases."""
+        return self.hidden * sum(count * width for count, width in self._widths.values())
+
+    @property
+    def _widths(self) -> dict[str, tuple[int, int]]:
+        """By linear layer, how many layers have it, and of its matrix the side that is not the hidden size."""
+        attention = {
+            "q_proj": self.query * (1 + self.family.gated), "k_proj": self.key, "v_proj": self.key,
+            "qkv_proj": self.query + 2 * self.key, "o_proj": self.query,
+        }  # fmt: skip
+        mlp = {name: self.intermediate for name in ("gate_proj", "up_proj", "down_proj")}
+        mlp["gate_up_proj"] = 2 * self.intermediate
+        kinds = (self.attentions, attention), (self.layers, mlp), (self.recurrent, self.delta)
+        all_kinds = {name: (count, width) for count, widths in kinds for name, width in widths.items()}
+        return {name: all_kinds[name] for name in self.family.linear}
 
     @property
     def backbone(self) -> int:
         """Parameters without the output head: embedding, layers, last norm."""
-        return self.embedding + self.layers * self.layer + self.hidden
+        return self.embedding + self.in_layers + self.hidden
 
     @property
     def parameters(self) -> int:
@@ -87,13 +111,8 @@ class ModelShape:
 
     def adapters(self, rank: int, targets: Sequence[str]) -> int:
         """Parameters of the adapters of this rank; `targets` as in `train.lora.targets`."""
-        sizes = {
-            "q_proj": self.query, "k_proj": self.key, "v_proj": self.key, "qkv_proj": self.query + 2 * self.key,
-            "o_proj": self.query, "gate_proj": self.intermediate, "up_proj": self.intermediate,
-            "gate_up_proj": 2 * self.intermediate, "down_proj": self.intermediate,
-        }  # fmt: skip
-        adapted = [self.hidden + sizes[name] for name in self.family.linear if {name, ALL_LINEAR} & set(targets)]
-        return rank * self.layers * sum(adapted)
+        chosen = [self._widths[name] for name in self.family.linear if {name, ALL_LINEAR} & set(targets)]
+        return rank * sum(count * (self.hidden + width) for count, width in chosen)
 
 
 def _shape(
@@ -168,6 +187,16 @@ def _read(file: Path) -> ModelShape:
         return value
 
     hidden, heads = size("hidden_size"), size("num_attention_heads")
+    delta: dict[str, Any] = {}
+    if checked.recurrent:
+        heads_of_values, value_size = size("linear_num_value_heads"), size("linear_value_head_dim")
+        key, value = size("linear_num_key_heads") * size("linear_key_head_dim"), heads_of_values * value_size
+        gates = {"in_proj_z": value, "in_proj_b": heads_of_values, "in_proj_a": heads_of_values}
+        delta = {
+            "recurrent": tree["layer_types"].count("linear_attention"),
+            "delta": {"in_proj_qkv": 2 * key + value, **gates, "out_proj": value},
+            "delta_rest": size("linear_conv_kernel_dim") * (2 * key + value) + 2 * heads_of_values + value_size,
+        }
     return ModelShape(
         hidden=hidden,
         layers=size("num_hidden_layers"),
@@ -179,6 +208,7 @@ def _read(file: Path) -> ModelShape:
         head_size=size("head_dim", hidden // heads),
         qkv_bias=tree.get("attention_bias", checked.biases),
         family=checked,
+        **delta,
     )
 
 

@@ -100,7 +100,7 @@ def resident_bytes(role: ModelRole, train: TrainConfig) -> float:
     """Return the bytes of all parameters on all ranks together, as they are held between passes."""
     b, linear = element_bytes(train), 0
     if train.lora.four_bit and role.trains:
-        linear = role.shape.layers * role.shape.layer_linear
+        linear = role.shape.linear
     return b * (role.parameters - linear) + FOUR_BIT * linear
 
 
@@ -171,19 +171,22 @@ def layer_activations(shape: ModelShape, b: int, keys: float = 1.0) -> float:
     """Bytes per token that one layer keeps for its backward.
 
     Norms keep a float32 copy, what they normalised and their output; attention its rotated queries, `keys` keys and
-    values per token, output and float32 normalisers; the MLP four arrays of its width.
+    values per token, output and float32 normalisers; the MLP four arrays of its width. Where some layers have a delta
+    rule instead, which keeps more, all are counted so: 94 bytes per token and value in bfloat16, measured with
+    PyTorch's own code of it.
     """
     norms = shape.family.norms * (4 + 2 * b) * shape.hidden
     attention = b * (2 * shape.query + 2 * keys * shape.key) + 4 * shape.heads
     head_norms = (4 + b) * (shape.query + shape.key) * (shape.family.qk_norm != "none")
-    return norms + attention + head_norms + 4 * b * shape.intermediate
+    delta = (54 + 20 * b) * keys * shape.delta.get("out_proj", 0)
+    return norms + max(attention + head_norms, delta) + 4 * b * shape.intermediate
 
 
 def gathered(role: ModelRole, train: TrainConfig) -> float:
     """Most bytes of whole parameters at hand in a pass; 0 for a rank that has them anyway."""
     if shares(train) == 1:
         return 0.0
-    most = LIVE_PARAMETERS + REDUCE_BUCKET + max(role.shape.embedding, role.shape.layer)
+    most = LIVE_PARAMETERS + REDUCE_BUCKET + max(role.shape.embedding, role.shape.in_layers // role.shape.layers)
     return float(element_bytes(train) * min(role.parameters, most))
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import AutoConfig
 
+from azr.algorithms.architectures import recurrent_part
 from azr.config import RolloutConfig
 from azr.errors import UserError
 from azr.hardware import CPU_KV_CACHE_BYTES, KERNEL_CACHES, ComputeType, cpu_engine_problem, keep_kernels
@@ -78,7 +79,10 @@ async def start_vllm(
         "tensor_parallel_size": rollout.tensor_parallel,
         # Inside an actor of a placement group vLLM would take Ray's workers, and ask Ray for whole GPUs.
         "distributed_executor_backend": "uni" if rollout.tensor_parallel == 1 else "mp",
-        "enable_prefix_caching": True,
+        # States of recurrent layers are kept at the ends of blocks alone, which needs prompts prefilled in parts.
+        "enable_prefix_caching": not recurrent_part(
+            AutoConfig.from_pretrained(model_path).get_text_config().model_type
+        ),
         # Logprobs of the distribution that is sampled from: after the temperature.
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,

@@ -30,7 +30,6 @@ from azr.errors import RunEnded
 from azr.records import Completion, Sample
 from azr.tasks.base import teaches_nothing
 from azr.train.model_worker import StepReport
-from azr.train.profile import table
 from azr.train.train_batch import TrainBatch
 from azr.train.worker_group import WorkerGroup
 
@@ -254,9 +253,9 @@ async def update_policy(
     """
     args = [(*of_rank, trace) for of_rank in batch.for_ranks(columns)]
     updates = await group.scatter("update", args, timeout_s=timeout_s, to="take an optimizer step")
-    ranks, logprobs, phases = zip(*updates, strict=True)
+    ranks, logprobs, tables = zip(*updates, strict=True)
     if trace:
-        log.info("profile of the policy's update, with a trace in %s:\n%s", trace, table(phases[0]))
+        log.info("profile of the policy's update, with a trace in %s:\n%s", trace, tables[0])
     metrics = _mean_metrics(batch, ranks, policy_metrics)
     rollout_R, is_trace_R = columns["rollout_logprobs"], columns.get("is_trace")
     logprobs_R = columns.get("old_logprobs")

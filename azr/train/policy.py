@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 from transformers import AutoTokenizer
 
 from azr.algorithms.lora import adapters_of, four_bit_layers, iter_adapter_weights, peft_config, without_adapters
@@ -29,7 +30,6 @@ from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
 from azr.train.model_worker import ModelWorker, StepReport
-from azr.train.profile import profiled
 from azr.train.shards import TensorSpec, write_model, write_safetensors
 from azr.train.train_batch import RankBatch
 from azr.train.whole import WholeEngine
@@ -67,12 +67,12 @@ class PolicyWorker(ModelWorker):
 
     def update(
         self, batch: RankBatch, normalizers: Sequence[float], columns: Mapping[str, Tensor], trace: str = ""
-    ) -> tuple[list[StepReport], Tensor, dict[str, float]]:
+    ) -> tuple[list[StepReport], Tensor, str]:
         """Take one optimizer step per mini-batch. Collective.
 
         `columns` (R_k): `azr.algorithms.batch.Batch.policy_columns`. `trace`: file for a profile of rank 0, if wanted.
         Returns, float32 (R_k), the log-probability of each response token when its loss was computed, before the step
-        of its mini-batch; and of a profile `azr.train.profile.by_phase`.
+        of its mini-batch; and of a profile the table of what took longest.
         """
         before: list[Tensor] = []
         temperature, algorithm = self.config.rollout.temperature, self.config.algorithm
@@ -93,11 +93,16 @@ class PolicyWorker(ModelWorker):
             before.append(logprobs_R)
             return loss, of_tokens(logprobs_R, entropy_R, everything)[1]
 
-        is_profiled = trace and self.rank == 0
-        with profiled(Path(trace), self.device) if is_profiled else nullcontext(dict[str, float]()) as phases:
+        kinds = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * (self.device.type == "cuda")]
+        with profile(activities=kinds) if trace and self.rank == 0 else nullcontext() as profiled:
             steps = self._take_steps(batch, normalizers, columns, loss_fn)
             logprobs_R = torch.cat(before).cpu()
-        return steps, logprobs_R, phases
+        if profiled is None:
+            return steps, logprobs_R, ""
+        Path(trace).parent.mkdir(parents=True, exist_ok=True)
+        profiled.export_chrome_trace(trace)
+        longest = f"self_{self.device.type}_time_total"
+        return steps, logprobs_R, profiled.key_averages().table(sort_by=longest, row_limit=20, max_name_column_width=50)
 
     def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> PushReport | None:
         """Send the current weights to engines that are ready for them, see `azr.cluster.weight_sync`. Collective.

@@ -14,6 +14,7 @@ from azr.algorithms.packing import pack
 from azr.doctor.model_check import check_gradients
 from azr.errors import UserError
 from tests.conftest import byte_tokenizer
+from tests.runs.factory import completion
 from tests.tiny_models import save_tiny
 
 from .tiny import completions, score, tiny_config, tiny_policy
@@ -53,6 +54,15 @@ def test_the_trainer_moves_every_parameter_as_eager_training_does(family: str, t
     folder = str(save_tiny(tmp_path, family, byte_tokenizer()))
     trained, faults = check_gradients(folder, dtype="float32", device="cpu", tokens=64)
     assert trained > 10 and faults == []
+
+
+@pytest.mark.parametrize("family", CHECKED)
+def test_a_packed_sample_sees_no_other(family: str, tmp_path: Path) -> None:
+    folder = str(save_tiny(tmp_path, family, byte_tokenizer()))
+    policy = PolicyModel.from_pretrained(folder, dtype=torch.float32, attention=PADDED, logprob_chunk=64)
+    mine, after = completion([20, 21, 22, 23], [5, 6]), completion([42, 43, 44, 45, 46], [40, 41])
+    scores = [score(policy, pack([completion([last] * 5, [9, 8, 7]), mine, after]))[0][5:9] for last in (60, 61)]
+    assert torch.equal(*scores)
 
 
 def test_an_output_head_with_a_bias_or_that_is_no_matrix_is_refused() -> None:

@@ -42,7 +42,9 @@ from azr.plan.planner import Plan, check_memory, make_plan, plan_run, suggest, t
 from azr.prepare import contradictions
 from azr.records import Completion
 from playground.azr_coder7b_ppo import config as recipe
+from tests.conftest import byte_tokenizer
 from tests.recipes import recipes
+from tests.tiny_models import save_tiny
 
 BASE_14M = "data/azr_14m_base"
 ASSUMED = Assumptions()
@@ -99,9 +101,9 @@ def policy() -> PolicyModel:
     return loaded(PolicyModel, torch.float32, logprob_chunk=256)
 
 
-def loaded(network, dtype, **options):
+def loaded(network, dtype, folder=BASE_14M, **options):
     attention, _ = choose_attention("cpu", dtype)
-    return network.from_pretrained(BASE_14M, dtype=dtype, attention=attention, **options)
+    return network.from_pretrained(folder, dtype=dtype, attention=attention, **options)
 
 
 def test_states_of_the_mini_are_what_torch_allocates(policy):
@@ -122,9 +124,12 @@ def test_states_of_the_mini_are_what_torch_allocates(policy):
         assert sum(p.numel() for p in network.parameters()) == role.parameters
 
 
-def test_activations_of_the_mini_are_what_autograd_keeps():
-    shape, tokens = shape_of(BASE_14M), 600
-    network = loaded(PolicyModel, torch.bfloat16, logprob_chunk=256).train()
+@pytest.mark.parametrize("family", ["the mini", "qwen3_5_text"])
+def test_activations_are_what_autograd_keeps(family, tmp_path):
+    recurrent = {"layer_types": ["linear_attention"] * 2}
+    folder = BASE_14M if family == "the mini" else str(save_tiny(tmp_path, family, byte_tokenizer(), **recurrent))
+    shape, tokens = shape_of(folder), 600
+    network = loaded(PolicyModel, torch.bfloat16, folder, logprob_chunk=256).train()
     own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
     kept: dict[int, int] = {}
 
@@ -134,7 +139,7 @@ def test_activations_of_the_mini_are_what_autograd_keeps():
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    ids = tuple(torch.randint(5, 600, (tokens,)).tolist())
+    ids = tuple(torch.randint(5, shape.vocabulary, (tokens,)).tolist())
     batch = pack([Completion(prompt_ids=ids[:1], response_ids=ids[1:], logprobs=0.0,
                              finish_reason="length", weight_versions=0)])  # fmt: skip
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -148,7 +153,7 @@ def test_activations_of_the_mini_are_what_autograd_keeps():
 
 def test_a_tiny_shape_and_the_budget_of_a_kv_cache_by_hand():
     attention = 8 * 8 + 8 + 2 * (8 * 4 + 4) + 8 * 8
-    assert TINY.layer == attention + 3 * 8 * 16 + 2 * 8 == 608
+    assert TINY.in_layers // TINY.layers == attention + 3 * 8 * 16 + 2 * 8 == 608
     assert TINY.parameters == 2 * 32 * 8 + 2 * 608 + 8 == 1736
     assert TINY.critic == 32 * 8 + 2 * 608 + 8 + 8 + 1 == 1489
     # Per token and layer in bfloat16: norms 2·(4+2+2)·8, attention 2·(2·8+2·4) and 2 heads' float32, MLP 4·2·16.

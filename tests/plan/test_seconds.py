@@ -42,7 +42,7 @@ def times(config: Config, nodes: ClusterSpec = NODE, assumed: Assumptions = ASSU
 def test_seconds_by_hand():
     policy, *_ = model_roles(seven(), SEVEN)
     length = 0.25 * 6144 + 0.1 * 8096
-    layers = 28 * SEVEN.layer
+    layers = SEVEN.in_layers
     attention, head = 2 * 28 * 3584 * length, 0.1 * 8096 * 2 * 152064 * 3584
     load = Workload.of(seven(), ASSUMED)
     assert forward_flops(policy, load) == pytest.approx(384 * (length * (2 * layers + attention) + head))

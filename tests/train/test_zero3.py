@@ -1,4 +1,4 @@
-"""What needs no process of its own: the rate's schedule, the profile's table, random states, the store of the ranks."""
+"""What needs no process of its own: the rate's schedule, random states, the store of the ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import torch.distributed as dist
 from azr.config import TrainConfig
 from azr.train import zero3
 from azr.train.model_worker import ModelWorker
-from azr.train.profile import by_phase, table
 from azr.train.state import random_state, restore_random_state
 from azr.train.zero3 import lr_lambda
 from playground.azr_14m_mini import config
@@ -48,14 +47,6 @@ def test_decay_counts_training_steps_however_many_optimizer_steps_a_model_takes_
     for each in (critic_steps, 1):
         assert lr_lambda(train.warmup_steps + 950 * each, train, each) == 0
         assert lr_lambda(24, train, each) == 0.5, "warm-up is of optimizer steps"
-
-
-def test_what_no_operation_took_is_idle() -> None:
-    rows = [("nvjet_hsh_128x256", 4.0), ("flash_fwd_kernel", 1.0), ("ncclDevKernel_AllGather", 0.5), ("aten::mul", 2.0)]
-    phases = by_phase(rows, 10.0)
-    assert phases == {"matrix products": 5.0, "communication": 0.5, "memory-bound": 2.0, "idle": 2.5}
-    assert table(phases).splitlines()[0].split() == ["matrix", "products", "5.000", "s", "50.0%"]
-    assert by_phase(rows, 1.0)["idle"] == 0.0
 
 
 def test_random_states_come_back_and_hold_nothing_that_differs_between_runs() -> None:
