@@ -310,14 +310,10 @@ class SharedCalls:
         self._unanswered[number] = answer
         self._unsent.append((number, method, args, kwargs))
         if len(self._unsent) == 1:
-            loop.call_soon(self._send_unsent)
+            loop.call_soon(lambda: self._unsent and self._send())
         elif len(self._unsent) == MOST_TOGETHER:
             self._send()
         return answer
-
-    def _send_unsent(self) -> None:
-        if self._unsent:
-            self._send()
 
     def _send(self) -> None:
         calls, self._unsent = self._unsent, []

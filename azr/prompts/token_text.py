@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import takewhile
+from os.path import commonprefix
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +68,7 @@ def shared_head_encoder(
             return ids
         head = heads.get(family)
         if head is None or not text.startswith(head.text):
-            head = heads[family] = head_of(_common(first if head is None else head.text, text))
+            head = heads[family] = head_of(commonprefix((first if head is None else head.text, text)))  # noqa: RUF071  # of texts
         return np.concatenate([head.ids, array(rest(text[head.cut :]))]) if head.cut else array(whole(text))
 
     def encode_read_only(family: str, text: str) -> TokenArray:
@@ -77,11 +77,6 @@ def shared_head_encoder(
         return ids
 
     return encode_read_only
-
-
-def _common(first: str, second: str) -> str:
-    """Return the longest common prefix."""
-    return first[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))]
 
 
 def _splits_text(tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -129,21 +129,20 @@ class WorkerGroup:
 
     async def _wait(self, refs: Mapping[int, Awaitable[Any]], timeout_s: float, to: str) -> list[Any]:
         ranks = {asyncio.ensure_future(ref): rank for rank, ref in refs.items()}
-        started, where = time.monotonic(), ""
+        known = (*DEATHS, *SENTENCES, *DEAD_CONTEXTS, torch.OutOfMemoryError)
+        started, where, failed, pending = time.monotonic(), "", dict[int, BaseException](), set(ranks)
+        waits = [LOOK_AFTER * timeout_s, (1 - LOOK_AFTER) * timeout_s, ACTOR_DEATH_GRACE_S]
         try:
-            first_s = LOOK_AFTER * timeout_s
-            done, pending = await asyncio.wait(ranks, timeout=first_s, return_when=asyncio.FIRST_EXCEPTION)
-            if pending and not any(task.exception() for task in done):
-                where = await self._where({ranks[task] for task in pending}, to)
-                await asyncio.wait(pending, timeout=timeout_s - first_s, return_when=asyncio.FIRST_EXCEPTION)
-            pending = {task for task in ranks if not task.done()}
-            errors = [error for task in ranks if task.done() and (error := task.exception()) is not None]
-            known = (*DEATHS, *SENTENCES, *DEAD_CONTEXTS, torch.OutOfMemoryError)
-            # Unless something else shows, a rank that failed may just have noticed the death of a peer.
-            if pending and errors and not any(isinstance(error, known) for error in errors):
-                await asyncio.wait(pending, timeout=ACTOR_DEATH_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
-            failed = {ranks[task]: error for task in ranks if task.done() and (error := task.exception()) is not None}
-            late = sorted(ranks[task] for task in ranks if not task.done())
+            while pending and waits:
+                _, pending = await asyncio.wait(pending, timeout=waits.pop(0), return_when=asyncio.FIRST_EXCEPTION)
+                done = [task for task in ranks if task not in pending]
+                failed = {ranks[task]: error for task in done if (error := task.exception()) is not None}
+                if failed and not any(isinstance(error, known) for error in failed.values()):
+                    waits = waits[-1:]  # a rank that failed may just have noticed the death of a peer
+                elif not failed and pending and len(waits) == 2:
+                    where = await self._where({ranks[task] for task in pending}, to)
+                else:
+                    break
         finally:
             # Their outcome is of no more interest after a failure or a deadline, nor when this wait is cancelled.
             for task in ranks:
@@ -159,7 +158,7 @@ class WorkerGroup:
         for rank, error in failed.items():
             if isinstance(error, (*DEATHS, *DEAD_CONTEXTS)):
                 raise RankDied(self.model_role, rank, to, error, where) from error
-        waited_s = round(time.monotonic() - started, 1)
+        waited_s, late = round(time.monotonic() - started, 1), sorted(ranks[task] for task in pending)
         waited = f"the driver waited {waited_s:g} s for {self.model_role} ranks {late} to {to}{where}"
         for error in failed.values():
             if where and late and not isinstance(error, SENTENCES):  # a collective fails because of those that are late
