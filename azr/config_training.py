@@ -233,8 +233,9 @@ class TrainConfig:
     """Largest global gradient norm; 0 switches clipping off."""
     tokens_per_micro_batch: Count = 16384
     """Packed tokens in one forward/backward of one rank."""
-    gradient_checkpointing: Literal["full", "selective", "none"] = "full"
-    """Layers whose activations the backward pass recomputes: all, every second, or none."""
+    gradient_checkpointing: Literal["auto", "full", "selective", "none"] = "auto"
+    """Layers whose activations the backward pass recomputes: all, every second, or none. `auto`, which a run decides at
+    its start, is the least with which `azr plan` counts at most 90% of the memory; full where it cannot count."""
     kernels: Literal["auto", "liger", "plain"] = "auto"
     """Fused kernels for norms, rotary positions, gated activations and log-probabilities; `auto` takes them on GPUs,
     Liger's where that package is installed and covers the architecture. `plain` is PyTorch's operations alone."""
@@ -250,6 +251,11 @@ class TrainConfig:
     """Step of whose policy update the run's folder gets a trace (`profile_N.json.gz`, for ui.perfetto.dev) and the log
     the operations that took longest; 0 for none."""
     lora: LoraConfig = field(default_factory=LoraConfig)
+
+    @property
+    def checkpointing(self) -> Literal["full", "selective", "none"]:
+        """As `gradient_checkpointing`; full if its `auto` is not decided."""
+        return "full" if self.gradient_checkpointing == "auto" else self.gradient_checkpointing
 
     @property
     def is_sharded(self) -> bool:

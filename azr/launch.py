@@ -89,7 +89,11 @@ def resolve(
     found = find_checkpoint(folder, step, verify)
     # The config.yaml of the run may have been edited since; that of a checkpoint is verified.
     saved = CheckpointStore(folder.checkpoints).path(found.state.step) if found.state != INITIAL else folder.path
-    changes = config_changes(load_recipe(str(saved)), config)
+    before = load_recipe(str(saved))
+    if config.train.gradient_checkpointing == "auto":
+        decided = before.train.gradient_checkpointing
+        config = replace(config, train=replace(config.train, gradient_checkpointing=decided))
+    changes = config_changes(before, config)
     notes = (*(f"changed: {change}" for change in changes), *found.notes)
     return Run(config=config, folder=folder, resume=replace(found, notes=notes))
 

@@ -36,8 +36,7 @@ config = Config(
         estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True, kl=KLConfig(coef=0.02),
     ),
     train=TrainConfig(
-        policy_lr=1e-4, warmup_steps=2, decay_steps=22, adam_beta2=0.99, grad_clip=0.1,
-        tokens_per_micro_batch=8192, gradient_checkpointing="none",
+        policy_lr=1e-4, warmup_steps=2, decay_steps=22, adam_beta2=0.99, grad_clip=0.1, tokens_per_micro_batch=8192,
     ),
 )  # fmt: skip
 

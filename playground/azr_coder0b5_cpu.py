@@ -37,7 +37,7 @@ config = Config(
     algorithm=AlgorithmConfig(estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True),
     train=TrainConfig(
         policy_lr=1e-4, warmup_steps=2, adam_beta2=0.99, tokens_per_micro_batch=1536,
-        gradient_checkpointing="none", lora=LoraConfig(rank=32, alpha=32),
+        lora=LoraConfig(rank=32, alpha=32),
     ),
 )  # fmt: skip
 

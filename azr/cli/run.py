@@ -27,7 +27,7 @@ from azr.hardware import compute_type
 from azr.launch import Run, is_run, load_recipe, resolve
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload, shape_of
 from azr.plan.memory import checkpoint_bytes, model_roles
-from azr.plan.planner import check_memory, cpu_text, known_plan, plan_run, step_lines, text
+from azr.plan.planner import check_memory, cpu_text, decide_here, known_plan, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import LATEST, Verify, resolve_run
 from azr.runs.run_dir import RunDirectory
@@ -93,9 +93,11 @@ def _start(options: argparse.Namespace) -> int:
 
 def _run(run: Run) -> int:
     """Run to the end. Raises UserError if the run is refused or does not fit."""
-    for note in _check_here(run.config, query_gpus()):
+    config, because = decide_recomputation(run.config, gpus := query_gpus())
+    for note in _check_here(config, gpus):
         print(f"warning: {note}", file=sys.stderr)
-    prepared = prepare(run)
+    prepared = prepare(dataclasses.replace(run, config=config))
+    prepared = dataclasses.replace(prepared, notes=[*prepared.notes, *because])
     if run.restart and (kept := run.folder.keep_aside()) is not None:
         print(f"the run that was there is kept in {kept}", file=sys.stderr)
     from azr.runtime import Driver  # Ray and vLLM take seconds to load.
@@ -149,6 +151,17 @@ def fit_notes(config: Config, gpus: Gpus, host_gib: float | None = None, *, supp
     return notes + (check_memory(plan) if plan is not None else [])
 
 
+def decide_recomputation(config: Config, gpus: Gpus) -> tuple[Config, list[str]]:
+    """Decide `train.gradient_checkpointing` auto by this machine. Return also a line that says why, if it was auto."""
+    if config.train.gradient_checkpointing != "auto":
+        return config, []
+    on_cpu = config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or gpus.all)
+    gib = min(gpus.sizes_mib, default=0) / 1024 if config.cluster.address is None else 0
+    typed = override(config, {"train.dtype": compute_type(config.train.dtype, "cpu" if on_cpu else "cuda")})
+    decided, because = decide_here(typed, memory_bytes() / GIB if on_cpu else gib, on_cpu=on_cpu)
+    return override(config, {"train.gradient_checkpointing": decided.train.gradient_checkpointing}), [because]
+
+
 def disk_notes(config: Config, *, suppose: bool = False) -> list[str]:
     """Return a warning if the disk has no room for the checkpoints that stay and the one that is being written; none
     if the model's shape is not known here. Raises UserError as `check_disk`."""
@@ -163,8 +176,8 @@ def disk_notes(config: Config, *, suppose: bool = False) -> list[str]:
 
 def _dry_run(run: Run) -> int:
     """Print what would run. Raises UserError if the run would be refused or does not fit."""
-    config, gpus = run.config, query_gpus()
-    notes = _check_here(config, gpus, suppose=True)
+    config, notes = decide_recomputation(run.config, gpus := query_gpus())
+    notes += _check_here(config, gpus, suppose=True)
     if run.resume is not None:
         notes = [*run.resume.notes, *([run.end] if run.end is not None else []), *notes]
     try:
@@ -229,12 +242,9 @@ def describe(config: Config, *, on_cpu: bool = False) -> str:
     """
     bound = f", at most {config.run.max_minutes:g} minutes," if config.run.max_minutes is not None else ""
     head = f"plan: {config.run.steps} steps{bound} into {RunDirectory.of(config.run).path}"
-    assumed = Assumptions()
+    assumed, nodes = Assumptions(), ClusterSpec.with_gpus(config.num_gpus)
     try:
-        if on_cpu:
-            plan = cpu_text(config, memory_bytes())
-        else:
-            plan = text(*plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
+        plan = cpu_text(config, memory_bytes()) if on_cpu else text(*plan_run(config, nodes, assumed))
     except UserError as error:
         # The shape of the model is not known here, which is no mistake in the config.
         step = step_lines(config, Workload.of(config, assumed))

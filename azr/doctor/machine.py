@@ -275,12 +275,9 @@ def query_gpus(command: Sequence[str] = _COMMAND) -> Gpus:
 
 
 def _gpu(line: str) -> Gpu:
-    index, name, total, used, driver = (word.strip() for word in line.split(","))
-    return Gpu(index=int(index), name=name, total_mib=_mib(total), used_mib=_mib(used) or 0, driver=driver)
-
-
-def _mib(word: str) -> int | None:
-    return None if word in ("[N/A]", "[Not Supported]") else int(word)
+    index, name, *sizes, driver = (word.strip() for word in line.split(","))
+    total, used = (None if size in ("[N/A]", "[Not Supported]") else int(size) for size in sizes)
+    return Gpu(index=int(index), name=name, total_mib=total, used_mib=used or 0, driver=driver)
 
 
 def gpus_section(gpus: Gpus) -> FindingGroup:

@@ -35,7 +35,7 @@ ENGINE_GPU = "engine's GPU"
 
 Bytes = Mapping[str, float]
 """Bytes by what takes them."""
-RECOMPUTED: dict[Literal["full", "selective", "none"], float] = {"full": 1.0, "selective": 0.5, "none": 0.0}
+RECOMPUTED: dict[Literal["full", "selective", "none"], float] = {"none": 0.0, "selective": 0.5, "full": 1.0}
 """Share of the layers whose activations the backward computes again, by `train.gradient_checkpointing`."""
 
 
@@ -210,7 +210,7 @@ def training(role: ModelRole, train: TrainConfig, tokens: int, keys: float = 1.0
     which has `keys` keys."""
     b, shape = element_bytes(train), role.shape
     per_layer = layer_activations(shape, b, keys) * tokens
-    share = RECOMPUTED[train.gradient_checkpointing]
+    share = RECOMPUTED[train.checkpointing]
     kept = shape.layers * (share * b * shape.hidden * tokens + (1 - share) * per_layer)
     recomputed = per_layer if share else 0.0
     backward = tokens * (max(3 * b * shape.intermediate, 16 * shape.hidden) + 4 * b * shape.hidden)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from azr.config import Config
 from azr.config_tree import ESTIMATOR, config_options, override
@@ -30,8 +31,8 @@ from azr.plan.seconds import Seconds, StepTimes, seconds_of
 _SHARES = tuple(share / 100 for share in range(90, 5, -5))
 """Values of rollout.gpu_memory_utilization that are tried."""
 _LORA_RANK = 32
-_GPU_SHARE = 0.85
-"""`rollout.gpu_memory_utilization` of the GPU recipes."""
+CHECKPOINTING_SHARE = 0.9
+"""Share of the memory up to which `train.gradient_checkpointing` auto recomputes less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,9 @@ class Plan:
     """Bytes and seconds of a run of `config` on `nodes`."""
 
     config: Config
+    decided: Config
+    """See `decide_checkpointing`."""
+    because: str
     nodes: ClusterSpec
     load: Workload
     roles: list[ModelRole]
@@ -89,21 +93,43 @@ class Plan:
             yield f"a node's {nodes.host_memory_gib:g} GiB of host memory are less than {host / GIB:.0f} GiB: {parts}"
 
 
+def decide_checkpointing(config: Config, taken: Callable[[Config], float], has: float) -> tuple[Config, str]:
+    """Decide `train.gradient_checkpointing` auto: the least with which the bytes `taken` are at most
+    `CHECKPOINTING_SHARE` of those that it `has`, or else full. Return the config, and why if it was auto."""
+    why = ""
+    for mode in RECOMPUTED if config.train.gradient_checkpointing == "auto" else ():
+        config = override(config, {"train.gradient_checkpointing": mode})
+        counted = f"training takes {taken(config) / GIB:.1f} of {has / GIB:.1f} GiB"
+        if taken(config) <= CHECKPOINTING_SHARE * has or mode == "full":
+            why = why or f"{counted}, within {CHECKPOINTING_SHARE:.0%}"
+            return config, f"train.gradient_checkpointing auto is {mode}: {why}"
+        why = f"with {mode}, {counted}, above {CHECKPOINTING_SHARE:.0%}"
+    return config, why
+
+
 def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: Assumptions) -> Plan:
     """The plan for networks of this shape."""
     load, roles = Workload.of(config, assumed), model_roles(config, shape)
-    engine = EngineMemory.of(config, shape, nodes, assumed)
-    pushing = with_push(config)
+    engine, usable = EngineMemory.of(config, shape, nodes, assumed), (nodes.gpu_memory_gib - assumed.reserved_gib) * GIB
+
+    def most(tried: Config) -> float:
+        memory = phases(tried, roles, engine, load, nodes, assumed)
+        return max(sum(memory[f"train {role.name}"].values()) for role in roles if role.trains)
+
+    decided, because = decide_checkpointing(config, most, usable)
+    pushing = with_push(decided)
     times = StepTimes(config=pushing, load=load, nodes=nodes, assumed=as_configured(assumed, pushing))
     return Plan(
         config=config,
+        decided=decided,
+        because=because,
         nodes=nodes,
         load=load,
         roles=roles,
         engine=engine,
-        memory=phases(config, roles, engine, load, nodes, assumed),
+        memory=phases(decided, roles, engine, load, nodes, assumed),
         bounds=times.by_phase(roles, engine),
-        usable=(nodes.gpu_memory_gib - assumed.reserved_gib) * GIB,
+        usable=usable,
         host=host_memory(config, roles, nodes, assumed),
     )
 
@@ -135,19 +161,12 @@ def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
     """Changes in the order they are worth trying, until the run fits; those that do not help are left out.
 
     First those that change nothing about the training, then those that do. If neither suffice the plan of the last one
-    does not fit. For a run that fits: the least recomputation with which it still does, if that is less.
+    does not fit.
     """
-    if not plan.problems:
-        faster = (_tried(plan, assumed, candidate) for candidate in _checkpoint(plan, "none"))
-        return [each for each in faster if not each.plan.problems][:1]
     alike = (_fewer_gpus, _shard, _checkpoint, _micro_batch, _engine_share)
-    other = (_fewer_gpus, _no_critic, _adapters, _four_bits, _checkpoint, _micro_batch, _engine_share, _shorter)
-    taken = _turn(plan, assumed, alike)
-    if not taken or taken[-1].plan.problems:
-        otherwise = _turn(plan, assumed, other)
-        if otherwise and not otherwise[-1].plan.problems:
-            return otherwise
-    return taken
+    other = (_fewer_gpus, _no_critic, _adapters, _checkpoint, _micro_batch, _engine_share, _shorter)
+    turns = [_turn(plan, assumed, changes) for changes in (alike, other)]
+    return next((turn for turn in turns if turn and not turn[-1].plan.problems), turns[0])
 
 
 def _tried(plan: Plan, assumed: Assumptions, values: Mapping[str, Any]) -> Suggestion:
@@ -197,12 +216,9 @@ def _shard(plan: Plan) -> Candidates:
         yield {"train.shard": "offload"}
 
 
-def _checkpoint(plan: Plan, first: Literal["none", "more"] = "more") -> Candidates:
-    """Yield modes that recompute more than now, or from `none` on those that recompute less."""
-    modes = ("none", "selective", "full")
-    now = modes.index(plan.config.train.gradient_checkpointing)
-    for mode in modes[:now] if first == "none" else modes[now + 1 :]:
-        yield {"train.gradient_checkpointing": mode}
+def _checkpoint(plan: Plan) -> Candidates:
+    if plan.config.train.gradient_checkpointing != "auto":
+        yield {"train.gradient_checkpointing": "auto"}
 
 
 def _no_critic(plan: Plan) -> Candidates:
@@ -211,13 +227,11 @@ def _no_critic(plan: Plan) -> Candidates:
 
 
 def _adapters(plan: Plan) -> Candidates:
-    if not plan.config.train.lora.rank:
+    lora = plan.config.train.lora
+    if not lora.rank:
         yield {"train.lora.rank": _LORA_RANK}
-
-
-def _four_bits(plan: Plan) -> Candidates:
-    if plan.config.train.lora.rank and not plan.config.train.lora.four_bit:
-        yield {"train.lora.four_bit": True}
+    if not lora.four_bit:
+        yield {"train.lora.rank": lora.rank or _LORA_RANK, "train.lora.four_bit": True}
 
 
 def _shorter(plan: Plan) -> Candidates:
@@ -249,8 +263,8 @@ def known_plan(config: Config, gpu_memory_gib: float, host_memory_gib: float | N
         shape = shape_of(config.model.path)
     except UserError:
         return None
-    gpus = ClusterSpec.with_gpus(config.num_gpus)
-    nodes = replace(gpus, gpu_memory_gib=gpu_memory_gib, host_memory_gib=host_memory_gib)
+    nodes = ClusterSpec.with_gpus(config.num_gpus)
+    nodes = replace(nodes, gpu_memory_gib=gpu_memory_gib, host_memory_gib=host_memory_gib)
     return make_plan(config, shape, nodes, Assumptions())
 
 
@@ -275,45 +289,47 @@ def check_memory(plan: Plan) -> list[str]:
             f"{share * gpu_memory_gib:.1f} that rollout.gpu_memory_utilization={share:g} leaves it"
         )
     if certain:
-        raise UserError(f"The run does not fit on {size}: {'; '.join(certain)}. {_what_helps(config)}")
-    if not plan.problems:
-        return []
+        raise UserError(f"The run does not fit on {size}: {'; '.join(certain)}: take options that azr plan names.")
     problems = "; ".join(plan.problems)
-    return [f"by the plan's estimate the run does not fit on {size} ({problems}): azr plan names options that help"]
+    said = f"by the plan's estimate the run does not fit on {size} ({problems}): azr plan names options that help"
+    return [said] if problems else []
 
 
-def _what_helps(config: Config) -> str:
-    """Options that take something off the GPUs and are not set, as a sentence."""
-    options = []
-    if config.rollout.gpu_memory_utilization < _GPU_SHARE and config.cluster.colocate:
-        options.append(f"--rollout.gpu-memory-utilization {_GPU_SHARE}")
-    if not config.train.offload_optimizer:
-        is_whole = config.train.data_parallel > 1 and not config.train.is_sharded
-        options.append(f"--train.shard {'zero3 or ' * is_whole}offload")
-    options.append("more GPUs by --train.data-parallel and --rollout.engines or --rollout.tensor-parallel")
-    return f"Set {', '.join(options)}; or take a smaller model."
-
-
-def cpu_text(config: Config, memory_bytes: int) -> str:
-    """Return what a step amounts to, and what a run on the CPUs of a machine with this memory takes of it."""
+def _cpu_bytes(config: Config) -> dict[str, float]:
+    """Bytes of a run on the CPUs of one machine, by what they hold, at most."""
     config = override(config, {"train.dtype": compute_type(config.train.dtype, "cpu")})
     load, shape = Workload.of(config, Assumptions()), shape_of(config.model.path)
     roles, ranks, engines = model_roles(config, shape), config.train.data_parallel, config.rollout.engines
     train, tokens = config.train, min(config.train.tokens_per_micro_batch, load.max_tokens)
     on_cpu = replace(train, shard="zero3" if train.offload_optimizer else train.shard)  # nothing is offloaded there
-    sizes = {role.name: ranks * sum(states(role, on_cpu).values()) for role in roles} | {
+    return {role.name: ranks * sum(states(role, on_cpu).values()) for role in roles} | {
         "activations": ranks * max(sum(training(role, train, tokens).values()) for role in roles),
         "engines' weights": engines * element_bytes(train) * shape.parameters,
         "their KV cache": engines * CPU_KV_CACHE_BYTES,
     }
+
+
+def decide_here(config: Config, gib: float, *, on_cpu: bool) -> tuple[Config, str]:
+    """`decide_checkpointing` by the memory of a GPU, or of the machine; full if it is 0 or the model is not known."""
+    with suppress(UserError):
+        if on_cpu:
+            return decide_checkpointing(config, lambda tried: sum(_cpu_bytes(tried).values()), gib * GIB)
+        if gib and (plan := known_plan(config, gib)) is not None:
+            return plan.decided, plan.because
+    why = "train.gradient_checkpointing auto is full: memory or model are not known here"
+    return override(config, {"train.gradient_checkpointing": "full"}), why
+
+
+def cpu_text(config: Config, memory_bytes: int) -> str:
+    """Return what a step amounts to, and what a run on the CPUs of a machine with this memory takes of it."""
+    sizes = _cpu_bytes(config)
     needed, has = sum(sizes.values()) / GIB, memory_bytes / GIB
     return "\n".join((
-        *step_lines(config, load),
+        *step_lines(config, Workload.of(config, Assumptions())),
         "on CPUs, GiB: " + ", ".join(f"{what} {x / GIB:.1f}" for what, x in sizes.items()),
         f"{'fits in' if needed < has else 'does not fit in'} this machine's memory: {needed:.1f} of {has:.1f} GiB at "
         "most, without what Python and sandboxes take",
-        "seconds are not planned for CPUs: one rate of arithmetic misses the two recipes that were timed by more than "
-        "a factor of two. docs/hardware.md says what was measured; azr plan plans for GPUs",
+        "seconds are planned for GPUs alone, by azr plan; docs/hardware.md says what was measured on CPUs",
     ))  # fmt: skip
 
 
@@ -361,30 +377,12 @@ def _memory(plan: Plan) -> Iterator[str]:
             yield _row(what, [f"{size:.1f}" if size >= _MIN_SHOWN else "" for size in sizes])
     yield _row("total", [f"{sum(parts.values()) / GIB:.1f}" for parts in plan.memory.values()])
     yield f"  usable: {plan.usable / GIB:.1f} of {plan.nodes.gpu_memory_gib:g} GiB"
-    yield _turns(plan)
     yield f"  KV cache of an engine: room for {plan.engine.kv_tokens:,} tokens"
     if host := {what: size / GIB for what, size in plan.host.items() if size / GIB >= _MIN_SHOWN}:
         parts = ", ".join(f"{what} {size:.0f}" for what, size in host.items())
         yield f"  host memory: {sum(host.values()):.0f} GiB per node ({parts})"
-    kept = [f"{_activations(plan, mode):.1f} with {mode}" for mode in RECOMPUTED]
-    yield f"  activations of the policy's step by train.gradient_checkpointing, GiB: {', '.join(kept)}"
-
-
-def _turns(plan: Plan) -> str:
-    if not plan.config.cluster.colocate:
-        return "  engines and trainers have GPUs of their own, and keep what they have there"
-    learning = max(plan.total(phase) for phase in plan.memory if phase not in ("play", "push")) / GIB
-    stays = plan.memory["play"]["CUDA and NCCL"] / GIB
-    return (
-        f"  in turns: {plan.total('play') / GIB:.1f} GiB while playing, {stays:.1f} of them the trainers' processes; "
-        f"{learning:.1f} while learning, {plan.memory['train policy']['engine asleep'] / GIB:.1f} of them the engine's"
-    )
-
-
-def _activations(plan: Plan, checkpointing: Literal["full", "selective", "none"]) -> float:
-    train = replace(plan.config.train, gradient_checkpointing=checkpointing)
-    tokens = min(train.tokens_per_micro_batch, plan.load.max_tokens)
-    return training(plan.roles[0], train, tokens).get("activations", 0.0) / GIB
+    if plan.because:
+        yield f"  {plan.because}"
 
 
 def _seconds(plan: Plan) -> Iterator[str]:
@@ -406,9 +404,6 @@ def _verdict(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     where = f"{plan.nodes.nodes} node(s) of {plan.nodes.gpus} GPU(s) with {plan.nodes.gpu_memory_gib:g} GiB"
     if not plan.problems:
         yield f"fits on {where}: at most {plan.peak / GIB:.1f} GiB of a GPU are taken"
-        for change in suggestions:
-            steps = f"{sum(change.plan.seconds.values()):.3g} s a step instead of {sum(plan.seconds.values()):.3g}"
-            yield f"faster with {change.option}  ({change.plan.peak / GIB:.1f} GiB at most, {steps})"
         return
     yield f"does not fit on {where}:"
     yield from (f"  {problem}" for problem in plan.problems)

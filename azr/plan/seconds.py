@@ -133,7 +133,7 @@ class StepTimes:
         """Forward, backward (twice a forward), what checkpointing computes again; then `updates` optimizer steps."""
         # Of a frozen layer the backward computes the gradient of its inputs, and not that of its weights.
         backward = 2 if role.trains_all else 1
-        passes = 1 + backward + RECOMPUTED[self.config.train.gradient_checkpointing]
+        passes = 1 + backward + RECOMPUTED[self.config.train.checkpointing]
         stepping = self._optimizer(role, updates)
         return {what: at + stepping for what, at in self._passing(role, passes, 2, updates, reduces=True).items()}
 

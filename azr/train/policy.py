@@ -44,7 +44,7 @@ class PolicyWorker(ModelWorker):
         load = partial(
             PolicyModel.from_pretrained,
             logprob_chunk=LOGPROB_CHUNK,
-            gradient_checkpointing=train.gradient_checkpointing if is_trained else "none",
+            gradient_checkpointing=train.checkpointing if is_trained else "none",
             lora=train.lora,
             fused_head=self.device.type == "cuda" and train.kernels != "plain" and find_spec("triton") is not None,
         )
@@ -187,9 +187,7 @@ class CriticWorker(ModelWorker):
 
     def build(self) -> None:
         train, model = self.config.train, self.config.model
-        load = partial(
-            CriticModel.from_pretrained, gradient_checkpointing=train.gradient_checkpointing, lora=train.lora
-        )
+        load = partial(CriticModel.from_pretrained, gradient_checkpointing=train.checkpointing, lora=train.lora)
         self.engine = self._make_engine(load, model.path, train.critic_lr, self.config.algorithm.critic_mini_batches)
 
     def values(self, batch: RankBatch) -> Tensor:

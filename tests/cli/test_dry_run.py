@@ -48,7 +48,9 @@ def dry_run(config: Config, *options: str) -> int | str | None:
 def test_what_would_run_is_printed_and_nothing_is_written(here, capsys):
     assert dry_run(here, "--run.steps", "7", "--run.name", "läufer ✓") == 0
     printed = capsys.readouterr()
-    assert from_yaml(printed.out) == override(here, {"run.steps": 7, "run.name": "läufer ✓"}) and not printed.err
+    decided = {"train.gradient_checkpointing": "none"}
+    assert from_yaml(printed.out) == override(here, {"run.steps": 7, "run.name": "läufer ✓", **decided})
+    assert "\n# train.gradient_checkpointing auto is none: training takes " in printed.out and not printed.err
     assert "name: läufer ✓\n" in printed.out
     assert "# plan: 7 steps" in printed.out and "\n# on CPUs, GiB: policy 0." in printed.out
     assert "\n# fits in this machine's memory: " in printed.out and "1 node(s)" not in printed.out
@@ -152,7 +154,7 @@ def test_a_model_that_is_too_large_for_the_cpus_memory_is_told_so(here, capsys, 
     assert dry_run(here, "--model.path", "Qwen/Qwen2.5-14B", "--train.device", "cpu") == 0
     printed = capsys.readouterr().out
     assert "was not checked" in printed and "\n# does not fit in this machine's memory: " in printed
-    assert "\n# seconds are not planned for CPUs" in printed
+    assert "\n# seconds are planned for GPUs alone" in printed
 
 
 @contextmanager

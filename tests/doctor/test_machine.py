@@ -11,7 +11,8 @@ import pytest
 from ray._common.utils import get_default_ray_temp_dir
 from ray._private.utils import validate_socket_filepath
 
-from azr.cli.run import disk_notes, fit_notes
+from azr.cli import run
+from azr.cli.run import decide_recomputation, disk_notes, fit_notes
 from azr.config_tree import override
 from azr.doctor import Finding, Mark, machine
 from azr.doctor.machine import Gpu, Gpus, check_machine
@@ -180,12 +181,12 @@ def test_a_gpu_that_is_certainly_too_small_is_refused_and_one_that_may_be_is_war
     values = {"model.path": "Qwen/Qwen2.5-1.5B", "algorithm.estimator": "trrpp", "algorithm.kl.coef": 0}
     large = override(mini, {**values, "rollout.max_prompt_tokens": 3000})
     # Parameters, float32 gradients, master copy and moments: 18 bytes for each of 1.54 billion parameters.
-    with pytest.raises(UserError, match=r"take 25\.9 of a GPU's 24\.0 GiB .* Set .*--train\.shard offload"):
+    with pytest.raises(UserError, match=r"take 25\.9 of a GPU's 24\.0 GiB .*: take options that azr plan names"):
         fit_notes(large, cards(24))
     (said,) = fit_notes(large, cards(32))
     assert "by the plan's estimate the run does not fit on 1 node(s) of 1 GPU(s) with 32 GiB" in said
     assert fit_notes(large, cards(80)) == []
-    with pytest.raises(UserError, match=r"take 3\.0 GiB of the 2\.4 .* Set --rollout.gpu-memory-utilization 0.85"):
+    with pytest.raises(UserError, match=r"take 3\.0 GiB of the 2\.4 that rollout.gpu_memory_utilization=0\.03"):
         fit_notes(override(large, {"rollout.gpu_memory_utilization": 0.03}), cards(80))
     offloaded = override(large, {"train.shard": "offload"})
     assert len(fit_notes(offloaded, cards(24))) == 1, "no certain part is too large, but the estimate is"
@@ -207,6 +208,19 @@ def test_too_few_gpus_are_a_warning_and_where_none_is_known_only_a_supposed_one_
         fit_notes(large, none, suppose=True)
     assert fit_notes(override(large, {"train.device": "cpu"}), cards(8), suppose=True) == []
     assert fit_notes(override(large, {"model.path": "nobody/knows"}), cards(8)) == []
+
+
+@pytest.mark.parametrize("values, gpus, mode, said", [
+    ({}, cards(141), "none", "of 139.5 GiB, within 90%"), ({}, cards(80), "selective", "with none, training"),
+    ({"train.device": "cpu"}, cards(80), "full", "of 8.0 GiB, above 90%"),
+    ({"model.path": "nobody/knows"}, cards(80), "full", "not known here"),
+    ({"cluster.address": "auto"}, cards(141), "full", "not known here"),
+    ({"train.gradient_checkpointing": "none"}, cards(24), "none", ""),
+])  # fmt: skip
+def test_what_is_recomputed_is_decided_by_the_memory_that_is_here(values, gpus, mode, said, monkeypatch):
+    monkeypatch.setattr(run, "memory_bytes", lambda: 8 * machine.GIB)
+    config, because = decide_recomputation(override(recipes()["azr_coder1b5"], values), gpus)
+    assert config.train.gradient_checkpointing == mode and said in " ".join(because) and bool(because) == bool(said)
 
 
 def test_good_gpus_an_old_driver_a_taken_gpu_and_one_whose_memory_is_not_given():

@@ -148,6 +148,17 @@ async def test_a_folder_is_of_the_step_that_its_state_tells(config, run):
         find_checkpoint(run, None)
 
 
+async def test_a_resumed_run_recomputes_the_layers_that_it_began_with(config):
+    decided = replace(config, train=TrainConfig(gradient_checkpointing="none"))
+    run = RunDirectory.of(config.run).create(decided)
+    run.metrics.write_text("")
+    run.tasks.write_text("")
+    await save(run, 1)
+    for wanted, kept in (("auto", "none"), ("full", "full")):
+        again = resolve(replace(config, train=TrainConfig(gradient_checkpointing=wanted)), str(run.path))
+        assert again.config.train.gradient_checkpointing == kept and len(again.resume.notes) == 1 + (kept != "none")
+
+
 @pytest.mark.parametrize("old, new, said", [
     ("steps: 500", "steps: 77", "run.steps: 500 -> 77"), ("  - deduction\n", "", "selfplay.kinds"),
     ("rank: 0", "rank: 8", "train.lora.rank"), ("prompt_format: auto", "prompt_format: chat", "model.prompt_format"),
