@@ -113,8 +113,7 @@ def compare(before: Path, after: Path) -> tuple[list[Difference], list[str]]:
     for suite in dict.fromkeys(suite for suite, _ in shared):
         pairs = [(answers_before[key], answers_after[key]) for key in shared if key[0] == suite]
         for measure, share in ((GREEDY, greedy_share), (SAMPLED, sampled_share)):
-            found = _difference(suite, measure, share, pairs)
-            if found is not None:
+            if (found := _difference(suite, measure, share, pairs)) is not None:
                 differences.append(found)
     return differences, _others(first, second)
 

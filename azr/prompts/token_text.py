@@ -6,7 +6,7 @@ Both give exactly what the tokenizer gives, and leave a tokenizer to itself wher
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from os.path import commonprefix
@@ -14,6 +14,7 @@ from os.path import commonprefix
 import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 TokenArray = npt.NDArray[np.int32]
 _OVERLAP = 128
@@ -123,15 +124,5 @@ def table_decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[int]
     return lambda token_ids: b"".join(map(bytes_of, token_ids)).decode("utf-8", "replace")
 
 
-def _byte_chars() -> Iterator[tuple[str, int]]:
-    """Yield the character that stands for each byte: printable Latin-1 for itself, the others from U+0100 on."""
-    written_otherwise = 0
-    for byte in range(256):
-        if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255:
-            yield chr(byte), byte
-        else:
-            yield chr(256 + written_otherwise), byte
-            written_otherwise += 1
-
-
-_BYTE_OF = dict(_byte_chars())
+_BYTE_OF = {char: byte for byte, char in bytes_to_unicode().items()}
+"""Byte that each character stands for in tokens."""

@@ -13,6 +13,7 @@ import json
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,12 @@ _HUMANEVAL_JUDGES = {
 
 def _humaneval_row(suite: str, row: Row, number: int) -> Question:
     id, prompt, entry = text(row, "task_id"), text(row, "prompt"), text(row, "entry_point")
-    reference = prompt + text(row, "canonical_solution")
-    ast.parse(reference)
-    judge, atol = _HUMANEVAL_JUDGES.get(_number(id), ("", 0.0))
+    ast.parse(reference := prompt + text(row, "canonical_solution"))
+    judge, atol = _HUMANEVAL_JUDGES.get(int(id.partition("/")[2]), ("", 0.0))
     cases: Mapping[str, tuple[str, ...]] = {"base": ()}
     recorder = ""
     if suite == "humaneval":
-        test = text(row, "test")
-        ast.parse(test)
+        ast.parse(test := text(row, "test"))
         task = f"{reference}\n{test}"
         recorder = f"import json\n{PLAIN_JSON}{_RECORDER.format(task=task, entry=entry)}"
     else:
@@ -71,10 +70,6 @@ def _function_question(suite: str, id: str, form: str, prompt: str, gold: Calls)
     )
 
 
-def _number(id: str) -> int:
-    return int(id.partition("/")[2])
-
-
 def _plus_cases(row: Row, restore: Callable[[list[Any]], Iterable[Any]]) -> Mapping[str, tuple[str, ...]]:
     return {
         part: tuple(case_text(list(restore(arguments))) for arguments in row[f"{part}_input"])
@@ -84,10 +79,10 @@ def _plus_cases(row: Row, restore: Callable[[list[Any]], Iterable[Any]]) -> Mapp
 
 def _mbpp_row(suite: str, row: Row, number: int) -> Question:
     id, prompt, entry = text(row, "task_id"), text(row, "prompt"), text(row, "entry_point")
-    reference = text(row, "canonical_solution")
-    ast.parse(reference)
-    cases, atol = _plus_cases(row, lambda arguments: restored(_number(id), arguments)), float(row["atol"])
-    judge, reference = _MBPP_JUDGES.get(_number(id), ""), f"{prompt}\n{reference}"
+    ast.parse(reference := text(row, "canonical_solution"))
+    task, atol = int(id.partition("/")[2]), float(row["atol"])
+    cases = _plus_cases(row, partial(restored, task))
+    judge, reference = _MBPP_JUDGES.get(task, ""), f"{prompt}\n{reference}"
     gold = Calls(entry=entry, cases=cases, reference=reference, atol=atol, judge=judge)
     return _function_question(suite, id, "write", prompt.strip().strip('"').strip(), gold)
 

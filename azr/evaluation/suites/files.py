@@ -55,18 +55,14 @@ _START_BYTES = 4_096
 _BOM = codecs.BOM_UTF8
 _STARTS = {
     b"version https://git-lfs": "a Git LFS pointer, and not the file that it stands for: `git lfs pull` gets that",
-    b"<!doctype html": "an HTML page, such as one that asks to log in: download the file itself",
-    b"<html": "an HTML page, such as one that asks to log in: download the file itself",
-    b"<?xml": "an XML page, such as a server sends for an error: download the file itself",
-    b"<error": "an XML page, such as a server sends for an error: download the file itself",
+    **dict.fromkeys((b"<!doctype html", b"<html"), "an HTML page, such as a log-in: download the file itself"),
+    **dict.fromkeys((b"<?xml", b"<error"), "an XML page, such as a server's error: download the file itself"),
     b"pk\x03\x04": "a zip archive: unpack it",
     b"(\xb5/\xfd": "compressed by zstd: unpack it",
     b"bzh": "compressed by bzip2: unpack it",
     b"\xfd7zxz": "compressed by xz: unpack it",
-    codecs.BOM_UTF32_LE: "UTF-32 text: save it as UTF-8",
-    codecs.BOM_UTF32_BE: "UTF-32 text: save it as UTF-8",
-    codecs.BOM_UTF16_LE: "UTF-16 text: save it as UTF-8",
-    codecs.BOM_UTF16_BE: "UTF-16 text: save it as UTF-8",
+    **dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-32 text: save it as UTF-8"),
+    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16 text: save it as UTF-8"),
 }
 """Beginnings of files that hold no rows, in lower case, and their kinds."""
 _MOST_SPREAD = 2**24
