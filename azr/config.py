@@ -49,10 +49,11 @@ class RunConfig:
 class ModelConfig:
     path: str = "Qwen/Qwen2.5-Coder-7B"
     """Hugging Face folder or hub name that policy, reference policy and critic start from."""
-    prompt_format: Literal["auto", "chat", "completion", "compact"] = "auto"
-    """`chat` asks in words, by a template. `completion` lets the model continue numbered examples, without thinking:
-    for base models and small ones. `compact` is for models trained on this project's own tags. `auto`: `completion` for
-    self-play alone with a model that has no chat template, if all kinds have examples; else `chat`."""
+    prompt_format: Literal["auto", "chat", "completion", "worked", "compact"] = "auto"
+    """`chat` asks in words, by a template. `completion` lets the model continue numbered examples: for base models and
+    small ones. `worked` does so too, and its examples trace the values of a program before they answer. `compact` is
+    for models trained on this project's own tags. `auto`: `completion` for self-play alone with a model that has no
+    chat template, if all kinds have examples; else `chat`."""
     template: str = "auto"
     """Chat template: `conversation` is the plain User/Assistant format for base models, `tokenizer` the tokenizer's own
     template, anything else the name of a Jinja file. `auto` takes the tokenizer's own if the model was trained on it,
@@ -63,6 +64,10 @@ class ModelConfig:
     strict` for none."""
     unchecked: bool = False
     """Allow an architecture that was never compared with vLLM; run `azr check-model` first."""
+
+    @property
+    def continues_examples(self) -> bool:
+        return self.prompt_format in ("completion", "worked")
 
 
 @dataclass(frozen=True, kw_only=True)

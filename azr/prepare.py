@@ -92,7 +92,7 @@ def check(config: Config) -> None:
         hint = did_you_mean(template, TEMPLATES)
         raise UserError(f"model.template is {template!r}, which is neither {', '.join(TEMPLATES)} nor a file{hint}")
     lacking = missing_examples(config.kinds, config.selfplay.induction_inputs)
-    if config.model.prompt_format == "completion" and lacking is not None:
+    if config.model.continues_examples and lacking is not None:
         raise UserError(lacking)
     check_names(config.reward)
     engine_options(config.rollout.engine_options)
@@ -206,7 +206,7 @@ def _read_seeds(config: Config) -> list[SeedLine]:
             f"selfplay.seeds={selfplay.seeds} has tasks of the kinds {', '.join(sorted(found))}, and selfplay.kinds "
             "plays none of them: change one of the two."
         )
-    for kind in selfplay.kinds if config.model.prompt_format == "completion" else ():
+    for kind in selfplay.kinds if config.model.continues_examples else ():
         if KINDS[kind].proposes_programs and found[kind] < wanted:
             raise UserError(
                 f"selfplay.seeds={selfplay.seeds} has {found[kind]} tasks of the kind {kind}, but a prompt shows "
@@ -302,7 +302,7 @@ def _data_rules(config: Config) -> Iterator[str]:
         )
     if config.data.path is not None and not config.data.group_size:
         yield "data.samples and data.traces are both 0, so rows of data.path teach nothing: raise one of them."
-    asking = {"compact": "asks by tags", "completion": "continues examples"}
+    asking = {"compact": "asks by tags", "completion": "continues examples", "worked": "continues examples"}
     if config.data.path is not None and (how := asking.get(config.model.prompt_format)):
         yield (
             f"data.path has questions in words, but the {config.model.prompt_format} format {how}: set "

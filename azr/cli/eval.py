@@ -112,7 +112,7 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
     models = [open_model(options.model, step, options.template) for step in steps]
     names = options.suite
     if models[0].codec.continues_examples:
-        names = to_be_continued(names)
+        names = to_be_continued(names, models[0].codec.prompt_format)
         print(f"{models[0].label} continues examples ({', '.join(names)}); --template conversation asks it in words")
     suites = load_suites(names, options.data, options.limit, altered=options.altered)
     check_graders({each.suite.grader: each.questions[0] for each in suites})

@@ -13,6 +13,7 @@ import numpy as np
 from azr.answering import Generate, Problem, answer
 from azr.concurrency import gather, stable_seed, task_group
 from azr.errors import UserError
+from azr.evaluation.suites.short_answers import value_task
 from azr.graders.choice import Choice
 from azr.graders.mathematics import MathGold
 from azr.graders.question import Grader, Question
@@ -21,7 +22,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Sample, Task
 from azr.tasks.base import Verdict
 from azr.tasks.prompts import ChatFormat
-from azr.tasks.registry import KINDS, Abduction, Deduction
+from azr.tasks.registry import KINDS
 
 AT_ONCE = 512
 """Most questions whose answers are sampled or graded at once; a bound on memory."""
@@ -29,7 +30,6 @@ MAX_RIGHT = 300
 """Characters of the right answer that stands beside a wrong one."""
 QuestionKey = tuple[str, str]
 """Suite and id of a question."""
-_KIND_OF = {"output": Deduction.name, "input": Abduction.name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,7 @@ def prompt_ids(codec: PromptCodec, question: Question) -> PromptIds:
         ids = codec.encode(question.message) if question.opened else codec.ask(_message(codec, question))
         return np.array(ids, np.int32)
     if isinstance(gold, ProgramValue) and gold.entry == "f" and not question.opened:
-        gold = Task(
-            id=question.id,
-            kind=_KIND_OF[gold.asked],
-            program=gold.program,
-            inputs=(gold.input,),
-            outputs=(gold.output,),
-            fingerprint="",
-        )
+        gold = value_task(question.id, gold)
     if not isinstance(gold, Task):
         raise UserError(
             f"The suite {question.suite} needs a model that reads words: one of the compact format answers exam, "
@@ -143,10 +136,9 @@ async def answer_all(
             work = [ask(1, temperature=0.0)]
             if sampling.samples:
                 work.append(ask(sampling.samples, temperature=sampling.temperature))
-            greedy, *sampled = await gather(*work)
-            for index, sample in enumerate(itertools.chain(*sampled)):
+            samples = [*itertools.chain(*await gather(*work))]
+            for index, sample in enumerate(samples[1:]):
                 sample.index = index
-            samples = [*greedy, *itertools.chain(*sampled)]
             prompt = codec.decode(problem.prompt_ids)
             for sample in samples:
                 sample.step, sample.prompt, sample.response = step, prompt, codec.response_text(sample.completion)

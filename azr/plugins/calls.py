@@ -23,7 +23,7 @@ from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
 from azr.isolated import NUM_SAID, TIME_LIMIT_S, InvalidReply, plain_number
 from azr.plugins.own import ESTIMATORS, REWARDS, WORDS, checked_task
 from azr.records import Task
-from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 from azr.text import brief, clipped, first_line
@@ -204,7 +204,7 @@ class PluginKind(TaskKind):
         verdict = await _judged(self._grading, partial(self.kind.grade, task, answer), run, _verdict)
         return Verdict.UNGRADED if verdict is None else verdict
 
-    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
         return self._derive(task, pairs) or ()
 
     def _outcome(self, proposal: Proposal, returned: object) -> Task | RejectReason:
@@ -214,7 +214,7 @@ class PluginKind(TaskKind):
             raise InvalidReply(f"{brief(returned)}, which is neither a task nor a RejectReason")
         return checked_task(self.kind, returned, proposal.id)
 
-    def _tasks(self, returned: object, *_: object) -> Derived:
+    def _tasks(self, returned: object, *_: object) -> tuple[Task, ...]:
         if not isinstance(returned, tuple):
             raise InvalidReply(f"{brief(returned)}, which is no tuple of tasks")
         return tuple(checked_task(self.kind, each) for each in returned)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
@@ -63,16 +61,18 @@ class PromptCodec:
         strings = prompt_format.stop_strings if stop_strings is None else stop_strings
         self.stops = Stops(strings, tuple(sorted({int(tokenizer.eos_token_id), *end_ids})))
         """Stop strings and end tokens of a response."""
+        self.prompt_format = prompt_format.name
+        """As `model.prompt_format`, which may leave the choice to the codec."""
         self.continues_examples = isinstance(prompt_format, CompletionFormat)
-        """Whether tasks are asked in the completion format; the template then asks all else."""
+        """Whether tasks are asked by examples; the template then asks all else."""
         self.opens_thinking = template is not None and opens_thinking(template, tokenizer)
         end = None if template is None else turn_end(template, tokenizer)
         self._end_id = int(tokenizer.eos_token_id if end is None else tokenizer.convert_tokens_to_ids(end))
         self._bos = [int(tokenizer.bos_token_id)] if chat_template.adds_bos(tokenizer) else []
         self._encode_prompt = shared_head_encoder(tokenizer, self.encode, self.encode_text)
         self._decode_by_table = table_decoder(tokenizer)
-        self._encoded: OrderedDict[str, TokenArray] = OrderedDict()
-        """Cache of solver prompts: estimates and solvers ask the same. No proposal prompt comes twice."""
+        # Estimates and solvers ask the same, while no proposal prompt comes twice.
+        self._encode_solver_prompt = lru_cache(MAX_ENCODED)(self._encode_prompt)
         self._examples: dict[str, list[str]] = {}
         """Cache of the keys of a kind's worked examples."""
         self._control_tokens = chat_template.control_tokens(template, tokenizer)
@@ -97,9 +97,9 @@ class PromptCodec:
                 )
             tags = CompactFormat(config.reward.format)
             return cls(tokenizer, tags, end_ids=_end_ids_of_generation(model.path))
-        template, completes = choose_template(model.template, tokenizer, model.thinking), prompt_format != "chat"
+        template, facts = choose_template(model.template, tokenizer, model.thinking), _facts(config)
         return cls.with_template(
-            model.path, template, tokenizer, completes=completes, facts=_facts(config), form=config.reward.format
+            model.path, template, tokenizer, prompt_format=prompt_format, facts=facts, form=config.reward.format
         )
 
     @classmethod
@@ -111,15 +111,15 @@ class PromptCodec:
         *,
         stops: Stops | None = None,
         stop_strings: tuple[str, ...] | None = None,
-        completes: bool = False,
+        prompt_format: str = "chat",
         facts: PromptFacts | None = None,
         form: ResponseFormat = "strict",
     ) -> PromptCodec:
         """Return the codec of a chat model whose prompts are written by the text of a Jinja template.
 
         ``tokenizer``: the model's, when it is loaded already. ``stops``: where its responses end, when that is known.
-        ``stop_strings``: as in the constructor. ``completes``: its tasks are asked in the completion format, otherwise
-        in the chat format, of which ``form`` is the response format.
+        ``stop_strings``: as in the constructor. ``prompt_format``: of its tasks, which
+        are asked in the chat format unless it is completion or worked; ``form``: response format of the chat format.
         """
         tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
         ends: Collection[int] = () if stops is None else stops.token_ids
@@ -128,8 +128,8 @@ class PromptCodec:
             end = turn_end(template, tokenizer)
             ends = _end_ids_of_generation(path) | ({int(tokenizer.convert_tokens_to_ids(end))} if end else set())
         strings = stop_strings if stops is None else stops.strings
-        style: PromptFormat = CompletionFormat(tokenizer.encode, facts)
-        if not completes:
+        style: PromptFormat = CompletionFormat(tokenizer.encode, facts, works=prompt_format == "worked")
+        if prompt_format not in ("completion", "worked"):
             thinking = opens_thinking(template, tokenizer)
             style = ChatFormat(partial(render, template, tokenizer), facts, form, thinking=thinking)
         return cls(tokenizer, style, template=template, end_ids=ends, stop_strings=strings)
@@ -146,11 +146,6 @@ class PromptCodec:
                 f"The tokenizer in {path} has tokens, such as {beyond[0]!r}, beyond the {rows} rows of "
                 "the model's embedding: take the model's own tokenizer, or resize the embedding and save both."
             )
-
-    @property
-    def prompt_format(self) -> Literal["chat", "completion", "compact"]:
-        """As `model.prompt_format`, which may leave the choice to the codec."""
-        return "completion" if self.continues_examples else "compact" if self.template is None else "chat"
 
     def auto_template(self) -> str:
         """Return what `model.template auto` chooses for this model, and why."""
@@ -275,13 +270,7 @@ class PromptCodec:
         return names
 
     def solver_prompt(self, kind: TaskKind, task: Task) -> TokenArray:
-        text = self._solver_text(kind, task)
-        if text not in self._encoded:
-            self._encoded[text] = self._encode_prompt(f"solve {kind.name}", text)
-            if len(self._encoded) > MAX_ENCODED:
-                self._encoded.popitem(last=False)
-        self._encoded.move_to_end(text)
-        return self._encoded[text]
+        return self._encode_solver_prompt(f"solve {kind.name}", self._solver_text(kind, task))
 
     def solver_prompt_fits(self, kind: TaskKind, task: Task, max_tokens: int) -> bool:
         """Whether the prompt has at most ``max_tokens`` tokens."""

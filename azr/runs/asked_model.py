@@ -96,9 +96,9 @@ def _codec(folder: Path, template: str, config: Config | None, form: PromptForm 
     if template == TRAIN:
         # A base model is asked by examples: it was never trained on a template.
         is_base = config is None and own_template(tokenizer) is None
-        completes = is_base or model.prompt_format == "completion"
+        asking = partial(asking, prompt_format="completion" if is_base else model.prompt_format)
         if form is not None and form.template is not None:
-            return asking(form.template, stops=form.stops, completes=completes)
-        return asking(choose_template(model.template, tokenizer, model.thinking), completes=completes)
+            return asking(form.template, stops=form.stops)
+        return asking(choose_template(model.template, tokenizer, model.thinking))
     chosen = choose_template(template, tokenizer)
     return asking(chosen) if template == "conversation" else asking(chosen, stop_strings=())

@@ -17,9 +17,6 @@ from azr.tasks.normalize import fingerprint
 Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
 """Executes a program behind isolation; no code that a model wrote runs anywhere else."""
 
-Derived = tuple[Task, ...]
-
-
 LABELS = ("program", "input", "output", "message")
 """Labels of sections; a kind may have others, see `TaskKind.labels`."""
 
@@ -170,6 +167,10 @@ class TaskKind(ABC):
         be played in it. ``induction_inputs``: number of inputs of an induction."""
         return ()
 
+    def working(self, example: Task) -> tuple[Section, ...]:
+        """Return the blocks that work out the answer to one of the `examples`; none if it is stated at once."""
+        return ()
+
     @abstractmethod
     async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
         """Return the proposal's task, or the first check that it fails. Raises nothing of its own."""
@@ -198,7 +199,7 @@ class TaskKind(ABC):
         """Return inputs of the task's program with the values that it returned; none without a program."""
         return tuple(zip(task.inputs, task.outputs, strict=True)) if task.program else ()
 
-    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
         """Return other tasks of this kind that known pairs of the task's program make."""
         return ()
 

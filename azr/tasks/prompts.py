@@ -17,6 +17,7 @@ from azr.tasks.blocks import PYTHON, blocks
 __all__ = ["LABELS", "Example", "Instructions", "PromptFacts", "Section"]  # plug-ins find them here, too
 
 ResponseFormat = Literal["strict", "answer", "thought"]
+PromptFormatName = Literal["chat", "completion", "worked", "compact"]
 
 
 class CompactFormat:
@@ -26,6 +27,7 @@ class CompactFormat:
     """Texts that end a response, and belong to it."""
     end = "<|end|>"
     answer = "<|answer|>"
+    name: PromptFormatName = "compact"
     _tag = re.compile(r"<\|([a-z_]+)\|>")
 
     def __init__(self, response_format: ResponseFormat = "strict") -> None:
@@ -86,6 +88,7 @@ def read_sections(text: str, labels: Sequence[str]) -> tuple[Section, ...] | Non
 class ChatFormat:
     """English instructions, thinking before the answer, fenced blocks inside answer tags."""
 
+    name: PromptFormatName = "chat"
     stop_strings: tuple[str, ...] = (_ANSWERED,)
 
     def __init__(
@@ -199,7 +202,8 @@ def answer_part(response: str, prompt: str, form: ResponseFormat) -> tuple[str, 
 
 class CompletionFormat:
     """Numbered examples, of which the model continues the last: neither instructions nor tags. The prompt ends inside
-    the answer, after the fence that begins its first block."""
+    the answer, after the fence that begins its first block. In the worked form, the examples of a solver prompt work
+    their answers out in a block before them, which is not read."""
 
     head = "Exercise"
     stop_strings: tuple[str, ...] = ("```\n\n", f"\n{head} ")
@@ -211,11 +215,16 @@ class CompletionFormat:
     proposal_tokens: ClassVar[int] = 500
     """Tokens of a proposal prompt above which it is long. With over four references it may be longer in proportion."""
     solver_tokens: ClassVar[int] = 350
+    """Tokens of a solver prompt above which it is long; in the worked form `working_tokens` more."""
+    working_tokens: ClassVar[int] = 150
     response_format: ResponseFormat = "answer"
 
-    def __init__(self, encode: Callable[[str], Sequence[int]], facts: PromptFacts | None = None) -> None:
-        """``encode``: from a text to the model's tokens, which are counted."""
-        self._encode, self._facts = encode, facts or PromptFacts()
+    def __init__(
+        self, encode: Callable[[str], Sequence[int]], facts: PromptFacts | None = None, *, works: bool = False
+    ) -> None:
+        """``encode``: from a text to the model's tokens, which are counted. ``works``: in the worked form."""
+        self._encode, self._facts, self._works = encode, facts or PromptFacts(), works
+        self.name: PromptFormatName = "worked" if works else "completion"
 
     def propose(self, kind: TaskKind, references: Sequence[Task]) -> str:
         """References are the examples; for a kind that proposes no programs, the one reference is asked about."""
@@ -236,9 +245,13 @@ class CompletionFormat:
         """Answers of a group have the same examples, one of as many sets as there are worked examples."""
         heading = kind.solver_instructions(self._facts).heading
         worked = kind.examples(_SHORT)
-        tasks = _drawn(worked, self.worked_shown, _fenced(shown))
-        examples = [(*kind.solver_view(task), *kind.solution(task)) for task in tasks]
-        return self._prompt(self.solver_tokens, heading, examples, shown, kind.solution(worked[0])[0])
+        tasks, most = _drawn(worked, self.worked_shown, _fenced(shown)), self.solver_tokens
+        working = [kind.working(task) if self._works else () for task in tasks]
+        if working[0]:
+            heading, most = f"{heading} {_WORKING}", most + self.working_tokens
+        answers = [(*before, *kind.solution(task)) for before, task in zip(working, tasks, strict=True)]
+        examples = [(*kind.solver_view(task), *answer) for task, answer in zip(tasks, answers, strict=True)]
+        return self._prompt(most, heading, examples, shown, answers[0][0])
 
     def _prompt(
         self, most: int, heading: str, examples: Sequence[Sequence[Section]], given: Sequence[Section], first: Section
@@ -266,6 +279,7 @@ class CompletionFormat:
 
 
 PromptFormat = CompactFormat | ChatFormat | CompletionFormat
+_WORKING = "Before its answer each has a trace of the values."
 _SHORT = 4
 """Inputs of an induction that solvers see as an example, half of them hidden."""
 _OPENED = re.compile(r"```[a-z_]+\n\Z")

@@ -38,12 +38,14 @@ SEED_INPUTS = ("'Hello world'", "1", "[1, 2]", "{'a': 1}", "(1, 'b')", "None")
 class Worked:
     """A program with calls.
 
-    Example: ``Worked(program="def f(a):\\n    b = a + 1\\n    return b", calls=(("1", "2"),), message="Count.")``
+    Example: ``Worked(program="def f(a):\\n    return a + 1", calls=(("1", "2"),), trace="a = 1\\nreturn 2")``
     """
 
     program: str
     calls: tuple[tuple[str, str], ...]
     """Canonical argument texts with what the call gives: a value, or for the error kind the name of an exception."""
+    trace: str
+    """What the first call binds and returns, or raises: a line for each line that runs, or for each round of a loop."""
     message: str = ""
     """Hint for the solver of an induction."""
 
@@ -109,11 +111,13 @@ class SingleCallKind(TaskKind):
         return self.make_task(f"seed-{self.name}", IDENTITY, (IDENTITY_INPUT,), (IDENTITY_INPUT,))
 
     def examples(self, induction_inputs: int) -> tuple[Task, ...]:
-        first_calls = enumerate(((each.program, *each.calls[0]) for each in self.worked), 1)
         return tuple(
-            self.make_task(f"example-{index}", program, (given,), (output,))
-            for index, (program, given, output) in first_calls
+            self.make_task(f"example-{index}", each.program, each.calls[0][:1], each.calls[0][1:])
+            for index, each in enumerate(self.worked, 1)
         )
+
+    def working(self, example: Task) -> tuple[Section, ...]:
+        return tuple(Section("trace", each.trace) for each in self.worked if each.program == example.program)
 
     def reference(self, task: Task) -> tuple[Section, ...]:
         return (*self.proposal(task), Section("output", task.outputs[0]))
@@ -150,7 +154,7 @@ class SingleCallKind(TaskKind):
     def solution(self, task: Task) -> tuple[Section, ...]:
         return (Section("output", task.outputs[0]),)
 
-    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> base.Derived:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
         if task.kind == self.name:
             return ()
         return tuple(
@@ -234,7 +238,7 @@ class Error(SingleCallKind):
         """Empty: an error task has no output values."""
         return ()
 
-    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> base.Derived:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
         """None: every pair would have the same answer, no error."""
         return ()
 
@@ -288,7 +292,7 @@ class Induction(TaskKind):
             return RejectReason.TOO_LARGE
         if not is_program(program):  # only a seed's
             return RejectReason.MALFORMED
-        if _strip_whitespace(program) in _strip_whitespace(message):
+        if "".join(program.split()) in "".join(message.split()):
             return RejectReason.NOT_ALLOWED
         given = [each for each in (read_input(text, program) for text in texts) if each is not None]
         if len(given) < len(texts):
@@ -350,10 +354,6 @@ def _proposal_example(count: int) -> Example:
 def _num_shown(task: Task) -> int:
     """Return the number of pairs that the solver sees."""
     return len(task.inputs) // 2
-
-
-def _strip_whitespace(text: str) -> str:
-    return "".join(text.split())
 
 
 _ALL: tuple[TaskKind, ...] = (Deduction(), Abduction(), Induction(), Error())

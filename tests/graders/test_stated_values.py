@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from azr import values
 from azr.evaluation.suites import load_suites
 from azr.evaluation.suites.files import PROMPTS
-from azr.evaluation.suites.short_answers import CHAT, COMPLETION, COMPLETION_COT, FORMATS, chat_message, value_question
+from azr.evaluation.suites.short_answers import (
+    CHAT,
+    COMPLETION,
+    COMPLETION_COT,
+    FORMATS,
+    WORKED,
+    chat_message,
+    value_question,
+)
 from azr.graders.stated_values import ProgramValue, stated_value
 from tests.executor.public_data import file
 from tests.graders.grading import questions
@@ -159,7 +167,7 @@ def test_a_completion_ends_within_the_answer_and_shows_nothing_of_the_gold(side,
     question = asked(side, prompt_format)
     assert question.message.endswith(question.opened) and question.problem == PROGRAM
     assert bool(question.opened) == bool(question.stop_strings) == (prompt_format != CHAT)
-    assert question.message.count(PROGRAM) == 1
+    assert question.message.count(PROGRAM if prompt_format != WORKED else PROGRAM.replace("g(", "f(")) == 1
     assert ("'abab'" in question.message) == (side == "input")
     assert ("The words of more than" in question.message) == (side == "output" and prompt_format == COMPLETION_COT)
     if prompt_format == CHAT:
@@ -178,6 +186,9 @@ def test_a_completion_ends_within_the_answer_and_shows_nothing_of_the_gold(side,
          "'abab'"),
         ("output", COMPLETION_COT, " `g('ab')` is 'abab'.\n[/THOUGHT]\n[ANSWER]\n'ab'\n[/ANSWER]", "'ab'"),
         ("output", COMPLETION_COT, " Every 'a' is 'b'.\n[/THOUGHT]\n[ANSWER]\n", None),
+        ("output", WORKED, "a = 'ab', b = 2\nreturn 'ab'\n```\n```output\n'abab'\n```\n\n", "'abab'"),
+        ("output", WORKED, "a = 'ab', b = 2\nreturn 'abab'\n```\n\n", None),
+        ("input", WORKED, "a = 'ab', b = 2\nreturn 'abab'\n```\n```input\n'ab'\n```\n\n", "'ab'"),
         ("input", COMPLETION_COT, " Half of it.\n[/THOUGHT]\n[ANSWER]\nassert g('ab') == 'abab'\n[/ANSWER]", "'ab'"),
     ],
 )  # fmt: skip

@@ -164,17 +164,21 @@ def test_thinking_that_a_template_opens_itself_is_closed_or_refused(folders, tmp
         load(folders["plain"], **values)
 
 
+@pytest.mark.parametrize("prompt_format", ["completion", "worked"])
 @pytest.mark.parametrize("name", list(KINDS))
-def test_a_response_is_read_with_the_block_that_its_prompt_opened(name, folders):
-    """Of a proposal and of an answer, in the completion format, whatever reward.format says."""
-    codec = load(folders["chatml"], **{"model.prompt_format": "completion"})
+def test_a_response_is_read_with_the_block_that_its_prompt_opened(name, prompt_format, folders):
+    """Of a proposal and of an answer, by examples, whatever reward.format says."""
+    codec = load(folders["chatml"], **{"model.prompt_format": prompt_format})
     kind, style = KINDS[name], CompletionFormat(str.encode)
     task = kind.examples(10)[0]
-    for prompt, sections in (
-        (codec.proposal_ids(kind, [kind.seed()]), kind.proposal(task)),
-        (codec.solver_prompt(kind, kind.seed()), kind.solution(task)),
+    working = kind.working(task) if prompt_format == "worked" else ()
+    assert codec.prompt_format == prompt_format and codec.continues_examples
+    for prompt, before, sections in (
+        (codec.proposal_ids(kind, [kind.seed()]), (), kind.proposal(task)),
+        (codec.solver_prompt(kind, kind.seed()), working, kind.solution(task)),
     ):
-        said = completion(codec, style.response(sections) + "\nExercise ")
+        assert codec.decode(prompt).endswith("```trace\n") == bool(before)
+        said = completion(codec, style.response([*before, *sections]) + "\nExercise ")
         assert codec.parse_response(replace(said, prompt_ids=prompt), kind.labels) == sections
         assert codec.parse_response(said, kind.labels) != sections
         cut_off = replace(said, prompt_ids=prompt, finish_reason="length")

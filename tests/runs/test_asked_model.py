@@ -30,12 +30,13 @@ def asked(place: Path, template: str = "train", step: int | None = None) -> str:
     return codec.decode(codec.ask("Hi"))
 
 
-def test_a_run_in_the_completion_format_asks_tasks_by_examples_and_all_else_by_its_template(tmp_path: Path):
+@pytest.mark.parametrize(("prompt_format", "opened"), [("completion", "output"), ("worked", "trace")])
+def test_a_run_that_continues_examples_asks_tasks_by_them_and_all_else_by_its_template(prompt_format, opened, tmp_path):
     form = PromptForm(BRACKETS, Stops(("\nExercise ",), (256,)))
-    run = save_run(tmp_path, 2, form=form, prompt_format="completion")
+    run = save_run(tmp_path, 2, form=form, prompt_format=prompt_format)
     codec, task = open_model(str(run.path)).codec, KINDS["deduction"].seed()
     exam = Question(id="1", suite="exam", group="deduction", message="in words", gold=task)
-    assert codec.decode(prompt_ids(codec, exam)).endswith("'Hello world'\n```\n```output\n")
+    assert codec.decode(prompt_ids(codec, exam)).endswith(f"'Hello world'\n```\n```{opened}\n")
     assert codec.decode(prompt_ids(codec, replace(exam, gold="4"))) == "[in words]"
     assert asked(run.path, "conversation").endswith("Assistant: <think>")
 
@@ -44,7 +45,8 @@ def test_a_model_without_a_template_is_asked_by_examples_unless_told_otherwise(t
     place = str(save_tiny(tmp_path, "qwen2", chat_tokenizers.plain()))
     assert open_model(place).codec.continues_examples
     assert not open_model(place, template="conversation").codec.continues_examples
-    assert to_be_continued(("cruxeval-o", "exam", "gsm8k")) == ("cruxeval-o:completion", "exam", "gsm8k")
+    for form in ("completion", "worked"):
+        assert to_be_continued(("cruxeval-o", "exam", "gsm8k"), form) == (f"cruxeval-o:{form}", "exam", "gsm8k")
 
 
 def test_a_run_is_asked_as_it_was_trained_and_each_template_in_its_own_way(tmp_path: Path):

@@ -1,3 +1,7 @@
+import ast
+import contextlib
+import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,7 +25,7 @@ from azr.tasks.prompts import (
     opened_block,
     read_sections,
 )
-from azr.tasks.registry import KINDS
+from azr.tasks.registry import FAILING, KINDS, NO_ERROR, WORKED, Worked
 
 
 @pytest.mark.parametrize(
@@ -144,8 +148,64 @@ async def test_the_worked_examples_earn_full_marks():
             assert await kind.grade(task, answer, pool.execute) is Verdict.RIGHT
 
 
+def traced(program: str, arguments: str) -> str:
+    """Run ``f`` and write down what each line binds or changes, as the traces of worked examples do."""
+    tree = ast.parse(program)
+    statements = {node.lineno: node for node in ast.walk(tree) if isinstance(node, ast.stmt)}
+    top = {node.lineno for node in tree.body[0].body}
+    lines: list[list[str]] = []
+    done = 1
+
+    def bound(node: ast.stmt) -> list[str]:
+        match node:
+            case ast.Assign(targets=[target]) | ast.AugAssign(target=target) | ast.For(target=target):
+                return [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
+                return [name]
+        return []
+
+    def follow(frame, event, arg):
+        nonlocal done
+        if frame.f_code.co_name != "f":
+            return None
+        if event == "call":
+            lines.append([f"{name} = {value!r}" for name, value in frame.f_locals.items()])
+        elif event == "line":
+            node, at, done = statements[done], done, frame.f_lineno
+            is_loop = isinstance(node, ast.For | ast.While)
+            enters = is_loop and done == node.body[0].lineno
+            if enters or at in top:
+                lines.append([])
+            if enters or not is_loop:
+                lines[-1] += [f"{name} = {frame.f_locals[name]!r}" for name in bound(node)]
+        elif event == "exception":
+            lines.append([f"raise {arg[0].__name__}"])
+        elif not "".join(lines[-1]).startswith("raise "):
+            lines.append([f"return {arg!r}"])
+        return follow
+
+    space: dict = {}
+    exec(program, space)
+    before = sys.gettrace()
+    sys.settrace(follow)
+    try:
+        with contextlib.suppress(Exception):
+            eval(f"f({arguments})", space)
+    finally:
+        sys.settrace(before)
+    return "\n".join(", ".join(line) for line in lines if line)
+
+
+@pytest.mark.parametrize("example", [*WORKED, *FAILING], ids=lambda example: example.program.split("\n")[0])
+def test_the_trace_of_a_worked_example_is_what_running_it_shows(example: Worked):
+    arguments, result = example.calls[0]
+    assert example.trace == traced(example.program, arguments)
+    assert example.trace.endswith((f"return {result}", f"raise {result}")) or result == NO_ERROR
+
+
 NUM_INPUTS = 4
 STYLE = CompletionFormat(lambda text: range(len(text) // 4), PromptFacts(induction_inputs=NUM_INPUTS))
+WORKING = CompletionFormat(lambda text: (), PromptFacts(induction_inputs=NUM_INPUTS), works=True)
 ALL = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 PROPOSAL = """Python exercises. Each has a function f and one input for it.
 
@@ -183,6 +243,25 @@ def test_references_are_the_examples_and_the_prompt_ends_inside_the_answer():
     assert few.count("\n\nExercise") == 4 and few.rindex("return a\n") > few.index("Exercise 3"), (
         "worked ones come first"
     )
+
+
+@ALL
+def test_in_the_worked_form_answers_follow_a_trace_which_is_not_read(kind: TaskKind):
+    view = kind.solver_view(kind.seed())
+    worked, direct = WORKING.solve(kind, view), STYLE.solve(kind, view)
+    assert WORKING.propose(kind, [kind.seed()]) == STYLE.propose(kind, [kind.seed()])
+    if kind.name == "induction":
+        assert worked == direct
+        return
+    assert worked.endswith("\n```trace\n") and worked.count("```trace\n") == 3
+    without = re.sub(r"```trace\n.*?\n```\n", "", worked, flags=re.DOTALL).partition("\n")[2]
+    assert without.removesuffix("```trace\n") == direct.partition("\n")[2].rpartition("```")[0]
+    for example in kind.examples(NUM_INPUTS):
+        (trace,), answer = kind.working(example), kind.solution(example)
+        response = WORKING.response([trace, *answer])
+        assert WORKING.parse(opened_block(worked) + response, kind.labels) == answer
+        assert not any(string in response for string in WORKING.stop_strings), "they would end it too early"
+        assert WORKING.parse(opened_block(worked) + trace.text + "\n```", kind.labels) is None
 
 
 @ALL

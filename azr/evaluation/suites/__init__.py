@@ -13,7 +13,7 @@ from typing import Any
 from azr.errors import UserError, unknown
 from azr.evaluation.suites import code_generation, exam, own, short_answers
 from azr.evaluation.suites.files import questions
-from azr.evaluation.suites.short_answers import CHAT, COMPLETION, FORMATS
+from azr.evaluation.suites.short_answers import CHAT, FORMATS
 from azr.graders.question import Question, Suite
 
 
@@ -39,9 +39,9 @@ SUITES: dict[str, Suite] = {suite.name: suite for suite in (*_shipped(), exam.SU
 """Public benchmarks and the project's own exam."""
 
 
-def to_be_continued(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the suites that ask the same by examples to continue; one that has no such form as it is named."""
-    return tuple(f"{name}:{COMPLETION}" if f"{name}:{COMPLETION}" in SUITES else name for name in names)
+def to_be_continued(names: Sequence[str], form: str) -> tuple[str, ...]:
+    """Return the suites that ask the same in one of the other `FORMATS`; one that has no such form as it is named."""
+    return tuple(f"{name}:{form}" if f"{name}:{form}" in SUITES else name for name in names)
 
 
 def suites_of(folder: Path | None) -> dict[str, Suite]:

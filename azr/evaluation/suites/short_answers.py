@@ -19,9 +19,15 @@ from azr.graders.extraction import last_box
 from azr.graders.mathematics import MathGold
 from azr.graders.question import Question
 from azr.graders.value import ProgramValue
+from azr.records import Task
+from azr.tasks.normalize import ENTRY, Renamed
+from azr.tasks.prompts import CompletionFormat, opened_block
+from azr.tasks.registry import KINDS, Abduction, Deduction
 
-CHAT, COMPLETION, COMPLETION_COT = FORMATS = ("chat", "completion", "completion-cot")
-"""How a value is asked for. The last two are the few-shot formats of CRUXEval, without and with chain of thought."""
+CHAT, COMPLETION, COMPLETION_COT, WORKED = FORMATS = ("chat", "completion", "completion-cot", "worked")
+"""The second and third are CRUXEval's few-shot formats, without and with chain of thought; the last is self-play's."""
+_WORKED = CompletionFormat(lambda text: (), works=True)
+"""Counts no tokens, so that every question has two examples."""
 _OPTION = re.compile(r"^[ \t]*([A-Z1-9])\)", re.MULTILINE)
 _GPQA_HEAD = re.compile(r"\AAnswer the following multiple choice question\..*?\n\n", re.DOTALL)
 
@@ -41,7 +47,11 @@ def value_question(suite: str, id: str, group: str, gold: ProgramValue, prompt_f
     """Return the question of a suite that asks for a value in one of `FORMATS`."""
     message, opened = chat_message(gold), ""
     stops: tuple[str, ...] = ()
-    if prompt_format != CHAT:
+    if prompt_format == WORKED:
+        task = value_task(id, gold)
+        message, stops = _WORKED.solve(KINDS[task.kind], KINDS[task.kind].solver_view(task)), _WORKED.stop_strings
+        opened = opened_block(message)
+    elif prompt_format != CHAT:
         works = prompt_format == COMPLETION_COT
         # An opened assertion ends before the parenthesis: tokenizers join ``('`` into one token, which no model writes
         # after a lone ``(``.
@@ -54,6 +64,15 @@ def value_question(suite: str, id: str, group: str, gold: ProgramValue, prompt_f
         id=id, suite=suite, group=group, message=message, opened=opened, stop_strings=stops, problem=gold.program,
         gold=gold, programs=(gold.program,),
     )  # fmt: skip
+
+
+def value_task(id: str, gold: ProgramValue) -> Task:
+    """Return a question about a program as a task of self-play, whose function is called ``f``."""
+    program = gold.program
+    if gold.entry != ENTRY:
+        program = ast.unparse(Renamed({gold.entry: ENTRY}).visit(ast.parse(program)))
+    kind = (Deduction if gold.asked == "output" else Abduction).name
+    return Task(id=id, kind=kind, program=program, inputs=(gold.input,), outputs=(gold.output,), fingerprint="")
 
 
 def _example(worked: Mapping[str, str], asked: str, *, works: bool) -> str:
@@ -169,8 +188,7 @@ def _mmlu_pro(suite: str, row: Row, number: int) -> Question:
 
 
 def _cruxeval(asked: Literal["input", "output"], suite: str, prompt_format: str, row: Row, number: int) -> Question:
-    program = text(row, "code")
-    ast.parse(program)
+    ast.parse(program := text(row, "code"))
     gold = ProgramValue(program, asked, text(row, "input"), text(row, "output"))
     return value_question(suite, text(row, "id"), "all", gold, prompt_format)
 
