@@ -17,7 +17,7 @@ from azr.config_training import AlgorithmConfig, Count, CountOrZero, NumProcesse
 from azr.execution import MAX_INPUTS
 from azr.own_data import own_data
 
-Replay = Literal["newest", "newest_and_seeds", "learnability"]
+Replay = Literal["newest", "newest_and_seeds", "learnability", "easy_to_hard"]
 TEMPLATES = ("auto", "conversation", "tokenizer")
 """Values of `model.template` that are no file."""
 
@@ -98,7 +98,8 @@ class SelfPlayConfig:
     replay: Replay = "newest"
     """How repeated tasks are drawn. `newest`: from the newest that were solved sometimes but not always when they were
     proposed. `newest_and_seeds`: up to half of them are tasks that the buffer began with. `learnability`: all stored
-    tasks, and the references of proposals too, with a chance in proportion to p(1-p) of the latest solve rate p."""
+    tasks, and the references of proposals too, with a chance in proportion to p(1-p) of the latest solve rate p.
+    `easy_to_hard`: the same, and references are shown by falling p; prompts of examples then ask for a harder one."""
     chained_tasks: CountOrZero = 0
     """Most tasks of each kind and step that are made of two stored ones, f(x) = second(first(x)), and answered in
     groups of `group_size`. The product of the two solve rates is in a band that moves until half of the answers are

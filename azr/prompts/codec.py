@@ -229,8 +229,7 @@ class PromptCodec:
         if self._decode_by_table is not None:
             return self._decode_by_table(ids)
         # The clean-up that some tokenizers ask for removes blanks, also within a program's strings.
-        decoded = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return str(decoded)
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def parse_response(self, completion: Completion, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
         """Return the sections with these labels in a response; None if it was cut off or is not in the format."""
@@ -313,8 +312,7 @@ class PromptCodec:
         """Raise UserError if the shortest prompt of a kind has over ``max_tokens`` tokens."""
         for kind in kinds:
             self.proposer_prompt(kind, [kind.seed()], max_tokens)
-            if not self.solver_prompt_fits(kind, kind.seed(), max_tokens):
-                length = len(self.solver_prompt(kind, kind.seed()))
+            if (length := len(self.solver_prompt(kind, kind.seed()))) > max_tokens:
                 raise UserError(
                     f"A {kind.name} solver prompt has {length} tokens or more, but rollout.max_prompt_tokens is "
                     f"{max_tokens}; raise it."
@@ -342,6 +340,7 @@ def _continues_by_default(config: Config, tokenizer: PreTrainedTokenizerBase) ->
 def _facts(config: Config) -> PromptFacts:
     return PromptFacts(
         induction_inputs=config.selfplay.induction_inputs,
+        easy_to_hard=config.selfplay.replay == "easy_to_hard",
         wall_s=config.executor.wall_s,
         modules=tuple(name for name in ALLOWED_MODULES if not name.startswith("_") and "." not in name),
         refused_names=tuple(sorted(name for name in BANNED_BUILTINS if not name.startswith("_"))),

@@ -133,12 +133,12 @@ class TaskBuffer:
     def references(self, kind: str, replay: Replay, step: int) -> Pool:
         """Return the tasks that a prompt may show to a proposer of this kind."""
         pool = [task for name in KINDS[kind].reference_kinds for task in self._tasks.get(name, ())]
-        return self._by_learnability(pool, step) if replay == "learnability" else Pool(pool)
+        return self._by_learnability(pool, step) if replay in ("learnability", "easy_to_hard") else Pool(pool)
 
     def repeated(self, kind: str, count: int, replay: Replay, step: int, rng: random.Random) -> list[Task]:
         """Draw up to ``count`` tasks that solvers answer again, by the rule of `selfplay.replay`."""
         tasks = self._tasks[kind]
-        if replay == "learnability":
+        if replay in ("learnability", "easy_to_hard"):
             return self._by_learnability(tuple(tasks), step).draw(count, rng)
         seeds = [task for task in tasks if task.step == 0] if replay == "newest_and_seeds" else []
         drawn = rng.sample(seeds, min(count // 2, len(seeds)))

@@ -131,11 +131,7 @@ class Journal:
         for item in left_over.values():
             self.open(item)  # one that had not asked for anything
         return [
-            {
-                "origin": item.origin,
-                "left_over": key in left_over,
-                "answered": item.known_answers(),
-            }
+            {"origin": item.origin, "left_over": key in left_over, "answered": item.known_answers()}
             for key, item in self._items.items()
         ]
 

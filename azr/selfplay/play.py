@@ -420,9 +420,11 @@ class SelfPlayStep:
         for kind in kinds:
             pool = self.buffer.references(kind, selfplay.replay, self.step)
             for first in indices[:: selfplay.proposals_per_prompt]:
-                references = tuple(draw_references(kind, pool, self.codec, selfplay.references, rng))
+                references = draw_references(kind, pool, self.codec, selfplay.references, rng)
+                if selfplay.replay == "easy_to_hard":
+                    references.sort(key=lambda task: -self.buffer.rates.rate(task.id, self.step))
                 items[kind] += [
-                    self._item(kind, "propose", index=index, references=references)
+                    self._item(kind, "propose", index=index, references=tuple(references))
                     for index in indices[first : first + selfplay.proposals_per_prompt]
                 ]
         return items

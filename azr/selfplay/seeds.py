@@ -262,11 +262,9 @@ def _detail(reason: RejectReason, result: ExecutionResult | None) -> str:
 def _known(reason: RejectReason, first: int | None) -> str:
     if reason is RejectReason.IN_BENCHMARK:
         return "its program is one of the held-out exam, or the same up to constants"
-    return (
-        f"equal to the task of line {first}"
-        if first is not None
-        else "equal to a task that is there already or to a worked example"
-    )
+    if first is not None:
+        return f"equal to the task of line {first}"
+    return "equal to a task that is there already or to a worked example"
 
 
 def _agree(stated: Sequence[str], found: Sequence[str]) -> bool:

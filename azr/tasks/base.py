@@ -41,6 +41,8 @@ class PromptFacts:
     """Modules that a program may import."""
     refused_names: tuple[str, ...] = ()
     """Builtin functions that a program must not use."""
+    easy_to_hard: bool = False
+    """References go from easy to hard, so prompts of examples ask for a program that is harder than theirs."""
 
     @property
     def cpu_s(self) -> float:

@@ -68,6 +68,8 @@ def instructions(
     named |= {"program_rules": program_rules(facts), "input_rules": _STATED["input_rules"], "note": stated.get("note")}
     named |= {"value_bytes": MAX_VALUE_BYTES, "values_bytes": REQUEST_VALUES * MAX_VALUE_BYTES}
     task, blocks, heading = (whole[part].format(**named) for part in ("task", "blocks", "heading"))
+    if facts.easy_to_hard and "harder" in whole:
+        heading = f"{heading} {whole['harder']}"
     return Instructions(task=task, blocks=blocks, example=example or _example(kind, role), heading=heading)
 
 

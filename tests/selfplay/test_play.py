@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -204,8 +205,9 @@ async def test_tasks_solved_sometimes_are_answered_again_in_groups(play):
     assert answers[0].group not in {t.group for t in trained(first)}
 
 
-async def test_a_step_replays_what_earlier_ones_could_teach_seeds_included_and_keeps_their_rates(play):
-    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0, repeated_tasks=9, replay="learnability")
+@pytest.mark.parametrize("replay", ["learnability", "easy_to_hard"])
+async def test_a_step_replays_what_earlier_ones_could_teach_seeds_included_and_keeps_their_rates(replay, play):
+    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0, repeated_tasks=9, references=3, replay=replay)
     script = Script([proposal("a + 1"), proposal("a - 9"), *["<|output|>"] * 4], half_right)
     _, buffer = await play(config, script)
     # Of the identity program, every answer to it was wrong, as to a - 9.
@@ -214,6 +216,10 @@ async def test_a_step_replays_what_earlier_ones_could_teach_seeds_included_and_k
     again, _ = await play(config, script, buffer=buffer, name="000002")
     repeated = Counter(t.problem_id for t in trained(again) if t.role == "solver")
     assert repeated == dict.fromkeys(["seed-deduction", "000001-deduction-0000", "000001-deduction-0001"], 4)
+    prompts = [CODEC.decode(t.completion.prompt_ids) for t in again.samples if t.role == "proposer"]
+    bodies = [re.findall("return (.*?)<", prompt) for prompt in prompts]
+    assert all(sorted(each) == ["a", "a + 1", "a - 9"] for each in bodies)
+    assert replay == "learnability" or {each[0] for each in bodies} == {"a + 1"}, "the easiest comes first"
 
 
 async def test_a_duplicate_says_what_it_repeats(play):

@@ -245,6 +245,17 @@ def test_references_are_the_examples_and_the_prompt_ends_inside_the_answer():
     )
 
 
+def test_references_from_easy_to_hard_come_with_a_heading_that_asks_for_a_harder_program():
+    harder = CompletionFormat(str.encode, PromptFacts(easy_to_hard=True))
+    for kind in KINDS.values():
+        shown = [kind.seed()] * kind.references_per_prompt(3)
+        heading, examples = harder.propose(kind, shown).split("\n", 1)
+        assert examples == CompletionFormat(str.encode).propose(kind, shown).split("\n", 1)[1]
+        assert heading.endswith("harder than all before it, and like none of them.") == kind.proposes_programs
+        view = kind.solver_view(kind.seed())
+        assert harder.solve(kind, view) == CompletionFormat(str.encode).solve(kind, view)
+
+
 @ALL
 def test_in_the_worked_form_answers_follow_a_trace_which_is_not_read(kind: TaskKind):
     view = kind.solver_view(kind.seed())
