@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import logging
 import math
@@ -16,7 +15,6 @@ import os
 import resource
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -27,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from azr.errors import UserError
+from azr.processes import OWNER, end_with
 
 TIME_LIMIT_S = 10.0
 """Time for one answer of the user's own function; after it the process is killed."""
@@ -42,10 +41,6 @@ NUM_SAID = 5
 """Number of different troubles of a function that are logged."""
 _START_LIMIT_S = 120.0
 _LONGEST_LINE = 1 << 30
-OWNER = "AZR_OWNER"
-"""Environment variable with the id of the process that a process ends with."""
-_LOOK_EVERY_S = 1.0
-_PR_SET_PDEATHSIG = 1
 _log = logging.getLogger(__name__)
 
 
@@ -223,31 +218,6 @@ class OwnFunctions(Workers):
 
     def _rest(self, what: str) -> None:
         self._rests_until[what] = time.monotonic() + REST_S
-
-
-def end_with(owner: int) -> None:
-    """End this process with its owner, its parent or one above, which may be killed.
-
-    The kernel's signal comes at the end of the parent, whatever this process does then. It is missed if the parent has
-    ended already or if another process is between the two, so a thread looks too.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    threading.Thread(target=_await_end, args=(owner,), daemon=True).start()
-
-
-def _await_end(owner: int) -> None:
-    while process_stat(owner)[:1] not in ([], ["Z"], ["X"]):  # a zombie has ended
-        time.sleep(_LOOK_EVERY_S)
-    os._exit(1)
-
-
-def process_stat(process: int) -> list[str]:
-    """Return the fields of ``/proc/PROCESS/stat`` from the state on; empty if there is no such process."""
-    try:
-        # The name before them, in brackets, may hold blanks.
-        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
 
 
 class InvalidReply(Exception):

@@ -26,6 +26,7 @@ from azr.graders import open_graders
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.texts import TextReader, patterns_of
 from azr.prepare import Prepared
+from azr.processes import ended_at_once
 from azr.prompts.codec import PromptCodec
 from azr.records import NO_ROWS_TAKEN, Task
 from azr.runs.checkpoint_store import (
@@ -45,7 +46,7 @@ from azr.runs.progress import Progress, open_progress
 from azr.runs.run_dir import PromptForm, RunOwner, write_config
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import newest_tasks
-from azr.runs.stop_signal import MalformedAlarm, StopRequested, StopSignal
+from azr.runs.stop_signal import SIGNALS, MalformedAlarm, StopRequested, StopSignal, stop_line
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
 from azr.system import System
@@ -124,8 +125,8 @@ class Driver:
             with progress.busy(name), clock.phase(name):
                 yield
 
-        starting = System.start(self._config, self._prepared.codec.stops, phase, state.step)
-        system = await self._stop_signal.cancel_on_stop(starting)
+        with ended_at_once(SIGNALS, partial(stop_line, run=self._run)):
+            system = await System.start(self._config, self._prepared.codec.stops, phase, state.step)
         try:
             started_in = start_metrics(clock.step_timing(), system.engines.start_seconds)
             if state.step:

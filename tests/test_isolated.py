@@ -112,29 +112,6 @@ def test_it_ends_with_its_run_even_while_it_hangs(tmp_path: Path) -> None:
         process.wait()
 
 
-@pytest.mark.parametrize("between", [False, True], ids=["its parent", "one above"])
-def test_a_process_ends_with_its_owner(tmp_path: Path, between: bool) -> None:
-    """The kernel's signal ends a child that holds the interpreter's lock; a look finds an owner that is no parent."""
-    pid = tmp_path / "pid"
-    child = (
-        "import os, pathlib, sys\nfrom azr.isolated import end_with\nend_with(int(sys.argv[1]))\n"
-        f"pathlib.Path('{pid}').write_text(str(os.getpid()))\n"
-        f"{'import time; time.sleep(600)' if between else '9 ** 10**9'}"
-    )
-    front = ["sh", "-c", '"$@"; true', "sh"] if between else []
-    command = [*front, sys.executable, "-c", child]
-    owner = f"import os, subprocess\nsubprocess.run([*{command!r}, str(os.getpid())])"
-    process = subprocess.Popen([sys.executable, "-c", owner], start_new_session=True)
-    try:
-        until(lambda: pid.read_text() != "", 60)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
-        until(lambda: not psutil.pid_exists(int(pid.read_text())), 60)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
 def _workers(folder: Path) -> list[int]:
     wanted = f"answering\0{folder}".encode()
     found = []

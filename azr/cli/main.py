@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import importlib.util
 import os
 import re
 import select
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 
 from azr.errors import UserError, did_you_mean, printable
 from azr.own_data import code_version
+from azr.processes import raise_or_end
 from azr.text import clipped
 
 COMMANDS = {
@@ -54,7 +58,18 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell's >&-
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
-    sys.exit(dispatch(sys.argv[1:]))
+    run_as_process(lambda: dispatch(sys.argv[1:]))
+
+
+def run_as_process(command: Callable[[], int]) -> NoReturn:
+    """Run a command, which answers Ctrl-C by `raise_or_end`, and end the process with its code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores the signal
+        signal.signal(signal.SIGINT, raise_or_end)
+    if (code := command()) == _INTERRUPTED:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)  # Python would take seconds to end with thousands of modules
+    sys.exit(code)
 
 
 def dispatch(argv: Sequence[str]) -> int:
@@ -103,9 +118,7 @@ def exit_code(command: Callable[[], int]) -> int:
         if error.filename is None:
             _leave_output()
         return _USER_ERROR
-    except (KeyboardInterrupt, RuntimeError) as error:
-        if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__cause__, KeyboardInterrupt):
-            raise  # while a class body is run, Python 3.11 wraps what its attributes raise
+    except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
 

@@ -16,7 +16,7 @@ from typing import get_args
 
 import yaml
 
-from azr.cli.main import exit_code
+from azr.cli.main import exit_code, run_as_process
 from azr.cli.options import RECIPE_HELP, Parser, value_text
 from azr.config import Config
 from azr.config_tree import config_options, leaves, override, to_tree
@@ -31,7 +31,7 @@ from azr.plan.planner import check_memory, cpu_text, decide_here, known_plan, pl
 from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import LATEST, Verify, resolve_run
 from azr.runs.run_dir import RunDirectory
-from azr.runs.stop_signal import StopRequested
+from azr.runs.stop_signal import StopRequested, stop_line
 from azr.runs.trackers import hand_over
 
 USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.option value ...]"
@@ -62,9 +62,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def launch(default: Config, argv: Sequence[str] | None = None) -> None:
-    """Run a recipe's config with the overrides of its command line. Exit the process with a code other than 0 after a
-    failure."""
-    if code := exit_code(lambda: _start(parse(default, sys.argv[1:] if argv is None else argv))):
+    """Run a recipe's config with the overrides of the command line, and end the process with the command's code. With
+    ``argv`` return after a success, and end the process after a failure."""
+    if argv is None:
+        run_as_process(lambda: exit_code(lambda: _start(parse(default, sys.argv[1:]))))
+    if code := exit_code(lambda: _start(parse(default, argv))):
         sys.exit(code)
 
 
@@ -105,9 +107,7 @@ def _run(run: Run) -> int:
     try:
         asyncio.run(Driver(prepared).run())
     except StopRequested as stopped:
-        begun = run.folder.config.is_file()
-        left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
-        print(f"{stopped}: {left}", file=sys.stderr)
+        print(stop_line(stopped.exit_code - 128, run.folder), file=sys.stderr)
         return stopped.exit_code
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: every process of the run was ended", file=sys.stderr)

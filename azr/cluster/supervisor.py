@@ -21,7 +21,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from azr.errors import UserError
-from azr.isolated import end_with
+from azr.processes import end_with
 from azr.text import first_line
 
 HEALTH_CHECK_S = 60.0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.platforms import current_platform
 
-from azr.isolated import OWNER, end_with
+from azr.processes import OWNER, end_with
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput

@@ -9,7 +9,6 @@ import re
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -67,19 +66,6 @@ async def start_in_thread(start: Callable[[], T]) -> T:
                 break
         starting.exception()  # that they were killed
         raise
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt at once, while asyncio would wait for a turn of its loop; in the main thread alone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 @contextmanager

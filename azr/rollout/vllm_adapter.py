@@ -22,10 +22,10 @@ from azr.algorithms.architectures import recurrent_part
 from azr.config import RolloutConfig
 from azr.errors import UserError
 from azr.hardware import CPU_KV_CACHE_BYTES, KERNEL_CACHES, ComputeType, cpu_engine_problem, keep_kernels
-from azr.isolated import OWNER
+from azr.processes import OWNER
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine_options import TAKEN, engine_options
-from azr.rollout.quiet_start import interruptible, start_in_thread
+from azr.rollout.quiet_start import start_in_thread
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -207,8 +207,7 @@ def import_vllm(model_path: str, dtype: ComputeType, rollout: RolloutConfig) -> 
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.update(vllm_environment(model_path, dtype, rollout.engines * rollout.tensor_parallel))
     keep_kernels()
-    with interruptible():
-        importlib.import_module("vllm.v1.engine.async_llm")
+    importlib.import_module("vllm.v1.engine.async_llm")
 
 
 def compute_threads(model_path: str, dtype: ComputeType, processes: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from azr.errors import RunEnded
 from azr.records import ROLES, Role, Sample
 from azr.runs.metrics import malformed_share, sampled
+from azr.runs.run_dir import RunDirectory
 from azr.runs.sample_file import Decode
 from azr.text import without_middle
 
@@ -38,6 +39,13 @@ class StopRequested(Exception):
     def __init__(self, signal_number: int) -> None:
         self.exit_code = 128 + signal_number
         super().__init__(f"stopped by {signal.Signals(signal_number).name}")
+
+
+def stop_line(signal_number: int, run: RunDirectory) -> str:
+    """Return the line with which a run ends after a signal."""
+    begun = run.config.is_file()
+    left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
+    return f"{StopRequested(signal_number)}: {left}"
 
 
 class StopSignal:

@@ -35,21 +35,6 @@ def test_a_mistake_and_ctrl_c_have_a_code_and_nothing_else_is_caught(error, code
     assert capsys.readouterr().err == said
 
 
-def import_that_is_interrupted() -> int:
-    class Interrupting:
-        def __set_name__(self, owner: type, name: str) -> None:
-            raise KeyboardInterrupt
-
-    class Importing:
-        field = Interrupting()
-
-    return 0
-
-
-def test_ctrl_c_in_the_body_of_a_class_is_told_from_an_error(capsys):
-    assert exit_code(import_that_is_interrupted) == 130 and capsys.readouterr().err == "interrupted\n"
-
-
 @pytest.mark.parametrize("command, code, said", [
     ("azr recipes >&-", 0, ""), ("azr recipes > /dev/full", 2, "error: The output cannot be written or read: No space"),
 ], ids=["closed", "full"])  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 from azr.config import RolloutConfig
 from azr.errors import UserError
 from azr.rollout.engine import RolloutEngine
-from azr.rollout.quiet_start import interruptible, quiet_start, start_in_thread
+from azr.rollout.quiet_start import quiet_start, start_in_thread
 
 PROMPT = list(b"def f(x):")
 
@@ -71,16 +71,6 @@ async def test_a_temporary_folder_that_is_too_deep_for_sockets_is_named(tiny_mod
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / (60 * "x")))
     with pytest.raises(UserError, match=r"x, is \d+ bytes too long for vLLM's sockets: set TMPDIR"):
         await engine_of(tiny_model_path).start()
-
-
-def test_an_import_is_interrupted_although_an_event_loop_runs():
-    async def importing() -> None:
-        with interruptible():
-            signal.raise_signal(signal.SIGINT)
-            pytest.fail("this came before the interrupt")
-
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(importing())
 
 
 @pytest.mark.long

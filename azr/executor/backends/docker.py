@@ -16,7 +16,7 @@ import requests
 from azr.config import ExecutorConfig
 from azr.executor.backends.docker_image import connect, ensure_image
 from azr.executor.backends.sandbox import BackendUnavailable, LaunchError
-from azr.isolated import process_stat
+from azr.processes import process_stat
 
 _MARK, _OWNER = "azr.executor", "azr.owner"
 _HEADROOM_MB, _PIDS = 128, 64
