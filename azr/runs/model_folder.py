@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +29,11 @@ ADVICE = "take a fresh copy of the model, or another step"
 """Remedy for a damaged file of a model."""
 _WEIGHTS = "model.safetensors"
 _EMBEDDING = "embed_tokens.weight"
+_SIZES = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+)  # fmt: skip
+_OTHER_HEAD_SIZE = frozenset({"qwen3", "gemma3_text", "glm4", "ministral3"})
+"""Architectures whose heads share the hidden size only if the config says so."""
 _INDEX = "model.safetensors.index.json"
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
@@ -157,8 +162,10 @@ def check_model(folder: Path) -> None:
 
 
 def check_weights(folder: Path) -> None:
-    """Raise UserError, which names the file, when weights are missing, damaged, or not those of the folder's config, as
-    the headers of the files tell."""
+    """Raise UserError, which names the file, when the config's sizes are those of no model, or when weights are
+    missing, damaged, or not those of the config, as the headers of the files tell."""
+    config = read_object(folder / "config.json")
+    stated, num_layers = _stated_shapes(folder / "config.json"), text_setting(folder, "num_hidden_layers")
     if (folder / ADAPTER_CONFIG).is_file():
         _tensor_shapes(folder / ADAPTER_FILE)
         return
@@ -166,34 +173,52 @@ def check_weights(folder: Path) -> None:
         places = read_object(folder / _INDEX).get("weight_map")
         if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
             raise UserError(f"{folder / _INDEX} names no tensors: {ADVICE}.")
+        held = {file: _tensor_shapes(folder / file) for file in sorted(set(places.values()))}
+        if missing := sorted(tensor for tensor, file in places.items() if tensor not in held[file]):
+            raise UserError(f"{folder / places[missing[0]]} lacks {missing[0]}, which {_INDEX} puts there: {ADVICE}.")
+        shapes = {tensor: held[file][tensor] for tensor, file in places.items()}
     elif (folder / _WEIGHTS).is_file():
-        return _check_shapes(folder, _tensor_shapes(folder / _WEIGHTS))
+        shapes = _tensor_shapes(folder / _WEIGHTS)
     elif pickled := sorted(folder.glob("pytorch_model*.bin")):
         if damaged := [path for path in pickled if not zipfile.is_zipfile(path)]:
             raise UserError(f"{damaged[0]} is damaged (its end is missing): {ADVICE}.")
         return
     else:
         raise UserError(f"{folder} has no weights: {_WEIGHTS} or {_INDEX} must be there; {ADVICE}.")
-    held = {file: _tensor_shapes(folder / file) for file in sorted(set(places.values()))}
-    if missing := sorted(tensor for tensor, file in places.items() if tensor not in held[file]):
-        raise UserError(f"{folder / places[missing[0]]} lacks {missing[0]}, which {_INDEX} puts there: {ADVICE}.")
-    _check_shapes(folder, {tensor: held[file][tensor] for tensor, file in places.items()})
-
-
-def _check_shapes(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise UserError if the weights have not all layers, or another embedding or MLP than the folder's config says."""
-    config, num_layers = read_object(folder / "config.json"), text_setting(folder, "num_hidden_layers")
     layers = [int(match[1]) + 1 for tensor in shapes if (match := re.search(r"\blayers\.(\d+)\.", tensor))]
     if layers and num_layers is not None and max(layers) < num_layers:
         raise UserError(f"{folder} has weights of {max(layers)} layers, and config.json says {num_layers}: {ADVICE}.")
     if config.get("model_type") in CHECKED and layers and not any(name.endswith(_EMBEDDING) for name in shapes):
         raise UserError(f"{folder} has weights without {_EMBEDDING}: {ADVICE}.")
-    for name, rows in {_EMBEDDING: "vocab_size", "mlp.gate_proj.weight": "intermediate_size"}.items():
-        size = (text_setting(folder, rows), text_setting(folder, "hidden_size"))
-        packed = "quantization_config" in config and name != _EMBEDDING
-        for tensor, shape in shapes.items() if None not in size and not packed else ():
-            if tensor.endswith(name) and shape != size:
+    for tensor, shape in shapes.items():
+        for size in (size for end, size in stated.items() if tensor.endswith(end) and None not in size):
+            if shape != size:
                 raise UserError(f"{folder} has {tensor} of {shape}, and config.json says {size}: {ADVICE}.")
+
+
+def _stated_shapes(file: Path) -> dict[str, tuple[int | None, ...]]:
+    """Return the shapes that a config.json states, of weights by the ends of their names; None for a size that it
+    leaves out. Raises UserError for a size that is no whole number from 1, and for heads that cannot be shared out."""
+    config = read_object(file)
+    tree = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    for name in _SIZES:
+        if (size := tree.get(name)) is not None and (type(size) is not int or size < 1):
+            raise UserError(f"{file} has {name} {size!r}, which is no whole number from 1: {ADVICE}.")
+    vocabulary, hidden, inner, heads, keys, head = map(tree.get, _SIZES)
+    is_known = config.get("model_type") in CHECKED
+    divided = [("num_attention_heads", heads, "num_key_value_heads", keys)]
+    if is_known and head is None and config["model_type"] not in _OTHER_HEAD_SIZE:
+        divided.insert(0, ("hidden_size", hidden, "num_attention_heads", heads))
+        head = hidden // heads if hidden and heads else None
+    for whole, number, part, count in divided:
+        if number and count and number % count:
+            raise UserError(f"{file} has {part} {count}, which does not divide {whole} {number}: {ADVICE}.")
+    query, key = (count * head if count and head else None for count in (heads, keys))
+    shapes = {_EMBEDDING: (vocabulary, hidden), "mlp.gate_proj.weight": (inner, hidden)}
+    if is_known:
+        shapes |= {f".{name}_proj.weight": (width, hidden) for name, width in {"q": query, "k": key, "v": key}.items()}
+        shapes |= {".o_proj.weight": (hidden, query), ".down_proj.weight": (hidden, inner)}
+    return shapes if "quantization_config" not in config else {_EMBEDDING: shapes[_EMBEDDING]}
 
 
 def _tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:

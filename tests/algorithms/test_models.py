@@ -13,6 +13,7 @@ from azr.algorithms.models import CriticModel, PolicyModel, ValueHead
 from azr.algorithms.packing import pack
 from azr.doctor.model_check import check_gradients
 from azr.errors import UserError
+from azr.runs.model_folder import check_weights
 from tests.conftest import byte_tokenizer
 from tests.runs.factory import completion
 from tests.tiny_models import save_tiny
@@ -36,7 +37,7 @@ def names_in(folder: Path) -> set[str]:
 @pytest.mark.parametrize("family", CHECKED)
 def test_the_trainer_names_weights_as_folders_do(family: str, tmp_path: Path) -> None:
     """Engines and checkpoints get the names that are in memory, which transformers may change on loading."""
-    save_tiny(tmp_path, family, byte_tokenizer())
+    check_weights(save_tiny(tmp_path, family, byte_tokenizer()))
     load = {"dtype": torch.float32, "attention": PADDED}
     policy = PolicyModel.from_pretrained(str(tmp_path), logprob_chunk=64, **load)
     constants = {name for name, _ in policy.hf.named_buffers()}

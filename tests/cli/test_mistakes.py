@@ -30,12 +30,14 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
     chat = save_tiny(here / "chat", "qwen2", chat_tokenizers.chatml(), max_position_embeddings=8192)
     run, bare = save_run(here, 3, 10), save_run(here / "bare")
     whole = tiny_model_path / "model.safetensors"
-    for name in ("weightless", "cut", "other", "thin", "deep", "odd", "larger"):
+    for name in ("weightless", "cut", "other", "thin", "deep", "odd", "larger", "uneven", "shared", "none", "fewer"):
         shutil.copytree(tiny_model_path, here / name)
     (here / "weightless" / whole.name).unlink()
     (here / "cut" / whole.name).write_bytes(whole.read_bytes()[:9999])
     sizes = json.loads((tiny_model_path / "config.json").read_text())
     others = {"other": {"hidden_size": 8}, "thin": {"intermediate_size": 7}, "odd": {"vocab_size": "many"}}
+    others |= {"uneven": {"num_attention_heads": 3, "head_dim": None}, "shared": {"num_key_value_heads": 3}}
+    others |= {"none": {"num_attention_heads": 0}, "fewer": {"num_key_value_heads": 1}}
     for name, other in {**others, "deep": {"num_hidden_layers": 99, "layer_types": 99 * ["full_attention"]}}.items():
         (here / name / "config.json").write_text(json.dumps(sizes | other))
     larger = AutoTokenizer.from_pretrained(tiny_model_path)
