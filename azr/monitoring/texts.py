@@ -66,7 +66,7 @@ class Screen:
         """Read a file of rules. Raises UserError when it holds none, or one that cannot be searched for."""
         try:
             rules = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).rule
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        except (OSError, ValueError, RecursionError) as error:  # also of tomllib and msgspec
             raise UserError(f"safety.patterns: {path} holds no rules ({error}); {DEFAULT} has examples.") from error
         compiled = list[re.Pattern[str]]()
         for rule in rules:

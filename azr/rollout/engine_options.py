@@ -70,7 +70,7 @@ def engine_options(entries: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"{OPTION} holds {entry!r}; it must be a name and a value, as max_num_batched_tokens:8192.")
         try:
             options[name] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise UserError(f"{OPTION} holds {entry!r}, whose value is not YAML: write it as in a config.") from error
         value, allowed = options[name], _allowed(_annotations()[name], "vllm.engine.arg_utils")
         if allowed is None or (value is None and None in allowed):  # other types than `_TYPES` pass

@@ -55,6 +55,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
         save_tiny(here / name, family, byte_tokenizer())
         (here / name / "tokenizer.json").write_text("{")
     (here / "mute" / "tokenizer.json").unlink()
+    (here / "nested.toml").write_text(f"rule = {5000 * '['}")
     (here / "rows.jsonl").write_text('{"prompt": "How many legs has an ant?", "grader": "math", "answer": "6"}\n')
     small_run(here / "small")
     dispatch(["show", str(here / "small")])  # makes its index
@@ -65,7 +66,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
     with socket.create_server(("127.0.0.1", 0)) as taken:
         files = {"chat": chat, "run": run.path, "bare": bare.path, "small": here / "small", "out": here / "out"}
         more = {"model": tiny_model_path, "base": "data/azr_14m_base", "mini": "azr_14m_three_kinds --dry-run"}
-        more |= {"long": 5000 * "9", "lines": "a\nb"}
+        more |= {"long": 5000 * "9", "lines": "a\nb", "nested": 5000 * "["}
         yield {**files, **more, "taken": taken.getsockname()[1], "here": here, "rows": here / "rows.jsonl"}
 
 

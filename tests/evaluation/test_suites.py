@@ -198,6 +198,7 @@ async def test_a_suite_of_ones_own_is_a_toml_beside_its_data(answers, tmp_path, 
 
 
 STATED = {"name": '"mine"', "file": '"rows.jsonl"', "grader": '"math"', "prompt": '"{q}"'}
+GOOD = STATED | {"name": '"good"'}
 
 
 @pytest.mark.parametrize("key, value, says", [
@@ -205,12 +206,18 @@ STATED = {"name": '"mine"', "file": '"rows.jsonl"', "grader": '"math"', "prompt"
     ("fields", '{answr = "a"}', "fields names 'answr'"), ("colour", '"red"', "colour"),
     ("file", '"none.jsonl"', "has no none.jsonl"), ("fields", '{answer = "gold"}', "no field 'gold'"),
     *(("name", name, "is not of letters") for name in ('"a,b"', '"a/b"', '""', '"a b"')),
+    ("prompt", '"', "mine.toml declares no suite: "), ("rows", 5000 * "[", "it is nested too deep"),
 ])  # fmt: skip
-def test_a_bad_declaration_is_one_sentence(tmp_path, key, value, says):
+def test_a_bad_declaration_is_one_sentence_for_who_asks_for_it(tmp_path, key, value, says):
     write_lines(tmp_path / "rows.jsonl", {"q": "1", "answer": "1"})
+    (tmp_path / "good.toml").write_text("".join(f"{name} = {each}\n" for name, each in GOOD.items()))
+    (tmp_path / "folder.toml").mkdir()
     (tmp_path / "mine.toml").write_text("".join(f"{name} = {each}\n" for name, each in (STATED | {key: value}).items()))
+    assert len(load_suites(["good"], tmp_path)[0].questions) == 1
+    asked = "mbpp+" if says == "already" else "mine"
+    assert {row[0]: row[1] for row in listing(tmp_path)}[asked] != "found"
     with mistake(says=says):
-        suites_of(tmp_path)["mine"].read(tmp_path)
+        load_suites([asked], tmp_path)
 
 
 def test_null_is_absent_from_a_row_and_other_tomls_declare_nothing(tmp_path):

@@ -42,6 +42,8 @@ TOLERANCE = "tolerance"
 assert FIELDS.keys() == set(GRADERS)
 _NAME = re.compile(r"[\w+.-]+")
 _PLACE = re.compile(r"\{(\w+)\}")
+_STATED_NAME = re.compile(r"""^name\s*=\s*["']([\w+.-]+)["']""", re.MULTILINE)
+"""The name in a TOML that cannot be read."""
 
 
 def check_grader(name: object) -> None:
@@ -188,8 +190,9 @@ def read_declaration(path: Path) -> Suite | None:
             return None
         stated = msgspec.convert(fields, Declaration)
         check_grader(stated.grader)
-    except ValueError as error:  # also of tomllib, msgspec and the decoder of UTF-8
-        raise UserError(f"{path} declares no suite: {error}.") from error
+    except (OSError, ValueError, RecursionError) as error:  # also of tomllib, msgspec and the decoder of UTF-8
+        why = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise UserError(f"{path} declares no suite: {why}.") from error
     needed = FIELDS.get(stated.grader, ())
     known = sorted({*needed, TOLERANCE, "id", "group"})
     if unknown := sorted(stated.fields.keys() - known):
@@ -223,15 +226,28 @@ def read_declaration(path: Path) -> Suite | None:
 
 
 def declared(folder: Path, taken: Mapping[str, Suite]) -> dict[str, Suite]:
-    """Return all suites that the folder's TOML files declare, by name. Raises UserError for a name that is taken."""
+    """Return all suites that the folder's TOML files declare, by name. One that declares none, or whose name is taken,
+    is a suite, by its name or else the file's, whose questions cannot be read: UserError is raised there."""
     found: dict[str, Suite] = {}
     for path in sorted(folder.glob("*.toml")):
-        if (suite := read_declaration(path)) is None:
-            continue
-        if suite.name in taken or suite.name in found:
-            raise UserError(f"{path}: there is a suite {suite.name} already; give this one another name.")
-        found[suite.name] = suite
+        try:
+            if (suite := read_declaration(path)) is None:
+                continue
+            if suite.name in taken or suite.name in found:
+                raise UserError(f"{path}: there is a suite {suite.name} already; give one of them another name.")
+            found[suite.name] = suite
+        except UserError as error:
+            stated = _STATED_NAME.search(path.read_text(errors="replace")) if path.is_file() else None
+            name = stated[1] if stated is not None else path.stem
+            found[name] = Suite(
+                name=name, files=(path.name,), rows=0, licence="not stated", source="a suite of your own",
+                grader="math", read_file=partial(_refuse, error=error),
+            )  # fmt: skip
     return found
+
+
+def _refuse(file: Path, *, error: UserError) -> Sequence[Question]:
+    raise error
 
 
 def _message(stated: Declaration, row: Row, fields: Row) -> str:
