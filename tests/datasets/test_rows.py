@@ -63,7 +63,7 @@ def test_a_row_says_what_is_asked_how_it_is_graded_and_what_others_answered(tmp_
 
 
 CHOICE = {**MATH, "grader": "choice", "answer": "A", "options": ["a", "b"]}
-STDIN = {**CALLS, "grader": "stdin"}
+STDIN = {**CALLS, "grader": "stdin", "inputs": ["1"], "outputs": ["2"]}
 NO_TURN, NO_USER = ([{"role": role, "content": "?"}] for role in ("human", "assistant"))
 NO_ROWS: dict[str, list[Any]] = {
     "it is no JSON object": [[1]], "it has no field 'grader'": [{"prompt": "?", "answer": "4"}],
@@ -90,10 +90,15 @@ NO_ROWS: dict[str, list[Any]] = {
     "the answer '?(True|-1)'? is none of A, B": [{**CHOICE, "answer": each} for each in (True, -1)],
     "inputs and outputs are not both lists": [{**STDIN, "inputs": "12"}],
     "an input is longer than 16 MiB": [{**STDIN, "inputs": ["1" * 2**24]}],
-    "an input or output is neither text nor a number": [{**STDIN, "inputs": [{}]}],
+    r"an input or output is (\{\}|5|5\.0|True|None): write as text": [
+        *({**STDIN, "outputs": [each]} for each in (5, 5.0, True)),
+        *({**STDIN, "inputs": [each]} for each in ({}, 5, None)),
+    ],
     "its inputs are not lists, of the arguments of one call each": [{**CALLS, "inputs": [1]}],
     r"its entry 'f\(x\)' is no name of a function": [{**CALLS, "entry": "f(x)"}],
-    "its program is no Python: invalid syntax": [{**VALUE, "program": "def f(:"}],
+    "its program is refused: line 1: (invalid syntax|imports os|uses open)": [
+        {**VALUE, "program": each} for each in ("def f(:", "import os\ndef f(a): return 1", "def f(a): return open(a)")
+    ],
     "its program does not define f": [{**VALUE, "program": "g = 1"}],
     "its output is no plain data: ": [{**VALUE, "output": "g(1)"}],
     "its program, input and output are not all text": [{**VALUE, "input": 1}],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
@@ -19,6 +18,7 @@ import msgspec
 from azr import values
 from azr.errors import UserError
 from azr.evaluation.suites.files import Row, questions, text
+from azr.executor.static_check import load
 from azr.graders.choice import Choice
 from azr.graders.code_blocks import defines
 from azr.graders.mathematics import MathGold
@@ -27,7 +27,7 @@ from azr.graders.programs import Tests, starter_calls
 from azr.graders.question import GRADERS, GraderName, Question, Suite
 from azr.graders.sandboxed import MAX_INPUT
 from azr.graders.value import ProgramValue
-from azr.text import clipped
+from azr.text import brief, clipped
 
 FIELDS: dict[GraderName, tuple[str, ...]] = {
     "math": ("answer",),
@@ -108,11 +108,11 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
     if len(inputs) != len(outputs) or not inputs:
         raise ValueError("there are not as many outputs as inputs, or none")
     if grader == "stdin":
-        if not all(isinstance(each, str | int | float | Decimal) for each in (*inputs, *outputs)):
-            raise TypeError("an input or output is neither text nor a number")
+        if others := [each for each in (*inputs, *outputs) if not isinstance(each, str)]:
+            raise TypeError(f"an input or output is {brief(others[0])}: write as text what is read or printed")
         if any(len(repr(each).encode()) > MAX_INPUT for each in inputs):
             raise ValueError(f"an input is longer than {MAX_INPUT >> 20} MiB, the most that a program may read")
-        return Tests(tuple(map(str, inputs)), tuple(map(str, outputs)), tolerance)
+        return Tests(tuple(inputs), tuple(outputs), tolerance)
     if not isinstance(given["entry"], str) or not given["entry"].isidentifier():
         raise ValueError(f"its entry {given['entry']!r} is no name of a function")
     if not all(isinstance(arguments, list) for arguments in inputs):
@@ -148,11 +148,10 @@ def _program_value(given: Mapping[str, Any], asked: str) -> ProgramValue:
     if not all(isinstance(value, str) for value in given.values()):
         raise TypeError("its program, input and output are not all text")
     gold = ProgramValue(given["program"], asked, given["input"], given["output"])  # type: ignore[arg-type]
+    if reasons := load(gold.program)[1]:
+        raise ValueError(f"its program is refused: {'; '.join(reasons)}")
     try:
-        ast.parse(gold.program)
         values.parse(gold.output)
-    except SyntaxError as error:
-        raise ValueError(f"its program is no Python: {error}") from error
     except values.PlainDataError as error:
         raise ValueError(f"its output is no plain data: {error}") from error
     if not defines(gold.program, gold.entry):
