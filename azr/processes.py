@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +18,8 @@ from typing import NoReturn
 
 OWNER = "AZR_OWNER"
 """Environment variable with the id of the process that a process ends with."""
+SOCKETS = "azr-{}-"
+"""Beginning of the name of a process's folder of sockets, which is below that of temporary files."""
 _LOOK_EVERY_S = 1.0
 _PR_SET_PDEATHSIG = 1
 
@@ -23,10 +27,14 @@ _PR_SET_PDEATHSIG = 1
 @contextmanager
 def ended_at_once(signals: Sequence[int], line: Callable[[int], str]) -> Iterator[None]:
     """End this process and all below it on one of these signals in the context, see `end_now`; ignored ones stay so.
+    Does nothing outside of the main thread, as in an actor of Ray.
 
     ``line``: what is said, from the signal's number. A thread waits for signals, since Python calls their handlers only
     when the main thread leaves C code, which takes Ray many seconds.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
 
@@ -63,10 +71,14 @@ def raise_or_end(number: int, frame: FrameType | None) -> None:
 
 
 def end_now(line: str, code: int) -> NoReturn:
-    """Kill all processes below this one together, and end this one with a line on standard error."""
-    for process in descendants():
+    """Kill all processes below this one together, remove the folders of their sockets, and end this one with a line on
+    standard error."""
+    for process in (below := descendants()):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process, signal.SIGKILL)
+    for process in (os.getpid(), *below):
+        for folder in Path(tempfile.gettempdir()).glob(f"{SOCKETS.format(process)}*"):
+            shutil.rmtree(folder, ignore_errors=True)
     shown = "\r\033[J\033[?25h" if os.isatty(2) else ""  # in the place of a bar, which hides the cursor
     os.write(2, f"{shown}{line}\n".encode())
     os._exit(code)

@@ -60,16 +60,18 @@ def test_ctrl_c_is_a_line_and_unwinds_no_module(tmp_path: Path, command: str, un
 
 
 STARTING = """
-import hashlib, subprocess, sys
+import hashlib, subprocess, sys, tempfile
 from dataclasses import replace
 from azr import system
 from azr.cli import run
+from azr.processes import SOCKETS
 from tests.e2e.three_kinds import config
 
 async def start_ray(*args):
     deaf = "trap '' INT TERM; sleep 600; true"
     nowhere = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
-    print(*(subprocess.Popen(["sh", "-c", deaf], **nowhere).pid for _ in range(2)), flush=True)
+    started = [subprocess.Popen(["sh", "-c", deaf], **nowhere).pid for _ in range(2)]
+    print(*started, *(tempfile.mkdtemp(prefix=SOCKETS.format(process)) for process in started), flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # in C, where Python calls no handler
 
 system.start_ray = start_ray
@@ -82,11 +84,13 @@ def test_ctrl_c_while_a_run_starts_ends_all_processes_together(tmp_path: Path) -
     command = [sys.executable, "-c", STARTING, str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        started = [int(each) for each in process.stdout.readline().split()]
+        *started, first, second = process.stdout.readline().split()
+        started = [*map(int, started)]
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
         assert (process.returncode, said) == (130, "stopped by SIGINT: nothing had been done yet\n")
         until(lambda: not any(map(psutil.pid_exists, started)))
+        assert not Path(first).exists() and not Path(second).exists()
     finally:
         process.kill()
         for each in started:

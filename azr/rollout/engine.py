@@ -106,7 +106,6 @@ class RolloutEngine(TakesSharedCalls):
         self._max_model_len = max_model_len or rollout.max_prompt_tokens + rollout.max_response_tokens
         self._gpus = tuple(gpus)
         self._engine: AsyncLLM | None = None
-        self._starting: asyncio.Task[tuple[AsyncLLM, bool]] | None = None
         self._decode: Callable[[Sequence[int]], str] | None = None
         self._on_gpu = False
         self._request_ids = itertools.count(1)
@@ -156,17 +155,14 @@ class RolloutEngine(TakesSharedCalls):
         assert self._engine is None, "the engine was already started"
         self._set_environment()
         self._decode = table_decoder(AutoTokenizer.from_pretrained(self._model_path))
-        self._starting = asyncio.ensure_future(
-            start_vllm(
-                self._model_path,
-                self._rollout,
-                dtype=self._dtype,
-                seed=self._seed,
-                deterministic=self._deterministic,
-                max_model_len=self._max_model_len,
-            )
+        self._engine, self._on_gpu = await start_vllm(
+            self._model_path,
+            self._rollout,
+            dtype=self._dtype,
+            seed=self._seed,
+            deterministic=self._deterministic,
+            max_model_len=self._max_model_len,
         )
-        self._engine, self._on_gpu = await self._starting
         return await describe_start(self._engine)
 
     @raise_if_dead
@@ -412,10 +408,7 @@ class RolloutEngine(TakesSharedCalls):
         return int(await self._llm.get_weight_version())
 
     async def shutdown(self) -> None:
-        """Stop the engine's processes, also while they start."""
-        if self._starting is not None and not self._starting.done():
-            self._starting.cancel()
-            await asyncio.wait({self._starting})
+        """Stop the engine's processes."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.shutdown()

@@ -1,9 +1,8 @@
-"""Start an engine from a terminal: Ctrl-C ends the start at once, and its processes print nothing."""
+"""Start an engine from a terminal: Ctrl-C ends all at once, and its processes print nothing."""
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import re
 import signal
@@ -15,11 +14,11 @@ from multiprocessing import resource_tracker
 from typing import IO, TypeVar
 
 from azr.errors import UserError
+from azr.processes import ended_at_once
 
 _OF_CORE = "Engine core initialization failed"
 _CAUSE = re.compile(rf"\b\w*(?:Error|Exception): (?!{_OF_CORE})(.+)")
 """Last line of a Python traceback."""
-_LOOK_EVERY_S = 0.1
 T = TypeVar("T")
 
 
@@ -44,10 +43,8 @@ def quiet_start(model_path: str) -> Iterator[None]:
 
 
 async def start_in_thread(start: Callable[[], T]) -> T:
-    """Return what ``start`` returns, whose processes do not get the SIGINT that a terminal sends to all of them.
-
-    They inherit the signals that are blocked in the thread that starts them. Cancelled, it kills them at once.
-    """
+    """Return what ``start`` returns, whose processes do not get the SIGINT that a terminal sends to all of them: they
+    inherit the signals that are blocked in the thread that starts them. Meanwhile it ends all of them and this one."""
 
     def blocked() -> T:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -55,17 +52,8 @@ async def start_in_thread(start: Callable[[], T]) -> T:
 
     # Starting the process with which Python tracks shared memory would unblock the signal again.
     resource_tracker.ensure_running()
-    starting = asyncio.ensure_future(asyncio.to_thread(blocked))
-    try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        while True:
-            for process in multiprocessing.active_children():
-                process.kill()
-            if (await asyncio.wait({starting}, timeout=_LOOK_EVERY_S))[0]:
-                break
-        starting.exception()  # that they were killed
-        raise
+    with ended_at_once((signal.SIGINT,), lambda _: "interrupted"):
+        return await asyncio.to_thread(blocked)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from azr.algorithms.architectures import recurrent_part
 from azr.config import RolloutConfig
 from azr.errors import UserError
 from azr.hardware import CPU_KV_CACHE_BYTES, KERNEL_CACHES, ComputeType, cpu_engine_problem, keep_kernels
-from azr.processes import OWNER
+from azr.processes import OWNER, SOCKETS
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine_options import TAKEN, engine_options
 from azr.rollout.quiet_start import start_in_thread
@@ -41,7 +41,7 @@ POLL_S = 1.0
 GIB = 2**30
 CONTEXT_BYTES = GIB // 2
 """Memory of the engine's CUDA context, about, which vLLM allocates before it reads the free memory."""
-MAX_TEMPORARY_PATH = 107 - len("/azr-12345678/") - 36
+MAX_TEMPORARY_PATH = 107 - len("/azr-1234567-12345678/") - 36
 """Bytes of its path: a socket's path has at most 107, and ends with a UUID."""
 PATIENCE_S = 30.0
 """Seconds to wait for the GPU memory of an engine that has just ended."""
@@ -50,7 +50,7 @@ PATIENCE_S = 30.0
 async def start_vllm(
     model_path: str, rollout: RolloutConfig, *, dtype: ComputeType, seed: int, deterministic: bool, max_model_len: int
 ) -> tuple[AsyncLLM, bool]:
-    """Start an engine at weight version 0; return it and whether it runs on a GPU. Ends what it began if cancelled."""
+    """Start an engine at weight version 0; return it and whether it runs on a GPU."""
     if (excess := len(os.fsencode(tempfile.gettempdir())) - MAX_TEMPORARY_PATH) > 0:
         raise UserError(
             f"The folder of temporary files, {tempfile.gettempdir()}, is {excess} bytes too long for vLLM's sockets: "
@@ -106,7 +106,7 @@ async def start_vllm(
     engine_args = AsyncEngineArgs(**ours, **(chosen | engine_options(rollout.engine_options)))
     os.environ[OWNER] = str(os.getpid())
     # The names of sockets are of use only until both sides have answered each other, and vLLM would leave them there.
-    with tempfile.TemporaryDirectory(prefix="azr-") as sockets:
+    with tempfile.TemporaryDirectory(prefix=SOCKETS.format(os.getpid())) as sockets:
         os.environ["VLLM_RPC_BASE_PATH"] = sockets
         try:
             engine = await start_in_thread(partial(AsyncLLM.from_engine_args, engine_args))
