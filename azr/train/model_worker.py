@@ -295,7 +295,10 @@ class ModelWorker:
         None. `mini_batches`: optimizer steps per training step."""
         train = self.config.train
         zero3 = engine_config(train, self.device, self.hpz)
-        attention, because = choose_attention(self.device, self.dtype, train.attention)
+        # The choice may import FlashAttention 4 in a process of its own, which one rank does for all.
+        chosen = [choose_attention(self.device, self.dtype, train.attention) if self.rank == 0 else ("", "")]
+        dist.broadcast_object_list(chosen, src=0, group=self.control)
+        ((attention, because),) = chosen
         torch.manual_seed(self.config.run.seed)  # for what the folder does not hold, such as a new critic's head
         try:
             family = AutoConfig.from_pretrained(path).model_type

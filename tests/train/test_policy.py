@@ -16,7 +16,7 @@ from azr.cluster.supervisor import SupervisedActor
 from azr.cluster.weight_sync import WeightSync
 from azr.config import Config
 from azr.records import Completion
-from azr.train import policy
+from azr.train import model_worker, policy
 from azr.train.learner import score
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
@@ -36,9 +36,11 @@ from tests.train.conftest import (
 
 
 class SmallBucketWorker(PolicyWorker):
-    """Sends the tiny model in several buckets."""
+    """Sends the tiny model in several buckets. Rank 0 chooses the attention, which takes a process, for all."""
 
     def build(self) -> None:
+        if self.rank:
+            del model_worker.choose_attention
         policy.WEIGHT_BUCKET_BYTES = 1 << 18
         super().build()
 
