@@ -8,9 +8,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
@@ -225,16 +225,23 @@ class Group:
     """vLLM's `PyNcclCommunicator` if there is a group."""
 
     @staticmethod
-    def join(address: str, port: int, world_size: int, rank_offset: int = 0, parallel: Any = None) -> Any:
+    def new_id() -> str:
+        """Return the id of a new group, which NCCL makes in member 0 and listens behind; base64."""
+        from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary
+        from vllm.utils.nccl import unpinned_nccl_env
+
+        with unpinned_nccl_env():
+            return b64encode(bytes(NCCLLibrary().ncclGetUniqueId().internal)).decode()
+
+    @staticmethod
+    def join(group_id: str, world_size: int, rank_offset: int = 0, parallel: Any = None) -> Any:
         """Return the communicator of member 0 or, with vLLM's ParallelConfig, of this worker, whose engine begins at
         `rank_offset`; returns once all members have joined."""
         from vllm.distributed.weight_transfer import nccl_common
 
-        group: dict[str, Any] = {"master_address": address, "master_port": port, "world_size": world_size}
-        if parallel is None:
-            return nccl_common.trainer_init(group, rank=0)
-        info = nccl_common.NCCLWeightTransferInitInfo(**group, rank_offset=rank_offset)
-        return nccl_common.worker_init_process_group(info, parallel)
+        keys: dict[str, Any] = {"nccl_unique_id_b64": group_id, "world_size": world_size, "rank_offset": rank_offset}
+        first = SimpleNamespace(data_parallel_index=0, world_size=1, rank=0)
+        return nccl_common.worker_init_process_group(nccl_common.NCCLWeightTransferInitInfo(**keys), parallel or first)
 
     def start_broadcast(self, tensor: torch.Tensor) -> Callable[[], bool]:
         """Broadcast from member 0 into the others' tensor. Returns a function that says whether it is done here."""
@@ -286,10 +293,7 @@ class NcclOutbox(Group, Outbox):
 
     def _connect(self) -> None:
         size = 1 + len(self.receivers) * self.engine_gpus
-        address = ray.util.get_node_ip_address()
-        with socket.create_server(("", 0)) as probe:
-            port = int(probe.getsockname()[1])  # free now; vLLM opens it at once
-        group = {"address": address, "port": port, "world_size": size, "timeout_s": self.timeout_s}
+        group: dict[str, Any] = {"group_id": self.new_id(), "world_size": size, "timeout_s": self.timeout_s}
         joining = {
             receiver.actor.connect.remote(self.transfer, group | {"rank_offset": offset}): receiver.name
             for receiver, offset in zip(self.receivers, range(1, size, self.engine_gpus), strict=True)
@@ -300,7 +304,7 @@ class NcclOutbox(Group, Outbox):
             if self.device.type == "cuda":
                 torch.cuda.set_device(self.device)
             try:
-                joined.set_result(self.join(address, port, size))
+                joined.set_result(self.join(group["group_id"], size))
             except BaseException as error:
                 joined.set_exception(error)
 
@@ -330,7 +334,7 @@ class NcclInbox(Group, Inbox):
     def connect(self, info: Mapping[str, Any], parallel: Any) -> None:
         self.leave()
         self._timeout_s = info["timeout_s"]
-        self.communicator = self.join(info["address"], info["port"], info["world_size"], info["rank_offset"], parallel)
+        self.communicator = self.join(info["group_id"], info["world_size"], info["rank_offset"], parallel)
 
     def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
         if self.communicator is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -83,8 +84,14 @@ class Gloo:
 
 class GlooGroup(Group):
     @staticmethod
-    def join(address: str, port: int, world_size: int, rank_offset: int = 0, parallel: Any = None) -> Gloo:
-        return Gloo(address, port, rank_offset, world_size)
+    def new_id() -> str:
+        with socket.create_server(("", 0)) as probe:
+            return f"{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
+
+    @staticmethod
+    def join(group_id: str, world_size: int, rank_offset: int = 0, parallel: Any = None) -> Gloo:
+        address, port = group_id.rsplit(":", 1)
+        return Gloo(address, int(port), rank_offset, world_size)
 
     def start_broadcast(self, tensor: torch.Tensor) -> Callable[[], bool]:
         self.communicator.broadcast(tensor, src=0)

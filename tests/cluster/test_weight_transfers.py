@@ -63,21 +63,29 @@ def test_all_gpus_handles_are_sent_once_in_a_push(gpus: int) -> None:
 
 def test_vllm_is_asked_for_a_group_with_the_right_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine of two GPUs that begins at rank 3: its second worker is number 4 of 5."""
+    from vllm.distributed.device_communicators import pynccl_wrapper
     from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
     from vllm.distributed.weight_transfer import nccl_common
 
     joined: list[tuple[Any, ...]] = []
 
-    def join(master_address: str, master_port: int, rank: int, world_size: int, device: Any) -> None:
-        joined.append((master_address, master_port, rank, world_size))
+    class Library:
+        def ncclGetUniqueId(self) -> pynccl_wrapper.ncclUniqueId:
+            return pynccl_wrapper.ncclUniqueId.from_buffer_copy(raw)
 
-    inspect.signature(nccl_common.stateless_init_process_group).bind("a", 1, 0, 2, device=0)
-    monkeypatch.setattr(nccl_common, "stateless_init_process_group", join)
-    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
-    weight_transfers.Group.join("10.0.0.1", 1234, 5)
+    def join(group_id: bytes, rank: int, world_size: int, device: int) -> None:
+        joined.append((group_id, rank, world_size, device))
+
+    raw = bytes(range(128, 256))
+    inspect.signature(nccl_common.uid_init_process_group).bind(raw, 0, 2, 0)
+    monkeypatch.setattr(nccl_common, "uid_init_process_group", join)
+    monkeypatch.setattr(pynccl_wrapper, "NCCLLibrary", Library)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 7)
+    group_id = weight_transfers.Group.new_id()
+    weight_transfers.Group.join(group_id, 5)
     second = SimpleNamespace(data_parallel_index=0, world_size=2, rank=1)
-    weight_transfers.Group.join("10.0.0.1", 1234, 5, 3, second)
-    assert joined == [("10.0.0.1", 1234, 0, 5), ("10.0.0.1", 1234, 4, 5)]
+    weight_transfers.Group.join(group_id, 5, 3, second)
+    assert joined == [(raw, 0, 5, 7), (raw, 4, 5, 7)]
     inspect.signature(PyNcclCommunicator.broadcast).bind(None, torch.ones(1), src=0, stream=None)
     inspect.signature(PyNcclCommunicator.destroy).bind(None)
 
