@@ -62,7 +62,7 @@ async def compare(system: System, config: Config, clock: PhaseClock, *, first: i
 
 
 def _take(worker: PolicyWorker, name: str, bucket_nbytes: int) -> None:
-    policy.WEIGHT_BUCKET_BYTES = bucket_nbytes
+    policy.bucket_bytes = lambda transfer, weights, largest: max(bucket_nbytes, largest)
     before = worker._outbox
     before.close()
     worker._outbox = make_outbox(name, before.device, before.control, before.engine_gpus)

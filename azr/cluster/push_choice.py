@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from azr.config import Config
+from azr.config import WEIGHT_BUCKET_BYTES, Config
 from azr.errors import UserError
 
 TRANSFERS = ("ipc", "nccl", "host")
@@ -39,3 +39,8 @@ def decide_push(config: Config, device: str) -> Config:
     if reason := refusal(push, config, device):
         raise UserError(f"cluster.push={push} {reason}.")
     return replace(config, cluster=replace(config.cluster, push=push))
+
+
+def bucket_bytes(transfer: str, weights: int, largest: int) -> int:
+    """Return the size of the buckets that carry so many bytes of `weights`, of which one tensor has the `largest`."""
+    return max(largest, min(WEIGHT_BUCKET_BYTES[transfer], weights))

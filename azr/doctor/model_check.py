@@ -133,7 +133,7 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
         max_prompt_tokens=most, max_response_tokens=RESPONSE_TOKENS, max_concurrent=8, gpu_memory_utilization=GPU_SHARE
     )
     engine = RolloutEngine(path, rollout, generate_timeout_s=TIMEOUT_S, dtype=dtype)
-    outbox = HostOutbox().open(max(WEIGHT_BUCKET_BYTES, *(weight.nbytes for _, weight in policy.named_weights())))
+    outbox = HostOutbox().open(max(WEIGHT_BUCKET_BYTES["host"], *(each.nbytes for _, each in policy.named_weights())))
     try:
         with quiet_start(path):
             await engine.start()

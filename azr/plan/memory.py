@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from azr.config import KEYS_PER_TOKEN, LOGPROB_CHUNK, REDUCE_BUCKET, WEIGHT_BUCKET_BYTES, Config, TrainConfig
-from azr.plan.inputs import GIB, Assumptions, ClusterSpec, ModelShape, Workload
+from azr.cluster.push_choice import bucket_bytes
+from azr.config import KEYS_PER_TOKEN, LOGPROB_CHUNK, REDUCE_BUCKET, Config, TrainConfig
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec, ModelShape, Workload, with_push
 
 LIVE_PARAMETERS = 1_000_000_000
 """Gathered parameter elements that ZeRO-3 keeps for reuse, and largest piece of an optimizer step: its defaults."""
@@ -285,10 +286,13 @@ def phases(
     processes = {"CUDA and NCCL": len(roles) * (assumed.context_gib + nccl) * GIB}
     in_engine = {"engine weights": engine.weights, "KV cache": max(0.0, engine.kv), "engine work": engine.work}
     asleep = {"engine asleep": assumed.engine_asleep_gib * GIB} if colocate else {}
-    # A bucket holds at least one parameter, and none is larger than the embedding. The sender's block has two halves,
-    # and the engine takes a copy.
-    bucket = {"weight buckets": 3 * max(WEIGHT_BUCKET_BYTES, element_bytes(train) * roles[0].shape.embedding)}
-    most = {role.name: lost * _most(role, train, tokens, keys) for role in roles}
+    # No parameter is larger than the embedding. The sender's block has two halves, and ZeRO-3 gathers a third; of a
+    # layer in two buckets the engine copies both.
+    b, shape = element_bytes(train), roles[0].shape
+    bucket = bucket_bytes(with_push(config).cluster.push, b * shape.parameters, b * shape.embedding)
+    sent, taken, buckets = (2.0 + train.is_sharded) * bucket, 2.0 * bucket, "weight buckets"
+    passes = {role.name: [scoring(role, train, tokens), training(role, train, tokens, keys)] for role in roles}
+    most = {role.name: lost * max(sum(its.values()) for its in passes[role.name][: 1 + role.trains]) for role in roles}
 
     def resident(role: ModelRole, *, whole: bool) -> dict[str, float]:
         sizes = states(role, train) | {NODE_COPIES: node_copies(role, train, nodes)}
@@ -313,19 +317,13 @@ def phases(
             by_phase[f"train {role.name}"] = learning(role, training(role, train, tokens, keys), trains=True)
     if not colocate:
         resume = processes | everything
-        idle = resume | {ALLOCATOR_CACHE: sum(most.values())}
-        return {"play": idle, **by_phase, "push": idle | bucket, "resume": resume, ENGINE_GPU: in_engine | bucket}
+        idle, serving = resume | {ALLOCATOR_CACHE: sum(most.values())}, in_engine | {buckets: taken}
+        return {"play": idle, **by_phase, "push": idle | {buckets: sent}, "resume": resume, ENGINE_GPU: serving}
     parameters = {"policy parameters": lost * states(roles[0], train)["parameters"]}
-    push = {**processes, **parameters, "engine weights": engine.weights, **asleep, **bucket}
+    push = {**processes, **parameters, "engine weights": engine.weights, **asleep, buckets: sent + taken}
     loaded = max((resident(role, whole=True) for role in roles if role.trains), key=lambda sizes: sum(sizes.values()))
     resume = {**processes, **asleep, **loaded}
     return {"play": processes | in_engine, **by_phase, "push": push, "resume": resume}
-
-
-def _most(role: ModelRole, train: TrainConfig, tokens: int, keys: float) -> float:
-    """The most a role's process takes on top of its states."""
-    passes = [scoring(role, train, tokens)] + ([training(role, train, tokens, keys)] if role.trains else [])
-    return max(sum(bytes_of.values()) for bytes_of in passes)
 
 
 def smallest_footprint(config: Config, roles: Sequence[ModelRole], engine: EngineMemory) -> dict[str, float]:

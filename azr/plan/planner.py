@@ -237,9 +237,7 @@ def _adapters(plan: Plan) -> Candidates:
 def _shorter(plan: Plan) -> Candidates:
     """Yield halves of the longest response."""
     rollout, most = plan.config.rollout, plan.config.train.tokens_per_micro_batch
-    for response in (rollout.max_response_tokens // share for share in (2, 4, 8)):
-        if response == 0:
-            return
+    for response in filter(None, (rollout.max_response_tokens // share for share in (2, 4, 8))):
         tokens = min(most, rollout.max_prompt_tokens + response)
         yield {"rollout.max_response_tokens": response, "train.tokens_per_micro_batch": tokens}
 

@@ -23,6 +23,7 @@ from azr.algorithms.lora import adapters_of, four_bit_layers, iter_adapter_weigh
 from azr.algorithms.losses import Sums, policy_loss, value_loss
 from azr.algorithms.models import CriticModel, PolicyModel
 from azr.algorithms.packing import PackedBatch
+from azr.cluster.push_choice import bucket_bytes
 from azr.cluster.weight_buckets import Receiver
 from azr.cluster.weight_sync import PushReport, send_weights
 from azr.cluster.weight_transfers import make_outbox
@@ -113,24 +114,13 @@ class PolicyWorker(ModelWorker):
         """
         every = self.config.cluster.push_check_every
         named = list(self.engine.module.named_weights())
-        largest = max(prod(whole_shape(parameter)) * self.dtype.itemsize for _, parameter in named)
+        sizes = [prod(whole_shape(parameter)) * self.dtype.itemsize for _, parameter in named]
+        bucket = bucket_bytes(self._outbox.transfer, sum(sizes), max(sizes))
+        is_whole = isinstance(self.engine, WholeEngine)
         with self._parameters_on_device():
-            weights = iter_full_params(
-                named,
-                WEIGHT_BUCKET_BYTES,
-                self.dtype,
-                adapters_of(self.engine.module),
-                isinstance(self.engine, WholeEngine),
-            )
-            return send_weights(
-                self._outbox,
-                version,
-                weights,
-                max(WEIGHT_BUCKET_BYTES, largest),
-                receivers,
-                timeout_s,
-                full_check=every > 0 and version % every == 0,
-            )
+            weights = iter_full_params(named, bucket, self.dtype, adapters_of(self.engine.module), is_whole)
+            full_check = every > 0 and version % every == 0
+            return send_weights(self._outbox, version, weights, bucket, receivers, timeout_s, full_check=full_check)
 
     def save_hf(self, folder: str) -> list[HashedFile]:
         """Writes a Hugging Face folder: safetensors in the compute type, config and tokenizer. Collective.
@@ -143,8 +133,8 @@ class PolicyWorker(ModelWorker):
         weights = iter_adapter_weights(hf) if self.config.train.lora.rank else self.engine.module.named_weights()
         # By name, which is safetensors' own order.
         named = sorted(weights, key=lambda pair: pair[0])
-        is_whole = isinstance(self.engine, WholeEngine)
-        gathered = gather_on_host(named, WEIGHT_BUCKET_BYTES, self.dtype, self._away.on_host, self.control, is_whole)
+        bucket, is_whole = WEIGHT_BUCKET_BYTES["host"], isinstance(self.engine, WholeEngine)
+        gathered = gather_on_host(named, bucket, self.dtype, self._away.on_host, self.control, is_whole)
 
         def write() -> list[HashedFile]:
             try:

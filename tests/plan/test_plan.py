@@ -9,6 +9,7 @@ import torch
 from azr.algorithms.attention import choose_attention
 from azr.algorithms.models import CriticModel, PolicyModel
 from azr.algorithms.packing import pack
+from azr.cluster.push_choice import bucket_bytes
 from azr.config import (
     GAE,
     REDUCE_BUCKET,
@@ -358,6 +359,14 @@ def test_engines_apart_have_gpus_of_their_own_and_nothing_is_moved():
     assert all(not engines & parts.keys() and "policy parameters" in parts for parts in trainers)
     budget = 0.85 * NODE.gpu_memory_gib * GIB
     assert plan.total(ENGINE_GPU) - plan.memory[ENGINE_GPU]["weight buckets"] == pytest.approx(budget)
+    largest = 2 * 152064 * 3584  # the embedding, more than 1 GiB
+    assert (plan.memory["push"]["weight buckets"], plan.memory[ENGINE_GPU]["weight buckets"]) == (
+        3 * largest,
+        2 * largest,
+    )
+    together = planned(seven(shard="none"), KNOWN["Qwen/Qwen2.5-0.5B"]).memory["push"]["weight buckets"]
+    assert together == 4 * 2 * KNOWN["Qwen/Qwen2.5-0.5B"].parameters, "no bucket is larger than the model"
+    assert [bucket_bytes(way, 5 << 30, 9) >> 20 for way in ("host", "ipc", "nccl")] == [256, 1024, 1024]
     assert plan.host["trainers while engines play"] == 0 and "turns" not in plan.seconds
     first, *_ = suggest(planned(config, nodes=replace(NODE, gpus=4)), ASSUMED)
     assert first.option.startswith("--train.data-parallel 2 --rollout.engines 2 "), "half of the GPUs train"

@@ -41,7 +41,7 @@ class SmallBucketWorker(PolicyWorker):
     def build(self) -> None:
         if self.rank:
             del model_worker.choose_attention
-        policy.WEIGHT_BUCKET_BYTES = 1 << 18
+        policy.bucket_bytes = lambda transfer, weights, largest: max(1 << 18, largest)
         super().build()
 
 
