@@ -22,8 +22,10 @@ NUMERIC = {option.path: option for option in config_options().values() if re.sea
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_is_sound_planned_read_back_and_holds_only_its_differences(name):
+def test_every_recipe_is_sound_planned_read_back_has_room_to_reason_and_holds_only_its_differences(name):
     check(config := RECIPES[name])
+    at_once = {"compact": 192, "completion": 192, "worked": 512}
+    assert config.rollout.max_response_tokens >= at_once.get(config.model.prompt_format, 4096)
     assert override(config, {}) == config == from_yaml(yaml.safe_dump(to_tree(config)))
     assert f"# plan: {config.run.steps} steps" in describe(config)
     assert len((Path(playground.__path__[0]) / f"{name}.py").read_text().splitlines()) <= 45

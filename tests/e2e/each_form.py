@@ -26,6 +26,7 @@ from tests.e2e.chat_model import random_task
 
 FORMS: dict[str, tuple[str, dict[str, object]]] = {
     "completion": ("```output\n", {"model.prompt_format": "completion"}),
+    "worked": ("```trace\n", {"model.prompt_format": "worked"}),
     "tokenizer": ("<|im_start|>assistant\n", {"model.template": "tokenizer"}),
     "thought": ("Assistant: <think>", {"model.template": "conversation", "reward.format": "thought"}),
     "answer": ("Assistant:", {"model.template": "conversation", "reward.format": "answer", "model.thinking": "none"}),

@@ -117,13 +117,14 @@ def test_check_model_says_which_form_a_model_follows_or_that_it_will_learn_nothi
         assert done.returncode == 1 and "will learn nothing by self-play" in advice, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("recipe", ["azr_coder0b5_cpu", "azr_coder0b5_worked"])
 @pytest.mark.parametrize("model", REAL)
-def test_the_recipe_for_a_small_coder_takes_a_step(model: Path, tmp_path: Path):
-    """In the completion format, from its own seeds. All proposals of SmolLM2 are malformed, which teaches nothing."""
+def test_the_recipe_for_a_small_coder_takes_a_step(model: Path, recipe: str, tmp_path: Path):
+    """By examples, from its own seeds. All proposals of SmolLM2 are malformed, which teaches nothing."""
     sizes = ("--run.steps", 1, "--selfplay.proposer-prompts", 8, "--selfplay.proposals-per-prompt", 4,
         "--selfplay.group-size", 4, "--selfplay.repeated-tasks", 2, "--eval.every", 0)  # fmt: skip
-    succeed("playground.azr_coder0b5_cpu", "--model.path", model, "--run.root", tmp_path, *sizes)
-    (step,) = metrics(tmp_path / "azr_coder0b5_cpu")
+    succeed(f"playground.{recipe}", "--model.path", model, "--run.root", tmp_path, *sizes)
+    (step,) = metrics(tmp_path / recipe)
     assert step["weights/version"] == 1 and 0 < step["policy/mismatch_mean"] < 0.1
     proposed, valid = (sum(step[f"{kind}/proposer/funnel/{name}"] for kind in KINDS) for name in ("proposed", "valid"))
     assert proposed == 16
