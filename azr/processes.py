@@ -16,6 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+import psutil
+
 OWNER = "AZR_OWNER"
 """Environment variable with the id of the process that a process ends with."""
 SOCKETS = "azr-{}-"
@@ -71,27 +73,16 @@ def raise_or_end(number: int, frame: FrameType | None) -> None:
 
 
 def end_now(line: str, code: int) -> NoReturn:
-    """Kill all processes below this one together, remove the folders of their sockets, and end this one with a line on
-    standard error."""
-    for process in (below := descendants()):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(process, signal.SIGKILL)
-    for process in (os.getpid(), *below):
-        for folder in Path(tempfile.gettempdir()).glob(f"{SOCKETS.format(process)}*"):
+    below = psutil.Process().children(recursive=True)
+    for process in below:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.kill()
+    for number in (os.getpid(), *(process.pid for process in below)):
+        for folder in Path(tempfile.gettempdir()).glob(f"{SOCKETS.format(number)}*"):
             shutil.rmtree(folder, ignore_errors=True)
     shown = "\r\033[J\033[?25h" if os.isatty(2) else ""  # in the place of a bar, which hides the cursor
     os.write(2, f"{shown}{line}\n".encode())
     os._exit(code)
-
-
-def descendants() -> set[int]:
-    """Return the ids of all processes below this one."""
-    running = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
-    parents = {each: int(stat[1]) for each in running if (stat := process_stat(each))}
-    found = {os.getpid()}
-    while below := {each for each, parent in parents.items() if parent in found} - found:
-        found |= below
-    return found - {os.getpid()}
 
 
 def end_with(owner: int) -> None:
