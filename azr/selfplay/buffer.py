@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -57,9 +57,8 @@ class TaskBuffer:
         prompts' worked examples. A task whose program shares a key is never stored."""
         self.capacity = capacity
         self._benchmark, self._examples = benchmark or {}, examples or {}
-        self._tasks: dict[str, deque[Task]] = {kind: deque() for kind in kinds}
-        self._known: dict[str, dict[str, Task]] = {kind: {} for kind in kinds}
-        """The stored tasks of a kind, by fingerprint."""
+        self._tasks: dict[str, dict[str, Task]] = {kind: {} for kind in kinds}
+        """The stored tasks of a kind, by fingerprint, oldest first."""
         self._shapes: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
         """How many stored tasks of a kind have a program of a shape."""
         self.rates = SolveRates()
@@ -78,25 +77,25 @@ class TaskBuffer:
 
     def tasks(self, kind: str) -> tuple[Task, ...]:
         """Return the tasks of a kind, oldest first."""
-        return tuple(self._tasks[kind])
+        return tuple(self._tasks[kind].values())
 
     def reject_reason(self, task: Task) -> RejectReason | None:
         """Return why the task cannot be stored: its program is near one of the benchmark, or the task is a duplicate of
         a stored one or of a worked example."""
         if _named(task, self._benchmark) is not None:
             return RejectReason.IN_BENCHMARK
-        known = task.fingerprint in self._known[task.kind] or _named(task, self._examples) is not None
+        known = task.fingerprint in self._tasks[task.kind] or _named(task, self._examples) is not None
         return RejectReason.DUPLICATE if known else None
 
     def twin(self, task: Task) -> str:
         """Return the id of the stored task, or the name of the benchmark's question or of the worked example, that a
         rejected task equals."""
         named = _named(task, self._benchmark) or _named(task, self._examples)
-        return named or self._known[task.kind][task.fingerprint].id
+        return named or self._tasks[task.kind][task.fingerprint].id
 
     def repeats_seed(self, duplicate: Task) -> bool:
         """Whether a duplicate repeats a task that the buffer began with, or a worked example."""
-        known = self._known[duplicate.kind].get(duplicate.fingerprint)
+        known = self._tasks[duplicate.kind].get(duplicate.fingerprint)
         return known is None or known.step == 0
 
     def add(self, task: Task) -> None:
@@ -110,13 +109,10 @@ class TaskBuffer:
             self._append(task)
 
     def _append(self, task: Task) -> None:
-        tasks, known = self._tasks[task.kind], self._known[task.kind]
+        tasks = self._tasks[task.kind]
         if len(tasks) == self.capacity:
-            oldest = tasks.popleft()
-            del known[oldest.fingerprint]
-            self._count(oldest, -1)
-        tasks.append(task)
-        known[task.fingerprint] = task
+            self._count(tasks.pop(next(iter(tasks))), -1)
+        tasks[task.fingerprint] = task
         self._count(task, 1)
 
     def _count(self, task: Task, more: int) -> None:
@@ -128,18 +124,18 @@ class TaskBuffer:
 
     def note(self, step: int, samples: Iterable[Sample]) -> None:
         """Update solve rates by the answers of a step that was played."""
-        self.rates.note(step, samples, {task.id for tasks in self._tasks.values() for task in tasks})
+        self.rates.note(step, samples, {task.id for tasks in self._tasks.values() for task in tasks.values()})
 
     def references(self, kind: str, replay: Replay, step: int) -> Pool:
         """Return the tasks that a prompt may show to a proposer of this kind."""
-        pool = [task for name in KINDS[kind].reference_kinds for task in self._tasks.get(name, ())]
+        pool = [task for name in KINDS[kind].reference_kinds if name in self._tasks for task in self.tasks(name)]
         return self._by_learnability(pool, step) if replay in ("learnability", "easy_to_hard") else Pool(pool)
 
     def repeated(self, kind: str, count: int, replay: Replay, step: int, rng: random.Random) -> list[Task]:
         """Draw up to ``count`` tasks that solvers answer again, by the rule of `selfplay.replay`."""
-        tasks = self._tasks[kind]
+        tasks = self.tasks(kind)
         if replay in ("learnability", "easy_to_hard"):
-            return self._by_learnability(tuple(tasks), step).draw(count, rng)
+            return self._by_learnability(tasks, step).draw(count, rng)
         seeds = [task for task in tasks if task.step == 0] if replay == "newest_and_seeds" else []
         drawn = rng.sample(seeds, min(count // 2, len(seeds)))
         learnable = [task for task in tasks if task.solve_rate is not None and 0 < task.solve_rate < 1]
@@ -151,10 +147,10 @@ class TaskBuffer:
 
     def sample_tasks(self, kind: str, count: int, excluded: Collection[str], rng: random.Random) -> list[Task]:
         """Draw stored tasks for solvers, without excluded ids; repeat tasks only if there are too few."""
-        pool = [task for task in self._tasks[kind] if task.id not in excluded]
+        pool = [task for task in self.tasks(kind) if task.id not in excluded]
         if len(pool) >= count:
             return rng.sample(pool, count)
-        again = pool or list(self._tasks[kind])
+        again = pool or self.tasks(kind)
         return pool + [rng.choice(again) for _ in range(count - len(pool))]
 
 

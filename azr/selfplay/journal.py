@@ -9,7 +9,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -156,13 +156,8 @@ def write_journal(folder: Path, state: Sequence[Mapping[str, Any]]) -> None:
         (folder / FILE).write_bytes(gzip.compress(text.encode(), 1))
 
 
-def _plain(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Completion):
-        return asdict(value)
-    return {
-        "prompt_ids": value.prompt_ids.tolist(),
-        "response_ids": value.response_ids.tolist(),
-        "logprobs": value.logprobs.tolist(),
-        "finish_reason": value.finish_reason,
-        "weight_versions": value.weight_versions.tolist(),
-    }
+def _plain(value: Any) -> Any:
+    """Return a task as a dict, a completion as one without its text, and an array as a list."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return {each.name: getattr(value, each.name) for each in fields(value) if each.name != "text"}

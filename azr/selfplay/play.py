@@ -395,12 +395,9 @@ class SelfPlayStep:
         return replace(self._result, samples=samples, stored=stored, items=list(done))
 
     def _start(
-        self, kind: str, begins: Literal["propose", "chain", "estimate", "solve"], **how: Any
+        self, kind: str, begins: Literal["chain", "estimate", "solve"], **how: Any
     ) -> asyncio.Task[list[Sample]]:
-        return self._work.start(self._item(kind, begins, **how))
-
-    def _item(self, kind: str, begins: Literal["propose", "chain", "estimate", "solve"], **how: Any) -> WorkItem:
-        return WorkItem(step=self.step, name=self.name, kind=kind, begins=begins, **how)
+        return self._work.start(WorkItem(step=self.step, name=self.name, kind=kind, begins=begins, **how))
 
     def _rng(self, *names: str) -> random.Random:
         return random.Random("/".join([str(self.config.run.seed), self.name, *names]))
@@ -423,10 +420,9 @@ class SelfPlayStep:
                 references = draw_references(kind, pool, self.codec, selfplay.references, rng)
                 if selfplay.replay == "easy_to_hard":
                     references.sort(key=lambda task: -self.buffer.rates.rate(task.id, self.step))
-                items[kind] += [
-                    self._item(kind, "propose", index=index, references=tuple(references))
-                    for index in indices[first : first + selfplay.proposals_per_prompt]
-                ]
+                item = WorkItem(step=self.step, name=self.name, kind=kind, begins="propose", references=(*references,))
+                same_prompt = indices[first : first + selfplay.proposals_per_prompt]
+                items[kind] += [replace(item, index=index) for index in same_prompt]
         return items
 
 
