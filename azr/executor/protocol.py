@@ -144,9 +144,6 @@ def decode(body: bytes) -> dict:
     return message
 
 
-HEADER_BYTES = LENGTH.size
-
-
 def write(descriptor: int, body: bytes) -> None:
     """Write one frame to a blocking descriptor. Raises BrokenPipeError when the other end is closed."""
     _write_all(descriptor, memoryview(frame(body)))
@@ -168,8 +165,7 @@ def _write_all(descriptor: int, data: memoryview) -> None:
 
 def read(descriptor: int, buffer: bytearray) -> int | None:
     """Read one frame, and nothing of the next, into the buffer; the length of its body, or None at the end."""
-    head = _fill(descriptor, memoryview(buffer)[:HEADER_BYTES])
-    if not head:
+    if not _fill(descriptor, memoryview(buffer)[: LENGTH.size]):
         return None
     (length,) = LENGTH.unpack_from(buffer)
     if length > len(buffer):
@@ -232,15 +228,15 @@ def request_frames(kind: int, program: bytes, inputs: Sequence[str]) -> bytes:
 
 def read_bytes(descriptor: int) -> bytes:
     """Body of the next frame, by plain reads, which are all that a sealed child may do. Raises EOFError at the end."""
-    data, length = b"", HEADER_BYTES
+    data, length = b"", LENGTH.size
     while len(data) < length:
         piece = os.read(descriptor, length - len(data))
         if not piece:
             raise EOFError("no further input")
         data += piece
-        if len(data) == length == HEADER_BYTES:
+        if len(data) == length == LENGTH.size:
             length += LENGTH.unpack(data)[0]
-    return data[HEADER_BYTES:]
+    return data[LENGTH.size :]
 
 
 def letter_of(part: bytes) -> bytes:

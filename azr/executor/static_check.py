@@ -313,7 +313,7 @@ def _imported_into_classes(body: list[ast.stmt]) -> set[str]:
 def _offence(path: str) -> str | None:
     """What must not be reached on a dotted path, if anything."""
     top, *names = path.split(".")
-    value: object = _module_named(top) if top in ALLOWED_MODULES else None
+    value: object = importlib.import_module(top) if top in ALLOWED_MODULES else None
     if value is None:
         return top
     for index, name in enumerate(names):
@@ -339,14 +339,10 @@ def _offence(path: str) -> str | None:
 def _resolve(path: str) -> object:
     """What a dotted path leads to; None where that is not known before the program runs."""
     top, *names = path.split(".")
-    value: object = _module_named(top) if top in ALLOWED_MODULES else None
+    value: object = importlib.import_module(top) if top in ALLOWED_MODULES else None
     for name in names:
         value = _member(value, name)
     return value
-
-
-def _module_named(name: str) -> ModuleType:
-    return importlib.import_module(name)
 
 
 def _member(value: object, name: str) -> object:

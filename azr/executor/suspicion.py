@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import ast
 import dis
-import enum
 import importlib
 import opcode
 import re
@@ -31,19 +30,12 @@ from types import CodeType, FunctionType
 from azr.executor import syntax
 from azr.executor.static_check import BANNED_ATTRIBUTES, BANNED_BUILTINS
 
-
-class Suspicion(enum.IntFlag):
-    """Reasons to run a program otherwise than others."""
-
-    ORDER = 1
-    """Its result may depend on the order of hashes, on identity or on addresses: it is repeated more often."""
-    STATE = 2
-    """A call may leave something behind for the next one in the same process: every call gets a process of its own."""
-
-
-ORDER, STATE = int(Suspicion.ORDER), int(Suspicion.STATE)
+ORDER = 1
+"""Suspicion: its result may depend on the order of hashes, on identity or on addresses. It is repeated more often."""
+STATE = 2
+"""Suspicion: a call may leave something behind for the next one in the same process. Every call gets a process of its
+own."""
 _ALL = ORDER | STATE
-
 _HARMLESS: dict[str, str] = {
     # Their results are plain values or containers whose text states no address, and they keep nothing.
     "__future__": "annotations",
@@ -205,7 +197,7 @@ def has_sets(arguments: tuple[object, ...]) -> bool:
 
 
 def suspicion(code: CodeType, source: str) -> int:
-    """Flags of `Suspicion` for what a compiled program could betray. Runs nothing of it and raises nothing."""
+    """`ORDER` and `STATE` for what a compiled program could betray. Runs nothing of it and raises nothing."""
     program = _Program(code)
     found = program.by_names()
     return found if found == _ALL else program.by_tree(found, source)

@@ -152,7 +152,7 @@ class Zygote:
         One long function: each function called between two forks has pages of its own that are copied then.
         """
         (monotonic, _), poll, data, most = self._clocks, self._poll.poll, self._report, len(self._report)
-        replies, header = _REPLIES, protocol.HEADER_BYTES
+        replies, header = _REPLIES, protocol.LENGTH.size
         kind, count = protocol.REQUEST.unpack_from(self._program)
         limit_s, left_s = self._limits.wall_s, self._limits.request_s
         share = 1.0 if kind & Kind.ALONE else ADMITTED_SHARE

@@ -11,10 +11,12 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from azr.errors import UserError
 from azr.hardware import ComputeType, cpu_engine_problem, keep_kernels
@@ -57,7 +59,7 @@ class Server:
 
     def environment(self) -> dict[str, str]:
         environment = os.environ | vllm_environment(str(self.folder), self.dtype)
-        environment[VARIABLE] = stops_to_text(self.stops)
+        environment[VARIABLE] = json.dumps(asdict(self.stops))
         keep_kernels(environment)
         return environment
 
@@ -106,16 +108,11 @@ def _is_on_cpu() -> bool:
     return on_cpu
 
 
-def stops_to_text(stops: Stops) -> str:
-    return json.dumps({"strings": stops.strings, "token_ids": stops.token_ids})
-
-
 class StopMiddleware:
     """ASGI application around another one."""
 
     def __init__(self, app: App) -> None:
-        tree = json.loads(os.environ[VARIABLE])
-        self._app, self._stops = app, Stops(tuple(tree["strings"]), tuple(tree["token_ids"]))
+        self._app, self._stops = app, msgspec.json.decode(os.environ[VARIABLE], type=Stops)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(PATHS):

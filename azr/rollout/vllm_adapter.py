@@ -142,15 +142,12 @@ async def wait_until_free(share: float, gpus: int) -> None:
     end with a traceback in another process.
     """
     until = time.monotonic() + PATIENCE_S
-    while complaints := [text for name in _names(gpus) if (text := shortage(_use(name), share)) is not None]:
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    names = (visible or [str(index) for index in range(gpus)])[:gpus]
+    while complaints := [text for name in names if (text := shortage(_use(name), share)) is not None]:
         if time.monotonic() > until:
             raise UserError(complaints[0])
         await asyncio.sleep(1.0)
-
-
-def _names(gpus: int) -> list[str]:
-    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    return (visible or [str(index) for index in range(gpus)])[:gpus]
 
 
 def _use(name: str) -> GpuUse:

@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from azr.execution import CallStatus, ExecutionRequest
-from azr.executor.suspicion import Suspicion, has_sets, suspicion
+from azr.executor.suspicion import ORDER, STATE, has_sets, suspicion
 from tests import tables
 from tests.executor.conftest import execute_many
 from tests.executor.public_data import public_programs, rows, seed_programs
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning")
-
-ORDER, STATE = int(Suspicion.ORDER), int(Suspicion.STATE)
 
 
 def judge(source: str) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from azr.records import Stops
-from azr.rollout.server import VARIABLE, StopMiddleware, stops_to_text, with_stops
+from azr.rollout.server import VARIABLE, StopMiddleware, with_stops
 
 STOPS = Stops(("</answer>",), (7, 9))
 OURS = {"stop": ["</answer>"], "include_stop_str_in_output": True, "stop_token_ids": [7, 9]}
@@ -33,7 +34,7 @@ def test_a_request_says_itself_where_it_ends_or_gets_the_ends_of_training(reques
 
 async def passed(monkeypatch, method: str, path: str, pieces: list[bytes]) -> tuple[dict[str, Any], bytes]:
     """What the application behind it is given: scope and body."""
-    monkeypatch.setenv(VARIABLE, stops_to_text(STOPS))
+    monkeypatch.setenv(VARIABLE, json.dumps(asdict(STOPS)))
     seen: list[Any] = []
 
     async def application(scope, receive, send):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,11 +41,7 @@ def _imports(source: bytes) -> Iterator[str]:
 
 def _files(module: str) -> Iterator[str]:
     """Files of ours that importing this name loads: packages on the way and the module itself."""
-    parts = module.split(".")
-    if parts[0] != "azr":
-        return
-    for end in range(1, len(parts) + 1):
-        base = "/".join(parts[:end])
+    for base in accumulate(module.split("."), "{}/{}".format):
         for path in (f"{base}/__init__.py", f"{base}.py"):
             if (ROOT / path).is_file():
                 yield path
