@@ -73,6 +73,8 @@ def raise_or_end(number: int, frame: FrameType | None) -> None:
 
 
 def end_now(line: str, code: int) -> NoReturn:
+    """Kill all processes below this one together, remove the folders of their sockets, and end this one with a line on
+    standard error."""
     below = psutil.Process().children(recursive=True)
     for process in below:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):

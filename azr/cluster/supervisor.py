@@ -310,13 +310,15 @@ class SharedCalls:
         self._unanswered[number] = answer
         self._unsent.append((number, method, args, kwargs))
         if len(self._unsent) == 1:
-            loop.call_soon(lambda: self._unsent and self._send())
+            loop.call_soon(self._send)
         elif len(self._unsent) == MOST_TOGETHER:
             self._send()
         return answer
 
     def _send(self) -> None:
         calls, self._unsent = self._unsent, []
+        if not calls:
+            return  # they went together with a later one
         try:
             answers = self.actor.exchange.remote(calls)
         except Exception as error:  # an argument that cannot be sent, or an actor that takes no shared calls

@@ -214,9 +214,11 @@ def _stated_shapes(file: Path) -> dict[str, tuple[int | None, ...]]:
         if number and count and number % count:
             raise UserError(f"{file} has {part} {count}, which does not divide {whole} {number}: {ADVICE}.")
     query, key = (count * head if count and head else None for count in (heads, keys))
-    shapes = {_EMBEDDING: (vocabulary, hidden), "mlp.gate_proj.weight": (inner, hidden)}
+    shapes = dict[str, tuple[int | None, ...]]()
+    shapes |= {_EMBEDDING: (vocabulary, hidden), "mlp.gate_proj.weight": (inner, hidden)}
     if is_known:
-        shapes |= {f".{name}_proj.weight": (width, hidden) for name, width in {"q": query, "k": key, "v": key}.items()}
+        gated = query * (1 + CHECKED[config["model_type"]].gated) if query else None
+        shapes |= {".q_proj.weight": (gated, hidden), ".k_proj.weight": (key, hidden), ".v_proj.weight": (key, hidden)}
         shapes |= {".o_proj.weight": (hidden, query), ".down_proj.weight": (hidden, inner)}
     return shapes if "quantization_config" not in config else {_EMBEDDING: shapes[_EMBEDDING]}
 
