@@ -201,11 +201,9 @@ class Batch:
         """Table whose rewards, and caps with them, are in random order within each (kind, role), so that they say
         nothing about a sample."""
         rng = random.Random(f"rewards/{seed}")
-        by_label: dict[Hashable, list[int]] = {}
-        for index, label in enumerate(self.kind_roles):
-            by_label.setdefault(label, []).append(index)
         sources = list(range(len(self.rewards)))
-        for indices in by_label.values():
+        for label in dict.fromkeys(self.kind_roles):
+            indices = [index for index, its in enumerate(self.kind_roles) if its == label]
             for index, source in zip(indices, rng.sample(indices, len(indices)), strict=True):
                 sources[index] = source
         capped = [self.capped[source] for source in sources] if self.capped else ()

@@ -32,10 +32,8 @@ TOKEN_MULTIPLE = 128
 
 def _hidden_states(backbone: PreTrainedModel, batch: PackedBatch) -> Tensor:
     """Last hidden states of the positions that predict the response tokens, (R, H), on the model's device."""
-    device, padded = (
-        backbone.device,
-        backbone.config._attn_implementation == PADDED or bool(recurrent_part(backbone.config.model_type)),
-    )
+    device, config = backbone.device, backbone.config
+    padded = config._attn_implementation == PADDED or bool(recurrent_part(config.model_type))
     if device.type == "cuda":
         batch = padded_to(batch, TOKEN_MULTIPLE)
     segments = Segments.of(batch.cu_seqlens, batch.unshared_index_E, device, padded=padded)
@@ -128,22 +126,19 @@ that changes nothing: Gemma, RecurrentGemma, xLSTM, Cohere, Falcon-H1 and MiniCP
 
 def check_head(hf: PreTrainedModel) -> None:
     """Raises UserError when logits are not just hidden states times a matrix, which is all `LogprobHead` computes."""
-    head = hf.get_output_embeddings()
+    head, fields = hf.get_output_embeddings(), hf.config.get_text_config().to_dict()
+    changes = [
+        f"{name}={fields[name]}" for name, plain in _PLAIN_LOGITS.items() if fields.get(name) not in (None, plain)
+    ]
     if not isinstance(head, nn.Linear):
-        raise UserError(f"{type(hf).__name__} has no linear output head: choose another model.path.")
-    if head.bias is not None:
-        raise UserError(
-            f"{type(hf).__name__} has a bias in its output head, which the policy does not support: choose another "
-            "model.path."
-        )
-    fields = hf.config.get_text_config().to_dict()
-    for name, plain in _PLAIN_LOGITS.items():
-        value = fields.get(name, plain)
-        if value is not None and value != plain:
-            raise UserError(
-                f"{type(hf).__name__} changes its logits by {name}={value}, which the policy does not compute: choose "
-                "another model.path."
-            )
+        what = "has no linear output head"
+    elif head.bias is not None:
+        what = "has a bias in its output head, which the policy does not support"
+    elif changes:
+        what = f"changes its logits by {changes[0]}, which the policy does not compute"
+    else:
+        return
+    raise UserError(f"{type(hf).__name__} {what}: choose another model.path.")
 
 
 NO_LORA = LoraConfig()

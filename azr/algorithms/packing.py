@@ -50,10 +50,6 @@ class PackedBatch:
         """As int32 arrays, which all numbers fit: Ray shares arrays between processes, and copies tensors thrice."""
         return _unpickle, tuple(getattr(self, f.name).numpy().astype(np.int32) for f in fields(self))
 
-    def to(self, device: torch.device | str) -> PackedBatch:
-        """Return the batch with all tensors on ``device``."""
-        return PackedBatch(**{f.name: to_device(getattr(self, f.name), device) for f in fields(self)})
-
 
 def _unpickle(*arrays: npt.NDArray[np.int32]) -> PackedBatch:
     named = {f.name: array for f, array in zip(fields(PackedBatch), arrays, strict=True)}
@@ -262,12 +258,10 @@ def split_mini_batches(labels: Sequence[Hashable], count: int, seed: int) -> lis
         return [list(range(len(labels)))]
     if count > len(labels):
         raise UserError(f"{len(labels)} samples cannot be split into {count} updates; ask for fewer updates.")
-    by_label: dict[Hashable, list[int]] = {}
-    for sample, label in enumerate(labels):
-        by_label.setdefault(label, []).append(sample)
     rng = random.Random(seed)
     order: list[int] = []
-    for samples in by_label.values():
+    for label in dict.fromkeys(labels):
+        samples = [sample for sample, its in enumerate(labels) if its == label]
         rng.shuffle(samples)
         order += samples
     return [sorted(order[start::count]) for start in range(count)]

@@ -8,6 +8,7 @@ of the folder again, pushed. A parameter that a push forgets or puts elsewhere s
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -134,18 +135,33 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
     )
     engine = RolloutEngine(path, rollout, generate_timeout_s=TIMEOUT_S, dtype=dtype)
     outbox = HostOutbox().open(max(WEIGHT_BUCKET_BYTES["host"], *(each.nbytes for _, each in policy.named_weights())))
+
+    async def row(weights: str) -> Row:
+        """Sample with the engine's weights, and compare the three."""
+        asking = (
+            engine.generate(prompt, n=4, max_tokens=RESPONSE_TOKENS, temperature=1.0, seed=index)
+            for index, prompt in enumerate(prompts)
+        )
+        sampled = [*itertools.chain(*await asyncio.gather(*asking))]
+        vllm_R = torch.from_numpy(np.concatenate([completion.logprobs for completion in sampled]))
+        # In one order, so that vLLM's part comes first in both.
+        eager_R = _eager_logprobs(eager, device, [*sampled, *fixed])
+        trainer_R = _trainer_logprobs(policy, device, [*sampled, *fixed])
+        of_eager, of_vllm = Gap.of(trainer_R, eager_R), Gap.of(vllm_R, eager_R[: len(vllm_R)])
+        return Row(weights, len(vllm_R), of_eager, of_vllm, Gap.of(vllm_R, trainer_R[: len(vllm_R)]))
+
     try:
         with quiet_start(path):
             await engine.start()
-        rows = [await _row("as loaded", engine, eager, policy, device, prompts, fixed)]
+        rows = [await row("as loaded")]
         _perturb(policy, eager)
         moved = Gap.of(texts_R, _eager_logprobs(eager, device, fixed)).mean
         await _push(engine, outbox, policy, 1)
-        rows.append(await _row(PERTURBED, engine, eager, policy, device, prompts, fixed))
+        rows.append(await row(PERTURBED))
         del eager, policy
         eager, policy = _load(path, dtype, device)
         await _push(engine, outbox, policy, 2)
-        rows.append(await _row("as loaded, pushed", engine, eager, policy, device, prompts, fixed))
+        rows.append(await row("as loaded, pushed"))
         return ModelCheck(tuple(rows), moved, MOVED_SHARES[dtype])
     finally:
         outbox.close()
@@ -161,7 +177,7 @@ def check_gradients(path: str, *, dtype: ComputeType, device: Device, tokens: in
         for completion in completions:
             _eager_pass(eager, device, completion).sum().backward()
     with _visiting(policy, device):
-        policy(pack(completions).to(torch.device(device)), 1.0, with_entropy=False)[0].sum().backward()
+        policy(pack(completions), 1.0, with_entropy=False)[0].sum().backward()
     expected = {name: its.grad for name, its in eager.named_parameters() if its.grad is not None}
     least = NO_GRADIENT[dtype] * max(float(gradient.norm()) for gradient in expected.values())
     moved = {name: gradient for name, gradient in expected.items() if float(gradient.norm()) > least}
@@ -209,18 +225,18 @@ def _prompts(path: str, tokens: int) -> list[list[int]]:
 
 def _fixed(prompts: Sequence[Sequence[int]]) -> list[Completion]:
     """Return two responses to the long prompt and one to the short one, made of tokens of the long prompt."""
-    fixed = []
-    for which, step in ((0, 1), (0, 2), (1, 3)):
-        response = np.array(prompts[0][step::step][:RESPONSE_TOKENS], np.int32)
-        completion = Completion(
-            prompt_ids=np.array(prompts[which], np.int32),
+    long = np.array(prompts[0], np.int32)
+    responses = [(prompts[which], long[step::step][:RESPONSE_TOKENS]) for which, step in ((0, 1), (0, 2), (1, 3))]
+    return [
+        Completion(
+            prompt_ids=np.array(prompt, np.int32),
             response_ids=response,
             logprobs=np.zeros(len(response), np.float32),
             finish_reason="length",
             weight_versions=np.zeros(len(response), np.int32),
         )
-        fixed.append(completion)
-    return fixed
+        for prompt, response in responses
+    ]
 
 
 @contextmanager
@@ -253,36 +269,8 @@ def _eager_pass(eager: PreTrainedModel, device: Device, completion: Completion) 
 def _trainer_logprobs(policy: PolicyModel, device: Device, completions: Sequence[Completion]) -> Tensor:
     """Return float32 (R), computed with all samples in one packed stream."""
     with _visiting(policy, device):
-        logprobs_R, _ = policy(pack(completions).to(torch.device(device)), 1.0, with_entropy=False)
+        logprobs_R, _ = policy(pack(completions), 1.0, with_entropy=False)
         return logprobs_R.cpu()
-
-
-async def _row(
-    weights: str,
-    engine: RolloutEngine,
-    eager: PreTrainedModel,
-    policy: PolicyModel,
-    device: Device,
-    prompts: Sequence[Sequence[int]],
-    fixed: Sequence[Completion],
-) -> Row:
-    asking = (
-        engine.generate(prompt, n=4, max_tokens=RESPONSE_TOKENS, temperature=1.0, seed=index)
-        for index, prompt in enumerate(prompts)
-    )
-    answers = await asyncio.gather(*asking)
-    sampled = [completion for answer in answers for completion in answer]
-    vllm_R = torch.from_numpy(np.concatenate([completion.logprobs for completion in sampled]))
-    # In one order, so that vLLM's part comes first in both.
-    eager_R = _eager_logprobs(eager, device, [*sampled, *fixed])
-    trainer_R = _trainer_logprobs(policy, device, [*sampled, *fixed])
-    return Row(
-        weights,
-        len(vllm_R),
-        trainer_eager=Gap.of(trainer_R, eager_R),
-        vllm_eager=Gap.of(vllm_R, eager_R[: len(vllm_R)]),
-        vllm_trainer=Gap.of(vllm_R, trainer_R[: len(vllm_R)]),
-    )
 
 
 @torch.no_grad()

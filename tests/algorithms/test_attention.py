@@ -131,12 +131,11 @@ def test_the_flash_path_traces_with_the_kernel_s_own_shape_rules(shared: bool) -
     """No GPU is needed on torch's meta device: shapes, types and arguments of the real operator are checked."""
     model = tiny_policy(attention=VARLEN).bfloat16().to("meta")
     batch = pack(groups(2, 3)[:5] if shared else completions(5))
-    meta = batch.to("meta")
     segments = Segments.of(batch.cu_seqlens, batch.unshared_index_E)
     assert (segments.key_index_E is not None) == shared
     hidden = model.hf.model(
-        input_ids=meta.token_ids_T[None],
-        position_ids=meta.position_ids_T[None],
+        input_ids=batch.token_ids_T.to("meta")[None],
+        position_ids=batch.position_ids_T.to("meta")[None],
         use_cache=False,
         segments=replace(
             segments,
@@ -145,7 +144,7 @@ def test_the_flash_path_traces_with_the_kernel_s_own_shape_rules(shared: bool) -
             key_index_E=segments.key_index_E.to("meta") if shared else None,
         ),
     ).last_hidden_state
-    assert hidden.shape == (1, len(meta.token_ids_T), 32)
+    assert hidden.shape == (1, len(batch.token_ids_T), 32)
 
 
 def attend_one_by_one(
