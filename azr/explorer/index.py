@@ -46,7 +46,6 @@ _DEFAULTS = {
     if each.name in FIELDS and each.name not in ("prompt", "response", "tokens", *_COLUMNS)
 }
 """All other fields but the texts, which are one column of JSON, with the values that it leaves out."""
-_ENCODER = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,22 +200,16 @@ class RunIndex:
         """Rollout files to be read; what is of others that are gone is forgotten."""
         folder = self.run / "rollouts"
         known = {row["path"]: (row["size"], row["mtime_ns"]) for row in self.select("SELECT * FROM files")}
-        there: dict[str, Path] = {}
-        changed: list[tuple[int, Path]] = []
         try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else []
+            paths = sorted(folder.iterdir()) if folder.is_dir() else []
         except OSError:
             return []
-        for entry in entries:
-            if match := ROLLOUTS.fullmatch(entry.name):
-                there[entry.name] = Path(entry.path)
-                if _stat(Path(entry.path)) != known.get(entry.name):
-                    changed.append((int(match[1]), Path(entry.path)))
-        for name in known:
-            if (match := ROLLOUTS.fullmatch(name)) and name not in there:
+        there = {path.name: (int(match[1]), path) for path in paths if (match := ROLLOUTS.fullmatch(path.name))}
+        for name in known.keys() - there.keys():
+            if match := ROLLOUTS.fullmatch(name):
                 with transaction(self._connection):
                     self._forget(int(match[1]), name)
-        return changed
+        return [(step, path) for step, path in there.values() if _stat(path) != known.get(path.name)]
 
     def _read_rollouts(self, step: int, path: Path) -> None:
         stat = _stat(path)
@@ -324,11 +317,11 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def values(sample: Sample, line: int, place: LinePlace) -> list[Any]:
     """Return what `INSERT` takes; ``line``: index among the step's samples."""
-    flags = _ENCODER.encode(sample.flags).decode() if sample.flags else None
+    flags = msgspec.json.encode(sample.flags).decode() if sample.flags else None
     given = {name: value for name, default in _DEFAULTS.items() if (value := getattr(sample, name)) != default}
-    record = _ENCODER.encode(given)
+    record = msgspec.json.encode(given)
     if len(record) > MAX_KEPT:
-        record = _ENCODER.encode(kept(msgspec.to_builtins(given)))
+        record = msgspec.json.encode(kept(msgspec.to_builtins(given)))
     columns = (kept(getattr(sample, name)) for name in _COLUMNS)
     return [line, place.member, place.start, place.size, kept(sample.verdict), flags, record.decode(), *columns]
 

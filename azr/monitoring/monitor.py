@@ -46,7 +46,7 @@ class Monitor:
     def _read(self, samples: Sequence[Sample]) -> tuple[list[Text], list[float]]:
         opened: dict[int, bool] = {}
         texts = [
-            Text(self.codec.decode(ids) if text is None else text, self._opens(each, opened))
+            (self.codec.decode(ids) if text is None else text, self._opens(each, opened))
             for each in samples
             for ids, text in [(each.completion.response_ids, each.completion.text)]
         ]

@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -116,13 +116,8 @@ CHUNK_LIMIT_S, TEXT_LIMIT_S = 20.0, 2.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """One response."""
-
-    response: str
-    opened: bool
-    """Its prompt opens the thinking."""
+Text = tuple[str, bool]
+"""One response, and whether its prompt opens the thinking."""
 
 
 class TextReader(AbstractAsyncContextManager["TextReader"]):
@@ -151,7 +146,7 @@ class TextReader(AbstractAsyncContextManager["TextReader"]):
 
     async def _ask(self, texts: Sequence[Text], limit_s: float) -> list[list[Flag]] | None:
         """Return the process's answers, or None when it died, failed or took longer."""
-        asked = {"texts": [asdict(text) for text in texts], "max_answer_bytes": 1 << 30}
+        asked = {"texts": texts, "max_answer_bytes": 1 << 30}
         try:
             answers: list[list[Flag]] = await self._workers.ask(asked, limit_s)
             return answers
@@ -162,11 +157,11 @@ class TextReader(AbstractAsyncContextManager["TextReader"]):
 def _chunks(texts: Sequence[Text]) -> Iterator[list[Text]]:
     chunk, size = list[Text](), 0
     for text in texts:
-        if chunk and size + len(text.response) > CHUNK_CHARS:
+        if chunk and size + len(text[0]) > CHUNK_CHARS:
             yield chunk
             chunk, size = [], 0
         chunk.append(text)
-        size += len(text.response)
+        size += len(text[0])
     if chunk:
         yield chunk
 
@@ -174,7 +169,7 @@ def _chunks(texts: Sequence[Text]) -> Iterator[list[Text]]:
 def load(arguments: Sequence[str]) -> Callable[[Any], list[list[Flag]]]:
     os.nice(10)  # what the run waits for comes first
     screen = Screen.read(Path(arguments[0]))
-    return lambda asked: [screen.flags(**text) for text in asked["texts"]]
+    return lambda asked: [screen.flags(*text) for text in asked["texts"]]
 
 
 if __name__ == "__main__":

@@ -48,9 +48,7 @@ class StepTiming:
     learned_beside_s: float
     """Wall time in which trainers worked while responses were sampled."""
     cpu_share: float
-    """CPU time of this process divided by wall time; 1.0 is one busy core."""
-    cpu_s: float
-    """CPU time of this process, of all of its threads."""
+    """CPU time of this process, of all of its threads, divided by wall time; 1.0 is one busy core."""
 
 
 class PhaseClock:
@@ -87,10 +85,8 @@ class PhaseClock:
         self._count()
         now, cpu = self._counted_until, self._cpu()
         elapsed = max(now - self._start, 1e-9)
-        cpu_s = cpu - self._cpu_start
-        timing = StepTiming(
-            dict(self._seconds), elapsed, self._exposed_s, self._learned_beside_s, cpu_s / elapsed, cpu_s
-        )
+        share = (cpu - self._cpu_start) / elapsed
+        timing = StepTiming(dict(self._seconds), elapsed, self._exposed_s, self._learned_beside_s, share)
         self._seconds, self._start, self._cpu_start = defaultdict(float), now, cpu
         self._exposed_s = self._learned_beside_s = 0.0
         return timing
@@ -149,7 +145,7 @@ def step_parts(
         },
         "driver": {
             "cpu_share": timing.cpu_share,
-            "cpu_ms_per_trajectory": 1e3 * timing.cpu_s / num_sampled if num_sampled else None,
+            "cpu_ms_per_trajectory": 1e3 * timing.cpu_share * timing.wall_s / num_sampled if num_sampled else None,
         },
         "weights": {
             "version": pushed.version,

@@ -83,9 +83,9 @@ async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkey
     rules = write(tmp_path, "[[rule]]\nname = 'slow'\npatterns = ['(a+)+$', 'needle']\n")
     texts = ["a needle", "a" * 60 + "b", "\ud800 lone", "x" * 1_000_000 + "needle", "\x00\n\r needle"]
     async with TextReader(rules) as reader:
-        found = await reader.flags([Text(text, False) for text in texts])
+        found = await reader.flags([(text, False) for text in texts])
         rules.write_text("edited while the run goes on")
-        assert await reader.flags([Text(texts[1], False)]) == [None], "nor does a process that starts no more"
+        assert await reader.flags([(texts[1], False)]) == [None], "nor does a process that starts no more"
     flags = [None if each is None else [name for name, _, _ in each] for each in found]
     assert flags == [["slow"], None, [], ["slow"], ["slow"]]
     assert found[3] == [["slow", 1_000_000, 1_000_006]]  # type: ignore[comparison-overlap]
