@@ -136,17 +136,14 @@ def _package(name: str, pin: str, version: str | None) -> Finding:
     return ok(name, version)
 
 
-def limits_section(
-    gpus: int, shm_bytes: int | None = None, files: int | None = None, locked_bytes: int | None = None
-) -> FindingGroup:
-    """`gpus`: of this machine. The others, by default what the kernel says: size of /dev/shm; most open files of a
-    process, after it has raised its limit as far as it may, as Ray does; and memory that a process may lock."""
+def limits_section(gpus: int) -> FindingGroup:
+    """Size of /dev/shm; most open files of a process, after it has raised its limit as far as it may, as Ray does; and
+    memory that a process may lock. `gpus`: of this machine."""
     shm = os.statvfs("/dev/shm")
-    size = shm.f_frsize * shm.f_blocks if shm_bytes is None else shm_bytes
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if files is None else files
-    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] if locked_bytes is None else locked_bytes
-    findings = [_shm(size / GIB, gpus), _files(most)]
-    return FindingGroup(title="Limits", findings=[*findings, _locked(locked)] if gpus else findings)
+    findings = [_shm(shm.f_frsize * shm.f_blocks / GIB, gpus), _files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])]
+    if gpus:
+        findings.append(_locked(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]))
+    return FindingGroup(title="Limits", findings=findings)
 
 
 def _shm(size_gib: float, gpus: int) -> Finding:
@@ -190,15 +187,12 @@ def existing(path: Path) -> Path:
     return next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
 
 
-def disk_section(root: Path, free: Callable[[Path], int] = free_bytes, may_write: bool | None = None) -> FindingGroup:
-    """`root`: the folder of run directories. `may_write`: whether files can be made there; asked of the system when not
-    given."""
+def disk_section(root: Path) -> FindingGroup:
+    """`root`: the folder of run directories."""
     place = existing(root)
-    if may_write is None:
-        may_write = os.access(place, os.W_OK | os.X_OK)
-    if not may_write:
+    if not os.access(place, os.W_OK | os.X_OK):
         finding = missing(str(root), "nothing can be written there: choose another --run.root, or change its owner")
-    elif (room := free(place)) < MIN_DISK_BYTES:
+    elif (room := free_bytes(place)) < MIN_DISK_BYTES:
         few = f"{room / GIB:.1f} GiB free, and a run may take 1: choose a larger disk with --run.root"
         finding = missing(str(root), few)
     else:

@@ -72,16 +72,11 @@ class Row:
     weights: str
     tokens: int
     """Tokens that vLLM sampled with these weights and both others scored."""
-    trainer_eager: Gap
-    """Over these tokens and those of the fixed texts."""
-    vllm_eager: Gap
-    vllm_trainer: Gap
-
-    @property
-    def gaps(self) -> tuple[Gap, Gap, Gap]:
-        return self.trainer_eager, self.vllm_eager, self.vllm_trainer
+    gaps: tuple[Gap, Gap, Gap]
+    """In the order of `PAIRS`; the first is over these tokens and those of the fixed texts."""
 
 
+PAIRS = ("trainer - eager", "vLLM - eager", "vLLM - trainer")
 PERTURBED = "perturbed, pushed"
 
 
@@ -106,9 +101,8 @@ class ModelCheck:
 
     def table(self) -> str:
         """Return a table: mean and largest difference of each pair, one line per state of the weights."""
-        pairs = ("trainer - eager", "vLLM - eager", "vLLM - trainer")
-        lines = [f"{'weights':<18}{'tokens':>7}" + "".join(f"{pair:>22}" for pair in pairs)]
-        lines.append(" " * 25 + f"{'mean':>12}{'max':>10}" * len(pairs))
+        lines = [f"{'weights':<18}{'tokens':>7}" + "".join(f"{pair:>22}" for pair in PAIRS)]
+        lines.append(" " * 25 + f"{'mean':>12}{'max':>10}" * len(PAIRS))
         for row in self.rows:
             cells = "".join(f"{gap.mean:>12.1e}{gap.largest:>10.1e}" for gap in row.gaps)
             lines.append(f"{row.weights:<18}{row.tokens:>7}{cells}")
@@ -147,8 +141,8 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
         # In one order, so that vLLM's part comes first in both.
         eager_R = _eager_logprobs(eager, device, [*sampled, *fixed])
         trainer_R = _trainer_logprobs(policy, device, [*sampled, *fixed])
-        of_eager, of_vllm = Gap.of(trainer_R, eager_R), Gap.of(vllm_R, eager_R[: len(vllm_R)])
-        return Row(weights, len(vllm_R), of_eager, of_vllm, Gap.of(vllm_R, trainer_R[: len(vllm_R)]))
+        of_vllm = (Gap.of(vllm_R, other_R[: len(vllm_R)]) for other_R in (eager_R, trainer_R))
+        return Row(weights, len(vllm_R), (Gap.of(trainer_R, eager_R), *of_vllm))
 
     try:
         with quiet_start(path):

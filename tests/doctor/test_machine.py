@@ -6,6 +6,7 @@ import resource
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ray._common.utils import get_default_ray_temp_dir
@@ -94,8 +95,13 @@ ROOMY = {"shm_bytes": 16 * machine.GIB, "files": 1 << 20, "locked_bytes": -1}
         (0, {"locked_bytes": 8 << 20}, "locked memory", None),
     ],
 )  # fmt: skip
-def test_limits_of_the_kernel_against_the_number_of_gpus(gpus, changes, name, mark):
-    found = {each.name: each for each in machine.limits_section(gpus, **{**ROOMY, **changes}).findings}
+def test_limits_of_the_kernel_against_the_number_of_gpus(monkeypatch, gpus, changes, name, mark):
+    given = {**ROOMY, **changes}
+    limits = {resource.RLIMIT_NOFILE: given["files"], resource.RLIMIT_MEMLOCK: given["locked_bytes"]}
+    shm = SimpleNamespace(f_frsize=1, f_blocks=given["shm_bytes"])
+    monkeypatch.setattr(machine.os, "statvfs", lambda place: shm)
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (limits[which], limits[which]))
+    found = {each.name: each for each in machine.limits_section(gpus).findings}
     assert found.keys() == {"/dev/shm", "open files"} | ({"locked memory"} if gpus else set())
     assert all(each.mark is Mark.OK or ":" in each.message or ";" in each.message for each in found.values())
     assert (found[name].mark if name in found else None) is mark
@@ -108,7 +114,10 @@ def disk(root: Path, free_gib: float, may_write: bool = True) -> Finding:
         assert folder.is_dir()
         return int(free_gib * machine.GIB)
 
-    [finding] = machine.disk_section(root, free, may_write).findings
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(machine, "free_bytes", free)
+        patched.setattr(machine.os, "access", lambda place, mode: may_write)
+        [finding] = machine.disk_section(root).findings
     return finding
 
 
