@@ -105,12 +105,10 @@ def compare(before: Path, after: Path) -> tuple[list[Difference], list[str]]:
     shared = [key for key in answers_before if key in answers_after]
     if not shared:
         raise UserError(f"{before} and {after} have no question in common: evaluate both on the same suites.")
-    for suite in dict.fromkeys(suite for suite, _ in shared):
-        files = [protocol["suites"][suite]["sha256"] for protocol in (first, second)]
-        if files[0] != files[1]:
-            raise UserError(f"{before} and {after} read {suite} from different files: evaluate both on the same ones.")
     differences = []
     for suite in dict.fromkeys(suite for suite, _ in shared):
+        if first["suites"][suite]["sha256"] != second["suites"][suite]["sha256"]:
+            raise UserError(f"{before} and {after} read {suite} from different files: evaluate both on the same ones.")
         pairs = [(answers_before[key], answers_after[key]) for key in shared if key[0] == suite]
         for measure, share in ((GREEDY, greedy_share), (SAMPLED, sampled_share)):
             if (found := _difference(suite, measure, share, pairs)) is not None:

@@ -84,10 +84,7 @@ def _bootstrap(groups: Sequence[npt.NDArray[np.float64]], seed: int) -> tuple[fl
     import numpy as np
 
     rng = np.random.default_rng(seed)
-    resampled = []
-    for values_T in groups:
-        index_RT = rng.integers(len(values_T), size=(RESAMPLES, len(values_T)))
-        resampled.append(values_T[index_RT].mean(axis=1))
+    resampled = [values_T[rng.integers(len(values_T), size=(RESAMPLES, len(values_T)))].mean(1) for values_T in groups]
     low, high = np.quantile(np.mean(resampled, axis=0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 

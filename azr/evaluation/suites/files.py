@@ -145,22 +145,21 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _json(text: bytes, path: Path, number: int) -> Any:
     try:
         return json.loads(text.decode(), object_pairs_hook=_once)
-    except _TwiceError as error:
-        raise _bad_row(path, number, f"it has the key {str(error)!r} twice: leave one of them out") from error
-    except UnicodeDecodeError as error:
-        why = "it is no JSON, for its text is not UTF-8: save the file as UTF-8"
-        raise _bad_row(path, number, why) from error
-    except json.JSONDecodeError as error:
-        place = f"at column {error.colno} of {error.doc[:40]!r}"
-        why = f"it is no JSON ({error.msg}, {place}): correct it, or get the file again"
-        if error.msg == "Extra data" and error.doc[:1] in ("{", "["):
-            why = f"it is more than one JSON value, {place}: write each on a line of its own"
-        raise _bad_row(path, number, why) from error
-    except ValueError as error:  # the only other one of json.loads
-        why = f"it holds a number of over {sys.get_int_max_str_digits():,} digits: write it as text"
-        raise _bad_row(path, number, why) from error
-    except RecursionError as error:
-        why = "it is JSON that is nested too deeply: correct it, or get the file again"
+    except (ValueError, RecursionError) as error:
+        match error:
+            case _TwiceError():
+                why = f"it has the key {str(error)!r} twice: leave one of them out"
+            case UnicodeDecodeError():
+                why = "it is no JSON, for its text is not UTF-8: save the file as UTF-8"
+            case json.JSONDecodeError(msg=said, colno=column, doc=stated):
+                place = f"at column {column} of {stated[:40]!r}"
+                why = f"it is no JSON ({said}, {place}): correct it, or get the file again"
+                if said == "Extra data" and stated[:1] in ("{", "["):
+                    why = f"it is more than one JSON value, {place}: write each on a line of its own"
+            case RecursionError():
+                why = "it is JSON that is nested too deeply: correct it, or get the file again"
+            case _:  # the only other ValueError of json.loads
+                why = f"it holds a number of over {sys.get_int_max_str_digits():,} digits: write it as text"
         raise _bad_row(path, number, why) from error
 
 
