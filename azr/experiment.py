@@ -107,7 +107,8 @@ class SelfPlayExperiment:
                 proposals += grown.samples
                 await self.monitor.watch(proposals)
                 await logger.log_rollouts(0, tuple(proposals), self.codec.decode)  # written while others are added
-                self.alarm.watch(name, grown.samples, logger.run.rollouts(0))
+                self.alarm.observe(name, grown.samples, logger.run.rollouts(0))
+                self.alarm.raise_if_over()
         await system.executor.stats_delta()
 
     async def rollouts(self) -> AsyncGenerator[tuple[int, StepResult], None]:

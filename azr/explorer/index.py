@@ -159,13 +159,13 @@ class RunIndex:
 
     def _grown(self, name: str, kind: type[Any], add: Callable[[list[Any]], None], *tables: str) -> None:
         path = self.run / name
-        known = next(iter(self.select("SELECT * FROM files WHERE path = ?", name)), None)
-        offset, tail = (known["offset"], known["tail"]) if known is not None else (0, b"")
+        known = self.select("SELECT size, mtime_ns, offset, tail FROM files WHERE path = ?", name)
+        *seen, offset, tail = known[0] if known else (None, None, 0, b"")
         stat = _stat(path)
-        if known is not None and stat == (known["size"], known["mtime_ns"]):
+        if [*stat] == seen:
             return
         with transaction(self._connection):
-            if known is not None and _tail(path, offset) != tail:
+            if _tail(path, offset) != tail:
                 offset = 0  # a resumed run has taken lines away
                 for table in tables:
                     self._connection.execute(f"DELETE FROM {table}")

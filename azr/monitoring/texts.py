@@ -137,18 +137,15 @@ class TextReader(AbstractAsyncContextManager["TextReader"]):
             answers = await self._ask(chunk, CHUNK_LIMIT_S)
             if answers is None:
                 log.warning("a chunk of %d responses could not be looked at; now they are one by one", len(chunk))
-                for text in chunk:
-                    one = await self._ask([text], TEXT_LIMIT_S)
-                    found.append(None if one is None else one[0])
-            else:
-                found += answers
+                answers = [each for text in chunk for each in await self._ask([text], TEXT_LIMIT_S) or [None]]
+            found += answers
         return found
 
-    async def _ask(self, texts: Sequence[Text], limit_s: float) -> list[list[Flag]] | None:
+    async def _ask(self, texts: Sequence[Text], limit_s: float) -> list[list[Flag] | None] | None:
         """Return the process's answers, or None when it died, failed or took longer."""
         asked = {"texts": texts, "max_answer_bytes": 1 << 30}
         try:
-            answers: list[list[Flag]] = await self._workers.ask(asked, limit_s)
+            answers: list[list[Flag] | None] = await self._workers.ask(asked, limit_s)
             return answers
         except WorkerError:
             return None

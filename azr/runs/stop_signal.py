@@ -140,11 +140,6 @@ class MalformedAlarm:
             self._in_a_row[role] += 1
             self._log(self._sentence(name, role, sampled(samples, role), texts))
 
-    def watch(self, name: str, samples: Sequence[Sample], texts: Path | None = None) -> None:
-        """Observe a round that leaves nothing to be saved, and raise as `raise_if_over`."""
-        self.observe(name, samples, texts)
-        self.raise_if_over()
-
     def raise_if_over(self) -> None:
         """Raises RunEnded after the last of so many alarming rounds in a row that no other will help."""
         for role, rounds in self._in_a_row.items():

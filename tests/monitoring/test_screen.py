@@ -101,8 +101,8 @@ class Looks:
         return "prompt" if len(ids) == 3 else next(self.texts)
 
     async def flags(self, texts: Sequence[Text]) -> list[list[Flag] | None]:
-        found = [SCREEN_OF_NEEDLES.flags(text.response, False) for text in texts]
-        return [None if "aaa" in text.response else flags for text, flags in zip(texts, found, strict=True)]
+        found = [SCREEN_OF_NEEDLES.flags(text, False) for text, _ in texts]
+        return [None if "aaa" in text else flags for (text, _), flags in zip(texts, found, strict=True)]
 
 
 SCREEN_OF_NEEDLES = Screen((Rule(name="needle", patterns=("needle",)),), (re.compile("needle"),))
