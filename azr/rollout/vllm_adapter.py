@@ -8,7 +8,7 @@ import importlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,18 +123,6 @@ async def start_vllm(
     return engine, on_gpu
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
-    name: str
-    """Name in CUDA_VISIBLE_DEVICES."""
-    total: int
-    """Bytes."""
-    free: int
-    """Bytes."""
-    holders: dict[int, int | None]
-    """Bytes by id of the visible processes; None if the driver does not report them."""
-
-
 async def wait_until_free(share: float, gpus: int) -> None:
     """Wait until `share` of each of this process's first `gpus` GPUs is free.
 
@@ -144,14 +132,14 @@ async def wait_until_free(share: float, gpus: int) -> None:
     until = time.monotonic() + PATIENCE_S
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     names = (visible or [str(index) for index in range(gpus)])[:gpus]
-    while complaints := [text for name in names if (text := shortage(_use(name), share)) is not None]:
+    while complaints := [text for name in names if (text := shortage(name, share, *_use(name))) is not None]:
         if time.monotonic() > until:
             raise UserError(complaints[0])
         await asyncio.sleep(1.0)
 
 
-def _use(name: str) -> GpuUse:
-    """Read a GPU's memory from NVML: CUDA would create a context in this process."""
+def _use(name: str) -> tuple[int, int, dict[int, int | None]]:
+    """Read `total`, `free` and `holders` of `shortage` from NVML: CUDA would create a context in this process."""
     from vllm.third_party import pynvml
 
     pynvml.nvmlInit()
@@ -160,24 +148,28 @@ def _use(name: str) -> GpuUse:
         device = pynvml.nvmlDeviceGetHandleByIndex(int(name)) if number else pynvml.nvmlDeviceGetHandleByUUID(name)
         memory = pynvml.nvmlDeviceGetMemoryInfo(device)
         holders = {each.pid: each.usedGpuMemory for each in pynvml.nvmlDeviceGetComputeRunningProcesses(device)}
-        return GpuUse(name=name, total=int(memory.total), free=int(memory.free), holders=holders)
+        return int(memory.total), int(memory.free), holders
     finally:
         pynvml.nvmlShutdown()
 
 
-def shortage(gpu: GpuUse, share: float) -> str | None:
-    """Return a sentence on the wanted and free memory and its holders; None if enough is free."""
-    wanted = share * gpu.total
-    if gpu.free >= wanted + CONTEXT_BYTES:
+def shortage(name: str, share: float, total: int, free: int, holders: Mapping[int, int | None]) -> str | None:
+    """Return a sentence on the wanted and free memory of a GPU and its holders; None if enough is free.
+
+    `name`: in CUDA_VISIBLE_DEVICES. `total`, `free`: bytes. `holders`: bytes by id of the visible processes; None if
+    the driver does not report them.
+    """
+    wanted = share * total
+    if free >= wanted + CONTEXT_BYTES:
         return None
     held = ", ".join(
         f"process {pid}" + (f" with {size / GIB:.1f} GiB" if size is not None else "")
-        for pid, size in sorted(gpu.holders.items(), key=lambda item: -(item[1] or 0))
+        for pid, size in sorted(holders.items(), key=lambda item: -(item[1] or 0))
     )
     return (
-        f"An engine wants {wanted / GIB:.1f} GiB of GPU {gpu.name} (rollout.gpu_memory_utilization={share:g} of "
-        f"{gpu.total / GIB:.1f}) and {CONTEXT_BYTES / GIB:g} for its process to be free when it starts, but only "
-        f"{gpu.free / GIB:.1f} are ({f'taken by {held}' if held else 'nvidia-smi says who has the rest'}): lower "
+        f"An engine wants {wanted / GIB:.1f} GiB of GPU {name} (rollout.gpu_memory_utilization={share:g} of "
+        f"{total / GIB:.1f}) and {CONTEXT_BYTES / GIB:g} for its process to be free when it starts, but only "
+        f"{free / GIB:.1f} are ({f'taken by {held}' if held else 'nvidia-smi says who has the rest'}): lower "
         "rollout.gpu_memory_utilization, or end what else runs on this GPU."
     )
 
