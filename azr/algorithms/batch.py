@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from azr.algorithms.objectives import kl_estimate
-from azr.algorithms.segments import centre, discounted_sum, is_constant, whiten
+from azr.algorithms.segments import centre, discounted_sum, is_constant, segment_sum
 from azr.config import AlgorithmConfig, KLConfig
+from azr.estimators.base import VARIANCE_FLOOR
 from azr.records import Sample
 
 POLICY_COLUMNS = (
@@ -139,9 +140,15 @@ class Batch:
         return torch.where(differs_R, centre(x_R, label_R), 0.0), differs_R
 
     def whitened(self, label_N: Tensor) -> Tensor:
-        """Return the rewards of all tokens, less the mean over their label's tokens and divided by the deviation (R);
-        exactly 0 where all rewards of a label are equal."""
-        return whiten(self.rewards_N, label_N, self.lengths_N)
+        """Return (x - mean) / sqrt(var + 1e-8) of the rewards x over the tokens of each label (R), with the unbiased
+        variance; exactly 0 where all rewards of a label are equal."""
+        x, label, lengths = (each_N[self.lengths_N > 0] for each_N in (self.rewards_N, label_N, self.lengths_N))
+        label_R, count_G = label.repeat_interleave(lengths), segment_sum(label, lengths)
+        # Only sums need every token; they are added one by one, as for numbers that differ within a sample.
+        centred = x - (segment_sum(label_R, x.repeat_interleave(lengths)) / count_G)[label]
+        squares_G = segment_sum(label_R, (centred**2).repeat_interleave(lengths))
+        whitened = centred * (squares_G / (count_G - 1).clamp(min=1) + VARIANCE_FLOOR).rsqrt()[label]
+        return torch.where(is_constant(x, label), 0.0, whitened).repeat_interleave(lengths)
 
     def discounted(self, x_R: Tensor, decay: float) -> Tensor:
         """Return y_t = Σ_{j≥0} decay^j x_{t+j}, within the tokens of one sample (R)."""

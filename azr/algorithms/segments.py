@@ -1,4 +1,4 @@
-"""Sums, means and deviations within labels, and sums within samples, of float64.
+"""Sums and means within labels, and sums within samples, of float64.
 
 Legend: N samples, R response tokens of all of them, concatenated in order; G labels.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-from azr.estimators.base import VARIANCE_FLOOR
 
 
 def discounted_sum(x_R: Tensor, seq_index_R: Tensor, decay: float) -> Tensor:
@@ -23,21 +21,6 @@ def discounted_sum(x_R: Tensor, seq_index_R: Tensor, decay: float) -> Tensor:
         y_R[:-reach] += decay**reach * torch.where(same, y_R[reach:], 0.0)
         reach *= 2
     return y_R
-
-
-def whiten(x_N: Tensor, label_N: Tensor, lengths_N: Tensor) -> Tensor:
-    """(x - mean) / sqrt(var + 1e-8) over the tokens of each label (R), with the unbiased variance; a sample's x and
-    label are those of each of its tokens.
-
-    A label whose numbers are all equal becomes exactly 0.
-    """
-    x, label, lengths = (each_N[lengths_N > 0] for each_N in (x_N, label_N, lengths_N))
-    label_R, count_G = label.repeat_interleave(lengths), segment_sum(label, lengths)
-    # Only sums need every token; they are added one by one, as for numbers that differ within a sample.
-    centred = x - (segment_sum(label_R, x.repeat_interleave(lengths)) / count_G)[label]
-    squares_G = segment_sum(label_R, (centred**2).repeat_interleave(lengths))
-    whitened = centred * (squares_G / (count_G - 1).clamp(min=1) + VARIANCE_FLOOR).rsqrt()[label]
-    return torch.where(is_constant(x, label), 0.0, whitened).repeat_interleave(lengths)
 
 
 def segment_sum(label: Tensor, x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import cast
 
 from azr.errors import UserError
@@ -41,7 +42,7 @@ class Connection(asyncio.Protocol):
         self._frames = protocol.FrameBuffer(protocol.PART.size + limits.report_bytes)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: self, self._sandbox.socket)
-            self.send(protocol.frame(protocol.limits_body(limits)))
+            self.send(protocol.frame(protocol.encode(asdict(limits))))
             greeting = protocol.decode(await asyncio.wait_for(self._greeting, _GREETING_S))
             if (failures := greeting.get("self_test_failures")) != []:
                 raise UserError(

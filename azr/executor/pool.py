@@ -84,9 +84,7 @@ class SandboxPool:
         self._codes = CodeCache(_CACHE_BYTES)
         self._running: dict[tuple[CallKey, ...], asyncio.Task[dict[CallKey, Outcome]]] = {}
         """By all calls of a run: one that had other company may end otherwise."""
-        self._requests = 0
-        self._inputs = self._hits = 0
-        self._calls: Counter[str] = Counter()
+        self._counts = Counter(requests=0, inputs=0, cache_hits=0, calls=0)
         self._closed = False
 
     async def __aenter__(self) -> SandboxPool:
@@ -137,14 +135,7 @@ class SandboxPool:
         ``inputs``: calls asked for. ``cache_hits``: those that needed no run, because an identical one was remembered
         or running. ``restarts``: zygotes replaced, because they were lost or had served long enough.
         """
-        return {
-            "requests": self._requests,
-            "inputs": self._inputs,
-            "cache_hits": self._hits,
-            "restarts": self._scheduler.restarts if self._scheduler else 0,
-            "calls": self._calls.total(),
-            **self._calls,
-        }
+        return {"restarts": self._scheduler.restarts if self._scheduler else 0, **self._counts}
 
     async def close(self) -> None:
         """Finish what runs, then end every process. Safe to call again."""
@@ -160,8 +151,6 @@ class SandboxPool:
             await self._launcher.close()
 
     async def _execute(self, request: ExecutionRequest) -> ExecutionResult:
-        self._requests += 1
-        self._inputs += len(request.inputs)
         keys = [
             CallKey(request.program, text, request.static_check, request.repeats, request.admitted)
             for text in request.inputs
@@ -169,7 +158,8 @@ class SandboxPool:
         found = {key: known for key in keys if (known := self._cache.get(key)) is not None}
         fresh = tuple(dict.fromkeys(key for key in keys if key not in found))
         running = self._running.get(fresh)
-        self._hits += len(keys) - (0 if running else len(fresh))
+        hits = len(keys) - (0 if running else len(fresh))
+        self._counts.update(requests=1, inputs=len(keys), cache_hits=hits)
         if fresh:
             if running is None:
                 self._running[fresh] = asyncio.create_task(self._run(request, fresh))
@@ -202,7 +192,8 @@ class SandboxPool:
                 outcomes = await Runs(request, self._limits, self._scheduler, self._codes).run()
         finally:
             del self._running[keys]
-        self._calls.update(outcome.call.status.value for outcome in outcomes)
+        self._counts.update(outcome.call.status.value for outcome in outcomes)
+        self._counts["calls"] += len(outcomes)
         found = dict(zip(keys, outcomes, strict=True))
         for key, outcome in found.items():
             if outcome.cacheable(key.repeats):

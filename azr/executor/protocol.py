@@ -22,7 +22,7 @@ import marshal
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import CodeType
 
 from azr import values
@@ -211,11 +211,8 @@ class FrameBuffer:
         return bodies
 
 
-def limits_body(limits: Limits) -> bytes:
-    return encode(asdict(limits))
-
-
 def read_limits(body: bytes) -> Limits:
+    """The limits that the pool states: their fields as a message."""
     stated = decode(body)
     return Limits(**stated | {"modules": tuple(stated["modules"])})
 

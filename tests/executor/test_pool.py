@@ -9,7 +9,7 @@ import signal
 import socket
 import struct
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
@@ -309,7 +309,7 @@ async def test_a_frame_is_read_whole_and_nothing_of_the_next_whatever_its_text_a
     head = protocol.REQUEST.pack(Kind.SOURCE, 2)
     assert got == [head + program, *(text.encode("utf-8", "surrogatepass") for text in texts)] * 2
     limits = Limits(wall_s=1, request_s=8, memory_mb=1, output_bytes=1)
-    assert protocol.read_limits(protocol.limits_body(limits)) == limits
+    assert protocol.read_limits(protocol.encode(asdict(limits))) == limits
 
 
 async def test_docker_streams_are_split_at_any_point():

@@ -42,12 +42,12 @@ def prepare(config: ExecutorConfig) -> tuple[ContainerLauncher, str]:
     """
     client = connect(config.docker_runtime)
     try:
+        launcher = ContainerLauncher(client, ensure_image(client), config)
         # Containers of processes that have ended; they end by themselves unless they were never started.
         for container in client.containers(all=True, filters={"label": f"{_MARK}=1"}):
             owner = container["Labels"].get(_OWNER)
             if owner is not None and is_stale(owner):
-                _remove(client, container["Id"])
-        launcher = ContainerLauncher(client, ensure_image(client), config)
+                launcher.remove_now(container["Id"])
         launcher.probe()
     except _ENGINE_ERRORS as error:
         raise BackendUnavailable(f"the Docker engine runs no container ({_error_text(error)}): see its log") from error
@@ -89,7 +89,7 @@ class ContainerLauncher:
 
     def remove(self, container_id: str) -> None:
         """Have a container removed by force, whatever it does."""
-        self._threads.submit(self._remove, container_id)
+        self._threads.submit(self.remove_now, container_id)
 
     async def removed(self, container_id: str) -> None:
         """Until the container is gone; one that does not go is removed by force."""
@@ -102,7 +102,7 @@ class ContainerLauncher:
         await asyncio.to_thread(self._threads.shutdown)
         # What is left was being launched while its caller gave up.
         for container_id in tuple(self._container_ids):
-            await asyncio.to_thread(self._remove, container_id)
+            await asyncio.to_thread(self.remove_now, container_id)
         self._client.close()
 
     def probe(self) -> None:
@@ -113,7 +113,7 @@ class ContainerLauncher:
             self._client.start(container_id)
             code = self._client.wait(container_id, timeout=_PROBE_S)["StatusCode"]
         finally:
-            _remove(self._client, container_id)
+            self.remove_now(container_id)
         if code:
             raise BackendUnavailable(f"the interpreter in {self._tag} ended with code {code}: remove that image")
 
@@ -126,7 +126,7 @@ class ContainerLauncher:
             self._client.start(container_id)
         except _ENGINE_ERRORS as error:
             if container_id is not None:
-                self._remove(container_id)
+                self.remove_now(container_id)
             raise LaunchError(f"no container could be started ({_error_text(error)})") from error
         end.setblocking(False)
         return ContainerSandbox(self, container_id, end)
@@ -175,25 +175,21 @@ class ContainerLauncher:
                 return
             except _ENGINE_ERRORS:
                 continue  # it may be there still
-        _remove(self._client, container_id)
+        self.remove_now(container_id)
 
-    def _remove(self, container_id: str) -> None:
-        _remove(self._client, container_id)
+    def remove_now(self, container_id: str) -> None:
+        """Remove a container by force, and log what prevents it. Blocks."""
+        try:
+            self._client.remove_container(container_id, force=True)
+        except docker.errors.APIError as error:
+            is_going = error.status_code == http.HTTPStatus.CONFLICT
+            if not is_going and not isinstance(error, docker.errors.NotFound):
+                _log.warning("the container %s was not removed: %s", container_id, _error_text(error))
+        except requests.RequestException as error:
+            _log.warning(
+                "the container %s may be left over, for the Docker engine does not answer: %s", container_id, error
+            )
         self._container_ids.discard(container_id)
-
-
-def _remove(client: docker.APIClient, container_id: str) -> None:
-    try:
-        client.remove_container(container_id, force=True)
-    except docker.errors.NotFound:
-        return
-    except docker.errors.APIError as error:
-        if error.status_code != http.HTTPStatus.CONFLICT:  # it is being removed already
-            _log.warning("the container %s was not removed: %s", container_id, _error_text(error))
-    except requests.RequestException as error:
-        _log.warning(
-            "the container %s may be left over, for the Docker engine does not answer: %s", container_id, error
-        )
 
 
 def _error_text(error: Exception) -> str:
