@@ -125,6 +125,10 @@ class DataConfig:
     path: str | None = None
     """JSON lines (`.gz` is unpacked), parquet, or a data set of the hub: OWNER/NAME[/CONFIG][:SPLIT] (train), or its
     folder. None for self-play alone."""
+    grader: tuple[str, ...] = ()
+    """Graders of rows that name none, each with its weight if it is not 1: `math`, `my_rewards:style=0.2`."""
+    fields: tuple[str, ...] = ()
+    """The file's names of fields, if they differ: `prompt=question`, `answer=gold`."""
     play: Literal["alone", "mixed", "alternate"] = "alone"
     """`alone`: no self-play. `mixed`: every step has rows and self-play. `alternate`: odd steps are self-play, even
     steps answer rows."""

@@ -134,7 +134,7 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
         if config.data.path is not None:
-            read_rows(rows_file(config.data.path))
+            read_rows(rows_file(config.data.path), config.data)
         if config.eval.path is not None:
             exam_questions(Path(config.eval.path))
         raise ModelUnreachable(

@@ -209,6 +209,7 @@ Reason = Literal[
     "lost",  # the executor lost the call
     "no_gold",  # what it is compared with cannot be read, or fails when it is run
     "grader_failed",  # the grader raised, returned something else than it should, or took too long
+    "no_reward",  # its reward function returned None
     "attempts_ungraded",  # no attempt at the proposed task could be graded
 ]
 """Why a response is malformed or could not be graded, for counting; `Judgement.detail` says it in a sentence."""
@@ -232,7 +233,7 @@ class Judgement:
     parts: Mapping[str, bool | float] = field(default_factory=dict)
     """Verdicts on parts, such as ``base`` and ``plus``, numbers that a grader states by name, and `COPIED`."""
     score: float | None = None
-    """The grader's number between 0 (wrong) and 1 (right), if it gives one instead of right or wrong."""
+    """The grader's number, 0 (wrong) to 1 (right), if it gives one; a reward function's may be any."""
     reason: Reason = ""
 
 

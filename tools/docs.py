@@ -14,6 +14,7 @@ import re
 import shlex
 import typing
 from collections.abc import Iterator, Mapping
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def commands(page: Path) -> list[list[str]]:
     blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     lines = (line for block in blocks for line in block.replace("\\\n", " ").splitlines())
     words = (shlex.split(line, comments=True) for line in lines)
-    plain = ([word for word in line if not re.match(r"[A-Za-z_]+=", word)] for line in words)
+    plain = (list(dropwhile(re.compile(r"[A-Za-z_]+=").match, line)) for line in words)
     return [line for line in plain if line]
 
 

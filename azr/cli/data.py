@@ -1,4 +1,5 @@
-"""Write the rows of a file that no evaluation suite holds: neither their question nor 13 words in a row of it."""
+"""Write the rows of a file that no evaluation suite holds: neither their question nor 13 words in a row of it. Options
+of a run that say how rows are read may follow, such as --data.fields prompt=question."""
 
 from __future__ import annotations
 
@@ -6,13 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from azr.cli.options import Parser
+from azr.config import Config
+from azr.config_tree import override
 
 _SHOWN_ROWS = 5
 """Numbers of rows that are named for each suite."""
 
 
 def main(argv: Sequence[str]) -> int:
-    options = parser().parse(argv)
+    options, values = parser().parse_with_overrides(argv)
+    data = override(Config(), values).data
     # Only now, because these take a while to load.
     from azr.datasets.hub import rows_file
     from azr.datasets.overlap import check_out, leave_out, load_overlap
@@ -20,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     path = rows_file(options.rows)
     check_out(path, options.out)
     overlap = load_overlap(options.against)
-    counts = leave_out(path, options.out, overlap)
+    counts = leave_out(path, options.out, overlap, data)
     print(f"{options.rows}: {counts.read:,} rows, compared with {sum(overlap.counts.values()):,} questions of "
           f"{', '.join(overlap.counts)}")  # fmt: skip
     print(f"left out: {counts.read - counts.written:,}")

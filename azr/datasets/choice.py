@@ -9,7 +9,7 @@ from pathlib import Path
 
 from azr.config import Config
 from azr.datasets.hub import rows_file
-from azr.datasets.play import graded_part
+from azr.datasets.play import MARKS, graded_part
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError
 from azr.evaluation.suites import hash_of
@@ -30,7 +30,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     """
     assert config.data.path is not None
     path, limit = rows_file(config.data.path), config.rollout.max_prompt_tokens
-    rows = read_rows(path)
+    rows = read_rows(path, config.data)
     check_graders({each.name: each.question for row in reversed(rows) for each in row.graders})
     fitting = []
     for number, row in enumerate(rows, 1):
@@ -57,6 +57,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
             f"Every trace of {config.data.path} has over rollout.max_response_tokens={longest} tokens, and "
             "data.samples is 0: raise the limit."
         )
+    unread = sorted(frozenset().union(*(row.unread for row in rows)))
     left_out = f"of {len(rows):,} rows of {path} are left out"
     untraced = len(fitting) - len(traced)
     never_close = bool(config.data.traces) and bool(codec.converse(traced[0].turns)[1])
@@ -68,9 +69,23 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
         f"{untraced:,} {answered}": untraced if config.data.samples and config.data.traces else 0,
         f"no trace of {path} has {THOUGHT}, and prompts end with {THINK}: traces are learned as thoughts that "
         "never end; a model.template that opens no thinking would not do so": never_close,
+        f"nothing reads these fields of {path}: {', '.join(unread)}": bool(unread),
     }
+    notes |= _unasked(kept, config, codec)
     notes |= _misfits(traced, config, codec) if config.data.samples and config.data.traces else {}
     return kept, [note for note, count in notes.items() if count]
+
+
+def _unasked(rows: Sequence[DataRow], config: Config, codec: PromptCodec) -> dict[str, int]:
+    """Return a note on prompts that do not ask for the form that `math` reads, with their number among the first."""
+    looked_at = [row for row in rows if any(each.name == "math" for each in row.graders)][:FORMS_CHECKED]
+    prompts = (codec.decode(codec.converse(row.turns)[0]) for row in looked_at)
+    count = sum(not any(mark in prompt for mark in ("\\boxed", *MARKS)) for prompt in prompts)
+    note = (
+        f"{count:,} of the first {len(looked_at):,} prompts for the grader math do not say where the answer is to be, "
+        f"and one without a box is malformed: ask for \\boxed{{}}, or for {' or '.join(MARKS)} before it"
+    )
+    return {note: count if config.reward.format != "thought" else 0}
 
 
 def _misfits(traced: Sequence[DataRow], config: Config, codec: PromptCodec) -> dict[str, int]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from azr.config import DataConfig
 from azr.datasets.hub import write_rows
-from azr.datasets.rows import DataRow, stored_rows
+from azr.datasets.rows import BY_NAME, DataRow, stored_rows
 from azr.errors import UserError
 from azr.evaluation.suites import exam, load_suites, suites_of
 from azr.evaluation.suites.files import Row
@@ -98,7 +99,7 @@ class Counts:
     """Numbers of rows, from 1, by suite and kind of match; a row may be in several suites."""
 
 
-def leave_out(path: Path, out: Path, overlap: Overlap) -> Counts:
+def leave_out(path: Path, out: Path, overlap: Overlap, data: DataConfig = BY_NAME) -> Counts:
     """Write the rows of a file that no suite holds, as they are.
 
     Raises UserError, and writes nothing, for a file that is none of rows, one of which nothing is left, and a file that
@@ -107,7 +108,7 @@ def leave_out(path: Path, out: Path, overlap: Overlap) -> Counts:
     counts = Counts()
 
     def kept() -> Iterator[Row]:
-        for counts.read, (row, fields) in enumerate(stored_rows(path), 1):
+        for counts.read, (row, fields) in enumerate(stored_rows(path, data), 1):
             found = overlap.find(*_texts(row, fields), traces=row.traces)
             for match in found.items():
                 counts.matches.setdefault(match, []).append(counts.read)

@@ -17,7 +17,7 @@ from azr.graders.question import Grader, GraderName
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, PromptIds, Reason, Sample
 from azr.selfplay.play import StepResult, sort_samples
-from azr.selfplay.rewards import can_teach, mark_unlearnable_group, reward_answer
+from azr.selfplay.rewards import can_teach, mark_unlearnable_group, reward_answer, score_of
 from azr.tasks.base import Verdict
 from azr.tasks.prompts import ResponseFormat, answer_part
 
@@ -32,8 +32,11 @@ DETAILS: dict[Reason, str] = {
     "lost": "the executor lost the call",
     "no_gold": "the reference solution fails",
     "grader_failed": "the grader failed over it, or took too long",
+    "no_reward": "the reward function returned None",
 }
 """Sentences for reasons to which a grader adds none."""
+MARKS = ("####", "Answer:")
+"""What prompts such as GSM8K's and DAPO's ask to write before an answer; a box is read too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +65,10 @@ class DataPlay:
                 counts["rows"] += 1
                 counts["epoch"] = max(counts["epoch"], epoch)
                 answers, long_traces = await self._answer(self.rows[row], epoch, generate, phase)
+                # Then the reward is the score.
+                rule = replace(config.reward, wrong=0.0) if self.rows[row].states_rewards else config.reward
                 for sample in answers:
-                    reward_answer(sample, config.reward, config.rollout.max_response_tokens)
+                    reward_answer(sample, rule, config.rollout.max_response_tokens)
                 samples.extend(answers)
                 counts["traces"] += sum(sample.origin == "trace" for sample in answers)
                 counts["long_traces"] += long_traces
@@ -94,7 +99,7 @@ class DataPlay:
 
     def _problem(self, row: DataRow, epoch: int, prompt: PromptIds) -> Problem:
         async def judge(completion: Completion) -> Judgement:
-            if (cut_off := cut_off_judgement(completion)) is not None:
+            if not row.states_rewards and (cut_off := cut_off_judgement(completion)) is not None:
                 return cut_off
             prompt, response = self.codec.decode(completion.prompt_ids), self.codec.response_text(completion)
             return await grade(row, prompt, response, self.graders, self.config.reward.format)
@@ -118,10 +123,12 @@ class DataPlay:
 async def grade(
     row: DataRow, prompt: str, response: str, graders: Mapping[GraderName, Grader], form: ResponseFormat
 ) -> Judgement:
-    """Judge a finished response to a row. Of several graders the score is the weighted mean of theirs, and a part each;
-    it is ungraded or malformed if it is for one of them."""
+    """Judge a finished response to a row. Of several graders the score is the weighted mean of theirs, of reward
+    functions the weighted sum, and a part each; it is ungraded or malformed if it is for one of them. Those that give
+    no reward do not count beside others."""
     found = await gather(*(_grade_by(each, prompt, response, graders, form) for each in row.graders))
-    judgement = found[0] if len(found) == 1 else _combined(row.graders, found)
+    pairs = [pair for pair in zip(row.graders, found, strict=True) if pair[1].reason != "no_reward"]
+    judgement = _combined(pairs, as_sum=row.states_rewards) if pairs and len(found) > 1 else found[0]
     detail = judgement.detail or DETAILS.get(judgement.reason, "")
     return replace(judgement, detail=detail)
 
@@ -141,27 +148,25 @@ def graded_part(grader: GraderName, prompt: str, response: str, form: ResponseFo
     if is_own(grader):
         return response, ""
     part, reason = answer_part(response, prompt, form)
-    if not reason and grader == "math" and form != "thought" and not boxes(part):
-        return "", "no_box"
-    return part, reason
+    if reason or grader != "math" or form == "thought" or boxes(part):
+        return part, reason
+    mark = next((mark for mark in MARKS if mark in prompt and mark in part), None)
+    return ("", "no_box") if mark is None else (part[part.rindex(mark) :], "")
 
 
-def _combined(graders: tuple[RowGrader, ...], found: list[Judgement]) -> Judgement:
+def _combined(pairs: Sequence[tuple[RowGrader, Judgement]], *, as_sum: bool) -> Judgement:
+    found = [judgement for _, judgement in pairs]
     for verdict in (Verdict.UNGRADED, Verdict.MALFORMED):
         if (first := next((each for each in found if each.verdict == verdict), None)) is not None:
             return first
-    parts = dict[str, bool | float]()
-    scores = [_score(judgement) for judgement in found]
-    for grader, judgement, score in zip(graders, found, scores, strict=True):
+    parts, scores = dict[str, bool | float](), [score_of(judgement) for judgement in found]
+    for (grader, judgement), score in zip(pairs, scores, strict=True):
         parts[grader.label] = score
         parts |= {f"{grader.label}.{name}": value for name, value in judgement.parts.items()}
-    weights = [grader.weight for grader in graders]
-    is_right = all(score == 1 for score in scores)
-    score = 1.0 if is_right else sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights)
-    detail = "; ".join(f"{each.label} {score:g}" for each, score in zip(graders, scores, strict=True))
-    verdict = Verdict.RIGHT if is_right else Verdict.WRONG
+    weights = [grader.weight for grader, _ in pairs]
+    total = sum(weight * score for weight, score in zip(weights, scores, strict=True))
+    mean = 1.0 if {*scores} == {1.0} else total / sum(weights)
+    detail = "; ".join(f"{grader.label} {score:g}" for (grader, _), score in zip(pairs, scores, strict=True))
+    verdict = Verdict.RIGHT if {each.verdict for each in found} == {Verdict.RIGHT} else Verdict.WRONG
+    score = total if as_sum else mean
     return Judgement(verdict=verdict, detail=detail, answer=found[0].answer, parts=parts, score=score)
-
-
-def _score(judgement: Judgement) -> float:
-    return float(judgement.verdict == Verdict.RIGHT) if judgement.score is None else judgement.score

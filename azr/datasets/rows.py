@@ -6,15 +6,16 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from azr.config import DataConfig
 from azr.errors import UserError
 from azr.evaluation.suites.files import ROW_ERRORS, Row
 from azr.evaluation.suites.files import read_rows as read_lines
-from azr.evaluation.suites.own import FIELDS, check_grader, check_text, gold
-from azr.graders.own import is_own
+from azr.evaluation.suites.own import FIELDS, TOLERANCE, check_grader, check_text, gold
+from azr.graders.own import is_own, states_rewards
 from azr.graders.question import GraderName, Question
 from azr.records import NO_ROWS_TAKEN, RowsLeft
 from azr.tasks.registry import KINDS
@@ -22,10 +23,14 @@ from azr.tasks.registry import KINDS
 if TYPE_CHECKING:
     from azr.prompts.chat_template import Turn  # It loads transformers.
 
-FORMATS = (".jsonl", ".jsonl.gz", ".parquet")
+FORMATS = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 SOURCE = "data"
 """Where a row comes from that does not say it."""
-_SOURCE = re.compile(r"[\w.-]+")
+BY_NAME = DataConfig()
+"""Rows name their graders and have our fields."""
+_OPTIONAL = ("grader", "source", "id", "traces", "asked", TOLERANCE)
+_VERL = ("data_source", "reward_model", "ability")
+"""Fields of verl's rows that are read."""
 _ROLES = ("system", "user", "assistant")
 _OF_TURN = ("role", "content", "name")
 _TURNS_AS_TEXT = re.compile(r"""(?:array\()?\[?\s*\{\s*['"](?:role|content|from|value)['"]\s*:.*[\]})]""", re.DOTALL)
@@ -60,6 +65,13 @@ class DataRow:
     graders: tuple[RowGrader, ...]
     traces: tuple[str, ...] = ()
     """Whole responses of another model."""
+    unread: frozenset[str] = frozenset()
+    """Fields of the file that nothing reads."""
+
+    @property
+    def states_rewards(self) -> bool:
+        """Whether each of its graders is a reward function of TRL's or verl's form."""
+        return all(states_rewards(each.name) for each in self.graders)
 
     @property
     def question(self) -> Question:
@@ -72,7 +84,7 @@ def grader_names(rows: Iterable[DataRow]) -> set[GraderName]:
     return {grader.name for row in rows for grader in row.graders}
 
 
-def read_rows(path: Path) -> list[DataRow]:
+def read_rows(path: Path, data: DataConfig = BY_NAME) -> list[DataRow]:
     """The rows of a file, in their order. Raises UserError when it cannot be read, with the number of the first row
     that is none, and for an empty file."""
     if not path.name.endswith(FORMATS):
@@ -80,10 +92,13 @@ def read_rows(path: Path) -> list[DataRow]:
     if not path.is_file():
         raise UserError(f"There is no file {path}: docs/data.md says how published data sets become rows.")
     rows, seen = list[DataRow](), dict[str, int]()
-    for number, (row, _) in enumerate(stored_rows(path), 1):
+    for number, (row, _) in enumerate(stored_rows(path, data), 1):
         id = row.question.id
         if id in seen:
-            raise UserError(f"{path}, row {number}: the id {id!r} is that of row {seen[id]} too.")
+            raise UserError(
+                f"{path}, row {number}: the id {id!r} is that of row {seen[id]} too: correct it, or take another field "
+                "by --data.fields id=NAME."
+            )
         seen[id] = number
         rows.append(row)
     if not rows:
@@ -91,51 +106,106 @@ def read_rows(path: Path) -> list[DataRow]:
     return rows
 
 
-def stored_rows(path: Path) -> Iterator[tuple[DataRow, Row]]:
+def stored_rows(path: Path, data: DataConfig = BY_NAME) -> Iterator[tuple[DataRow, Row]]:
     """Yield the rows of a file with their fields. Raises UserError with the number of the first that is none."""
+    _pairs("data.fields", data.fields), _graders_of(data.grader)
     for number, fields in enumerate(read_lines(path), 1):
         try:
-            row = read_row(fields, number)
+            row = read_row(fields, number, data)
         except ROW_ERRORS as error:
-            what = f"it has no field {error}" if isinstance(error, KeyError) else str(error)
-            raise UserError(f"{path}, row {number}: {what[:300]}; docs/data.md describes rows.") from error
+            raise UserError(f"{path}, row {number}: {str(error)[:400]}; docs/data.md describes rows.") from error
         yield row, fields
 
 
-def read_row(stored: Row, number: int) -> DataRow:
+def read_row(stored: Row, number: int, data: DataConfig = BY_NAME) -> DataRow:
     """Return the row of a file that has these fields; one that is null, as parquet says it, is not there but for a
     user's grader. Raises one of `ROW_ERRORS`."""
-    fields = {name: value for name, value in stored.items() if value is not None}
-    weights = _weights(fields["grader"])
-    for grader in weights:
-        missing = [name for name in FIELDS.get(grader, ()) if name not in fields]
-        if missing:
-            raise ValueError(f"it has no field {missing[0]!r}, which the grader {grader} needs")
+    present = {name: value for name, value in stored.items() if value is not None}
+    names, verl = _pairs("data.fields", data.fields), _of_verl(present)
+    if lacking := [ours for ours, theirs in names.items() if theirs not in present]:
+        raise _no_field(names[lacking[0]], lacking[0], present)
+    renamed = {ours: present[theirs] for ours, theirs in names.items()}
+    fields = verl | present | renamed
+    stated = (present | renamed).get("grader", _graders_of(data.grader) or verl.get("grader"))
+    if stated is None:
+        raise ValueError(
+            "it has no field 'grader': name one for all rows, as --data.grader math or --data.grader module:function"
+        )
+    weights = _weights(stated)
+    needed = {"prompt": "", **{name: grader for grader in weights for name in FIELDS.get(grader, ())}}
+    if lacking := [name for name in needed if name not in fields]:
+        raise _no_field(lacking[0], lacking[0], present, needed[lacking[0]])
     if "math" in weights and fields["answer"] in ("", []):
         raise ValueError("its answer is empty")
     check_text(fields)
-    source = fields.get("source", SOURCE)
-    if not isinstance(source, str) or not _SOURCE.fullmatch(source) or source in (*KINDS, "eval"):
-        raise ValueError(
-            f"the source {source!r} is no name of letters, digits, '_', '-' and '.', or that of a kind of self-play or "
-            "of evaluations"
-        )
-    asked = fields.get("asked", "output")
+    asked, id, turns = fields.get("asked", "output"), fields.get("id", number), _turns(fields["prompt"])
     if asked not in ("output", "input"):
         raise ValueError(f"asked is output or input, not {asked!r}")
-    id, turns = fields.get("id", number), _turns(fields["prompt"])
     if not isinstance(id, str | int) or isinstance(id, bool):
         raise TypeError(f"its id {id!r} is neither text nor a whole number")
+    source = _source(fields)
     question = Question(id=str(id), suite=source, group=source, message=turns[-1]["content"], gold=None)
     graders = [
         RowGrader(
             name=name,
-            question=replace(question, gold=gold(name, stored if is_own(name) else fields, asked=asked)),
+            question=replace(question, gold=gold(name, stored | renamed if is_own(name) else fields, asked=asked)),
             weight=weight,
         )
         for name, weight in weights.items()
     ]
-    return DataRow(turns=turns, graders=tuple(graders), traces=_traces(fields.get("traces", [])))
+    read = {names.get(name, name) for name in (*needed, *_OPTIONAL)} | ({*_VERL} if verl else set())
+    unread = frozenset() if any(map(is_own, weights)) else frozenset(present) - read
+    return DataRow(turns=turns, graders=tuple(graders), traces=_traces(fields.get("traces", [])), unread=unread)
+
+
+def _of_verl(fields: Row) -> Row:
+    """Return what a row of verl's form says, in our fields; empty for another row."""
+    model = fields.get("reward_model")
+    if not isinstance(model, dict) or "data_source" not in fields:
+        return {}
+    said = {"source": fields["data_source"], "answer": model.get("ground_truth")}
+    said["grader"] = "math" if fields.get("ability") == "math" else None
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _no_field(name: str, ours: str, present: Row, grader: str = "") -> ValueError:
+    needs = f", which the grader {grader} needs" if grader else ""
+    return ValueError(f"it has no field {name!r}{needs}: take one of {', '.join(present)} by --data.fields {ours}=NAME")
+
+
+def _source(fields: Row) -> str:
+    """Return the prefix of a row's metrics."""
+    stated = fields.get("source", SOURCE)
+    source = re.sub(r"[^\w.-]+", "-", stated) if isinstance(stated, str) else ""
+    if not source or source in (*KINDS, "eval"):
+        raise ValueError(
+            f"the source {stated!r} is no text, or that of a kind of self-play or of evaluations: take another field "
+            "by --data.fields source=NAME"
+        )
+    return source
+
+
+@cache
+def _pairs(option: str, entries: tuple[str, ...], otherwise: str = "") -> dict[str, str]:
+    """Return what entries ``name=value`` of an option say. Raises UserError for another entry, or a name twice."""
+    pairs = [
+        (name, value if equals else otherwise) for name, equals, value in (each.partition("=") for each in entries)
+    ]
+    if not all(map(all, pairs)) or len(dict(pairs)) < len(pairs):
+        raise UserError(f"{option} is {','.join(entries)}: write NAME=VALUE, with commas between, and no name twice.")
+    return dict(pairs)
+
+
+@cache
+def _graders_of(entries: tuple[str, ...]) -> dict[GraderName, float] | None:
+    """Return the weights of the graders that `data.grader` names. Raises UserError for what names none."""
+    try:
+        weights = {name: float(weight) for name, weight in _pairs("data.grader", entries, "1").items()}
+        return _weights(weights) if weights else None
+    except ValueError as error:
+        raise UserError(
+            f"data.grader is {','.join(entries)}: {error}; write NAME, or NAME=WEIGHT of several."
+        ) from error
 
 
 def _weights(grader: Any) -> dict[GraderName, float]:

@@ -141,8 +141,8 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
         # In one order, so that vLLM's part comes first in both.
         eager_R = _eager_logprobs(eager, device, [*sampled, *fixed])
         trainer_R = _trainer_logprobs(policy, device, [*sampled, *fixed])
-        of_vllm = (Gap.of(vllm_R, other_R[: len(vllm_R)]) for other_R in (eager_R, trainer_R))
-        return Row(weights, len(vllm_R), (Gap.of(trainer_R, eager_R), *of_vllm))
+        of_eager, of_trainer = (Gap.of(vllm_R, other_R[: len(vllm_R)]) for other_R in (eager_R, trainer_R))
+        return Row(weights, len(vllm_R), (Gap.of(trainer_R, eager_R), of_eager, of_trainer))
 
     try:
         with quiet_start(path):

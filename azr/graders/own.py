@@ -2,15 +2,18 @@
 
 A function takes the row, a dict of all its fields, and the response, a text without its end token. It returns whether
 the answer is right, a number from 0 (wrong) to 1 (right), or None when there is no answer; or a dict with such a
-``score`` and named numbers, which are logged one by one. docs/extending.md is the way there.
+``score`` and named numbers, which are logged one by one. Reward functions of TRL's and verl's form are called as those
+projects document it, with one response, and their number is the reward. docs/extending.md is the way there.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from azr.errors import UserError, did_you_mean
 from azr.graders.question import GRADERS, Question
@@ -30,8 +33,12 @@ DUMMY = "0"
 """Response that a function is tried on before a run."""
 _PART = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
 
-GradeFunction = Callable[[Mapping[str, Any], str], object]
-"""From a row and a response to what `checked` takes."""
+GradeFunction = Callable[..., object]
+"""Returns what `checked` takes, or a coroutine of it."""
+Form = Literal["own", "trl", "verl"]
+"""Whose arguments a function takes, and whose results it returns."""
+_OF_TRL, _OF_VERL = frozenset({"prompts", "completions", "completion_ids"}), "solution_str"
+"""Parameters by which reward functions of others are known."""
 
 
 def is_own(name: str) -> bool:
@@ -55,6 +62,36 @@ def load_grader(name: str) -> GradeFunction:
     return function  # type: ignore[no-any-return]
 
 
+def states_rewards(name: str) -> bool:
+    """Whether a grader is a reward function of TRL's or verl's form. Raises UserError as `load_grader`."""
+    return is_own(name) and _form(load_grader(name)) != "own"
+
+
+def _form(function: GradeFunction) -> Form:
+    """Return whose form a function has, as its parameters say."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # a function of C that does not state them
+        return "own"
+    if _OF_VERL in parameters:
+        return "verl"
+    takes_names_alone = bool(parameters) and all(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return "trl" if takes_names_alone or _OF_TRL & parameters.keys() else "own"
+
+
+def _arguments(form: Form, row: Mapping[str, Any], prompt: Any, response: str) -> dict[str, Any]:
+    """Return the arguments of a reward function. TRL's are lists of one, and a list of turns is answered by a turn.
+    Raises KeyError if the row has no right answer for verl's."""
+    if form == "verl":
+        model = row.get("reward_model")
+        truth = model["ground_truth"] if isinstance(model, Mapping) else row["answer"]
+        given = {"data_source": row.get("data_source", row.get("source")), "extra_info": row.get("extra_info") or {}}
+        return given | {"solution_str": response, "ground_truth": truth}
+    columns = {name: [value] for name, value in row.items() if name != "prompt"}
+    completion = response if isinstance(prompt, str) else [{"role": "assistant", "content": response}]
+    return columns | {"prompts": [prompt], "completions": [completion]}
+
+
 def _function(name: str) -> str:
     """Return ``module:function`` of a grader's name."""
     entry = None if ":" in name else find_entry(GROUP, name)
@@ -66,8 +103,8 @@ class OwnGrader:
 
     def __init__(self, name: str, workers: int = 2) -> None:
         """Raises UserError as `load_grader` does."""
-        load_grader(name)
-        self._name, self._functions = name, OwnFunctions("azr.graders.own", (_function(name),), workers)
+        self._name, self._form = name, _form(load_grader(name))
+        self._functions = OwnFunctions("azr.graders.own", (_function(name),), workers)
 
     async def __aenter__(self) -> OwnGrader:
         """Start the first process. Raises UserError when it does not start."""
@@ -79,44 +116,64 @@ class OwnGrader:
 
     async def grade(self, question: Question, response: str) -> Judgement:
         """Grade; ungraded if the function raises, returns another type, takes too long or ends its process."""
-        message, named = {"row": question.gold, "response": response}, f"the grader {self._name}"
+        named = f"the grader {self._name}"
         try:
-            said = await self._functions.call(named, message, costs="such answers are not trained on")
+            said = await self._functions.call(
+                named, _asked(question, response), costs="such answers are not trained on"
+            )
         except WorkerError as trouble:
             return Judgement(verdict=Verdict.UNGRADED, detail=f"{named} {trouble}", reason="grader_failed")
         score, parts = said[SCORE], said["parts"]
+        if score is None and self._form != "own":
+            return Judgement(verdict=Verdict.UNGRADED, parts=parts, reason="no_reward")
         if score is None:
             return Judgement(verdict=Verdict.MALFORMED, parts=parts, reason="no_answer")
-        verdict = Verdict.RIGHT if score == 1 else Verdict.WRONG
+        verdict = Verdict.RIGHT if score >= 1 else Verdict.WRONG
         number = None if isinstance(score, bool) else score
         return Judgement(verdict=verdict, answer=(("answer", response),), parts=parts, score=number)
+
+
+def _asked(question: Question, response: str) -> dict[str, Any]:
+    return {"row": question.gold, "prompt": question.gold.get("prompt", question.message), "response": response}
 
 
 def try_grader(name: str, question: Question) -> None:
     """Grade `DUMMY` in a process of its own. Raises UserError as `load_grader`, and if the function fails over it."""
     load_grader(name)
-    message = {"row": question.gold, "response": DUMMY}
     try:
-        ask_once(f"The grader {name}", "azr.graders.own", (_function(name),), message)
+        ask_once(f"The grader {name}", "azr.graders.own", (_function(name),), _asked(question, DUMMY))
     except WorkerError as trouble:
         raise UserError(
-            f"The grader {name} {trouble} for its first row and the response {DUMMY!r}: make it take a row and a "
-            "response, and return None for what is no answer."
+            f"The grader {name} {trouble} for its first row and the response {DUMMY!r}: docs/extending.md says what it "
+            "gets and returns, and --data.fields gives fields other names."
         ) from trouble
 
 
-def checked(returned: object) -> dict[str, Any]:
-    """Return score and parts of what a function returned. Raises InvalidReply for anything that it must not return."""
+def checked(returned: object, form: Form = "own") -> dict[str, Any]:
+    """Return score and parts of what a function returned. Raises InvalidReply for anything that it must not return.
+
+    A reward function's score is any finite number; parts of verl's that are no numbers are left out.
+    """
+    if form == "trl":
+        try:
+            (returned,) = returned  # type: ignore[misc]
+        except (TypeError, ValueError) as error:
+            raise InvalidReply(f"{brief(returned)}, which is no list of one reward for one completion") from error
     parts = dict(returned) if isinstance(returned, Mapping) else {SCORE: returned}
     if SCORE not in parts:
         raise InvalidReply(f"a dict without {SCORE!r}, which must be True, False, None or a number from 0 to 1")
     score = plain_number(parts.pop(SCORE))
-    if score is not None and not isinstance(score, bool) and not (isinstance(score, float) and 0 <= score <= 1):
-        given = f"{SCORE} {brief(score)}" if isinstance(returned, Mapping) else brief(score)
+    parts = {name: plain_number(value) for name, value in parts.items()}
+    given = f"{SCORE} {brief(score)}" if isinstance(returned, Mapping) else brief(score)
+    if form != "own":
+        score = float(score) if isinstance(score, bool) else score
+        parts = {name: value for name, value in parts.items() if isinstance(value, bool | float)}
+        if score is not None and not (isinstance(score, float) and math.isfinite(score)):
+            raise InvalidReply(f"{given}, which is neither a finite number nor None")
+    elif score is not None and not isinstance(score, bool) and not (isinstance(score, float) and 0 <= score <= 1):
         raise InvalidReply(f"{given}, which is none of True, False, None and a number from 0 to 1")
     if len(parts) > MAX_PARTS:
         raise InvalidReply(f"{len(parts)} parts, and at most {MAX_PARTS} are logged")
-    parts = {name: plain_number(value) for name, value in parts.items()}
     for name, value in parts.items():
         if not isinstance(name, str) or not _PART.fullmatch(name):
             raise InvalidReply(
@@ -128,10 +185,21 @@ def checked(returned: object) -> dict[str, Any]:
 
 
 def load(arguments: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
-    """Return the answer of a grader's process: ``{row, response}`` becomes ``{score, parts}``."""
+    """Return the answer of a grader's process: ``{row, prompt, response}`` becomes ``{score, parts}``."""
     (name,) = arguments
-    function = load_grader(name)
-    return lambda asked: checked(function(asked["row"], asked["response"]))
+    function, loop = load_grader(name), asyncio.new_event_loop()
+    form = _form(function)
+
+    def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
+        if form == "own":
+            returned = function(asked["row"], asked["response"])
+        else:
+            given, parameters = _arguments(form, **asked), inspect.signature(function).parameters
+            takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+            returned = function(**{name: given[name] for name in given if takes_all or name in parameters})
+        return checked(loop.run_until_complete(returned) if inspect.isawaitable(returned) else returned, form)
+
+    return answer
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@ costs that process and not the run, see `azr.isolated`.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -109,11 +108,8 @@ class Screen:
         return sorted(found, key=lambda flag: flag[1:])[:MAX_FLAGS]
 
 
-CHUNK_CHARS = 200_000
-"""Characters of the responses that are looked at together."""
-CHUNK_LIMIT_S, TEXT_LIMIT_S = 20.0, 2.0
-"""Limits for a chunk, and for each text alone when its chunk took longer."""
-log = logging.getLogger(__name__)
+TEXT_LIMIT_S = 5.0
+"""Limit for a text."""
 
 
 Text = tuple[str, bool]
@@ -132,41 +128,21 @@ class TextReader(AbstractAsyncContextManager["TextReader"]):
 
     async def flags(self, texts: Sequence[Text]) -> list[list[Flag] | None]:
         """Return the flags of each text, in their order; None where the search took longer than `TEXT_LIMIT_S`."""
-        found = list[list[Flag] | None]()
-        for chunk in _chunks(texts):
-            answers = await self._ask(chunk, CHUNK_LIMIT_S)
-            if answers is None:
-                log.warning("a chunk of %d responses could not be looked at; now they are one by one", len(chunk))
-                answers = [each for text in chunk for each in await self._ask([text], TEXT_LIMIT_S) or [None]]
-            found += answers
-        return found
+        return [await self._ask(*text) for text in texts]
 
-    async def _ask(self, texts: Sequence[Text], limit_s: float) -> list[list[Flag] | None] | None:
-        """Return the process's answers, or None when it died, failed or took longer."""
-        asked = {"texts": texts, "max_answer_bytes": 1 << 30}
+    async def _ask(self, response: str, opened: bool) -> list[Flag] | None:
+        """Return the process's answer, or None when it died, failed or took longer."""
         try:
-            answers: list[list[Flag] | None] = await self._workers.ask(asked, limit_s)
-            return answers
+            answer: list[Flag] = await self._workers.ask({"response": response, "opened": opened}, TEXT_LIMIT_S)
+            return answer
         except WorkerError:
             return None
 
 
-def _chunks(texts: Sequence[Text]) -> Iterator[list[Text]]:
-    chunk, size = list[Text](), 0
-    for text in texts:
-        if chunk and size + len(text[0]) > CHUNK_CHARS:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(text)
-        size += len(text[0])
-    if chunk:
-        yield chunk
-
-
-def load(arguments: Sequence[str]) -> Callable[[Any], list[list[Flag]]]:
+def load(arguments: Sequence[str]) -> Callable[[Any], list[Flag]]:
     os.nice(10)  # what the run waits for comes first
     screen = Screen.read(Path(arguments[0]))
-    return lambda asked: [screen.flags(*text) for text in asked["texts"]]
+    return lambda text: screen.flags(**text)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from radon.metrics import h_visit
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.errors import UserError
-from azr.records import Sample, Task
+from azr.records import Judgement, Sample, Task
 from azr.registry import Registry
 from azr.tasks.base import REPEATED, RejectReason, Verdict
 
@@ -192,9 +192,13 @@ def reward_answer(sample: Sample, config: RewardConfig, max_tokens: int) -> None
 
 
 def can_teach(answers: Sequence[Sample]) -> bool:
-    """Whether graded answers to one problem differ in score: 1 for right, else the grader's number, or 0."""
-    graded = (each for each in answers if each.accuracy is not None)
-    return len({each.accuracy or (each.judgement and each.judgement.score) or 0.0 for each in graded}) > 1
+    """Whether graded answers to one problem differ in score."""
+    return len({score_of(each.judgement) for each in answers if each.judgement and each.accuracy is not None}) > 1
+
+
+def score_of(judgement: Judgement) -> float:
+    """Return the grader's number, or 1 for right and 0 for others."""
+    return float(judgement.verdict == Verdict.RIGHT) if judgement.score is None else judgement.score
 
 
 def mark_unlearnable_group(answers: Sequence[Sample]) -> None:
@@ -220,10 +224,10 @@ def length_penalty(length: int, max_tokens: int, buffer: int) -> float:
 
 
 def solver_reward(verdict: Verdict, config: RewardConfig, score: float | None = None) -> float:
-    """1 right, ``wrong`` when well-formed, ``malformed`` otherwise; between wrong and right in proportion to the score
-    that a row's grader gave. An ungraded solution has no reward."""
+    """1 right, ``wrong`` when well-formed, ``malformed`` otherwise; in proportion to the score of a row's grader, if
+    any. An ungraded solution has no reward."""
     assert verdict is not Verdict.UNGRADED
-    if verdict is Verdict.WRONG and score is not None:
+    if verdict is not Verdict.MALFORMED and score not in (None, 1.0):
         return config.wrong + (1.0 - config.wrong) * score
     return {Verdict.RIGHT: 1.0, Verdict.WRONG: config.wrong, Verdict.MALFORMED: config.malformed}[verdict]
 

@@ -89,6 +89,20 @@ async def test_each_rule_pays_its_own_form(graders, prompt, response, strict, an
     assert said == [strict, answer, thought]
 
 
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("asks, said", [
+    ('Write the answer after "####".', ("#### 7", "The answer is 9.\n#### 7", "#### $7$\n", r"\boxed{7}")),
+    ("Solve it. Its last line is of the form Answer: $Answer.", ("Answer: 7", "Answer:\n7", "So.\nAnswer: $7$")),
+])  # fmt: skip
+async def test_a_form_that_the_prompt_asks_for_is_read_and_no_other_one(graders, asks, said) -> None:
+    for form in ("strict", "answer"):
+        for text in said:
+            assert await verdict(graders, asks, text, form) == RIGHT, (text, form)
+            assert await verdict(graders, asks, text.replace("7", "8"), form) == WRONG
+        for text in GUESSES:
+            assert await verdict(graders, asks, text, form) in {*REASONS}, text
+
+
 async def test_other_graders_read_the_answer_part_alone_and_own_ones_everything() -> None:
     choice = row(grader="choice", answer="B", options=["x", "y"])
     said = await grade(choice, TAGS, "The answer is B.</think><answer>A</answer>", {"choice": ChoiceGrader()}, "strict")

@@ -36,7 +36,7 @@ from tests.runs.factory import completion, sample
 
 PROGRAM = "def f(a):\n    return a + 1"
 ROWS = [
-    {"id": "sum", "prompt": "2 + 2?", "grader": "math", "answer": "4", "source": "sums"},
+    {"id": "sum", "prompt": "2 + 2? In \\boxed{}.", "grader": "math", "answer": "4", "source": "sums"},
     {"id": "pick", "prompt": "A or B?", "grader": "choice", "answer": "B", "options": ["x", "y"], "source": "picks"},
     {"id": "call", "prompt": "Write f.", "grader": "calls", "entry": "f", "inputs": [[1], [2]], "outputs": [2, 3]},
     {"id": "echo", "prompt": "Echo.", "grader": "stdin", "inputs": ["5\n"], "outputs": ["5\n"]},
@@ -278,6 +278,16 @@ def load(config: Config, codec: PromptCodec, folder: Path, *rows: dict[str, Any]
     return load_rows(replace(config, data=data), codec)[1]
 
 
+def test_fields_that_nothing_reads_and_prompts_that_ask_for_no_form_are_named_once(config, codec, tmp_path) -> None:
+    asks = {**SUM, "level": 1}, {**SUM, "id": "x", "prompt": "2 + 2? #### ends it.", "by": "Ann", "none": None}
+    (note,) = load(config, codec, tmp_path, *asks)
+    assert note.startswith("nothing reads these fields of ") and note.endswith("rows.jsonl: by, level")
+    rows = SUM, {**SUM, "id": "plain", "prompt": "2 + 2?"}, {**ROWS[4], "prompt": "f(1)?"}
+    (note,) = load(config, codec, tmp_path, *rows)
+    assert note.startswith("1 of the first 2 prompts for the grader math do not say where the answer is to be")
+    assert load(replace(config, reward=replace(config.reward, format="thought")), codec, tmp_path, *rows) == []
+
+
 def test_rows_without_traces_and_traces_that_close_no_thinking_are_counted_or_refused(config, codec, tmp_path) -> None:
     rows = SUM, {**SUM, "id": "traced", "traces": [SOLVED]}
     (note,) = load(config, codec, tmp_path, *rows, samples=2, traces=1)
@@ -297,7 +307,7 @@ def test_rows_without_traces_and_traces_that_close_no_thinking_are_counted_or_re
 
 def test_malformed_traces_are_counted_and_those_without_tokens_named_by_their_row(config, codec, tmp_path) -> None:
     unboxed = {**SUM, "id": "unboxed", "traces": [SOLVED, "<think>\nTwo.</think>It is 4."]}
-    tagged = {**SUM, "id": "tags", "prompt": "2 + 2? Answer within <answer> and </answer>.", "traces": [SOLVED]}
+    tagged = {**SUM, "id": "tags", "prompt": "2 + 2? In <answer> and </answer>, in \\boxed{}.", "traces": [SOLVED]}
     (note,) = load(config, codec, tmp_path, {**SUM, "traces": [SOLVED]}, unboxed, tagged, samples=2, traces=1)
     assert note.startswith("2 traces of the first 3 rows that have some are malformed by reward.format=strict (")
     assert "1 no box" in note and "1 no answer" in note

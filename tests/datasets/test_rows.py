@@ -11,6 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from azr.config import DataConfig
 from azr.datasets.choice import keep_identity
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
@@ -66,8 +67,12 @@ CHOICE = {**MATH, "grader": "choice", "answer": "A", "options": ["a", "b"]}
 STDIN = {**CALLS, "grader": "stdin", "inputs": ["1"], "outputs": ["2"]}
 NO_TURN, NO_USER = ([{"role": role, "content": "?"}] for role in ("human", "assistant"))
 NO_ROWS: dict[str, list[Any]] = {
-    "it is no JSON object": [[1]], "it has no field 'grader'": [{"prompt": "?", "answer": "4"}],
-    "it has no field 'answer', which the grader math needs": [{"prompt": "?", "grader": "math"}],
+    "it is no JSON object": [[1]],
+    "it has no field 'grader': name one for all rows, as --data.grader math or": [{"prompt": "?", "answer": "4"}],
+    "it has no field 'answer', which the grader math needs: take one of prompt, grader, gold by --data.fields answer": [
+        {"prompt": "?", "grader": "math", "gold": "4"}
+    ],
+    "it has no field 'prompt': take one of q, grader by --data.fields prompt=": [{"q": "?", "grader": "math"}],
     "it has no field 'options', which the grader choice needs": [{**MATH, "grader": "choice"}],
     "its answer is empty": [{**MATH, "answer": ""}, {**MATH, "answer": []}],
     "the answer .* is neither text nor a number": [{**MATH, "answer": each} for each in NO_ANSWERS],
@@ -78,11 +83,12 @@ NO_ROWS: dict[str, list[Any]] = {
         {**MATH, "prompt": [{**TURNS[1], **each}]}
         for each in ({"tool_calls": [{"id": 1}]}, {"images": ["a.png"]}, {"reasoning_content": "?", "audio": None})
     ],
-    "the source 'eval' is no name": [{**MATH, "source": "eval"}],
+    "the source .* is no text, or that of a kind of self-play or of evaluations: take another field by --data": [
+        {**MATH, "source": each} for each in ("eval", "deduction", "", ["a"])
+    ],
     "its prompt does not end with a user's": [{**MATH, "prompt": NO_USER}],
     "its prompt is the text of a list of turns": [{**MATH, "prompt": each} for each in TURNS_AS_TEXT],
-    "the source 'deduction' is no name .* kind of self-play": [{**MATH, "source": "deduction"}],
-    "the source 'a/b' is no name": [{**MATH, "source": "a/b"}], "the id '1' is that of": [{**MATH, "id": "1"}],
+    "the id '1' is that of": [{**MATH, "id": "1"}],
     "its traces are no list of texts": [{**MATH, "traces": "<think>"}],
     r"its id \[1\] is neither text nor a whole number": [{**MATH, "id": [1]}],
     "its text holds half a character": [{**MATH, **halved} for halved in HALVED],
@@ -122,6 +128,45 @@ def test_a_question_may_begin_with_a_bracket_and_a_row_have_a_tolerance(tmp_path
     golds = [row.question.gold for row in read_rows(write(tmp_path / "rows.jsonl", *rows))]
     assert [golds[0].tolerance, golds[1].atol, golds[2].tolerance] == [1e-3] * 3
     assert [golds[3].tolerance, golds[4].atol, golds[5].tolerance] == [None, 0.0, None]
+
+
+VERL = {
+    "data_source": "openai/gsm8k", "prompt": TURNS, "ability": "math", "extra_info": {"index": 0}, "split": None,
+    "reward_model": {"style": "rule", "ground_truth": "6"},
+}  # fmt: skip
+GSM8K = {"question": "3 + 3?", "answer": "It is 3 more than 3.\n#### 6", "level": 1}
+
+
+@pytest.mark.parametrize(("stored", "options", "grader", "source", "unread"), [
+    (VERL, {}, {"math": 1.0}, "openai-gsm8k", {"extra_info"}),
+    (VERL, {"grader": ("examples.verl_reward:compute_score",)}, {"examples.verl_reward:compute_score": 1.0},
+     "openai-gsm8k", set()),
+    ({**VERL, "grader": "math", "source": "own"}, {"grader": ("choice",)}, {"math": 1.0}, "own", {"extra_info"}),
+    (GSM8K, {"grader": ("math",), "fields": ("prompt=question",)}, {"math": 1.0}, "data", {"level"}),
+    ({**GSM8K, "prompt": 1}, {"grader": ("math=0.5", "examples.near_enough:grade=2"), "fields": ("prompt=question",)},
+     {"math": 0.5, "examples.near_enough:grade": 2.0}, "data", set()),
+])  # fmt: skip
+def test_rows_of_others_are_read_as_they_are(tmp_path, stored, options, grader, source, unread) -> None:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([stored]), tmp_path / "rows.parquet")
+    for path in (write(tmp_path / "rows.jsonl", stored), tmp_path / "rows.parquet"):
+        (row,) = read_rows(path, DataConfig(**options))
+        assert {each.name: each.weight for each in row.graders} == grader
+        assert (row.question.suite, row.turns[-1]["content"], row.unread) == (source, "3 + 3?", unread)
+        if "prompt" not in stored:
+            assert row.question.gold == MathGold((GSM8K["answer"],))
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"fields": ("prompt",)}, "data.fields is prompt: write NAME=VALUE"),
+    ({"fields": ("prompt=a", "prompt=b")}, "data.fields is prompt=a,prompt=b: write .* no name twice"),
+    ({"fields": ("prompt=ask",)}, "row 1: it has no field 'ask': take one of prompt, grader, answer by --data"),
+])  # fmt: skip
+def test_options_that_name_nothing_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read_rows(write(tmp_path / "rows.jsonl", MATH), DataConfig(**options))
+    for given, why in (("llm", "the grader 'llm' is none"), ("math=no", "could not"), ("math=0", "the weight 0.0 of")):
+        with pytest.raises(UserError, match=f"^data.grader is {given}: {why}"):
+            read_rows(write(tmp_path / "rows.jsonl", {"prompt": "?", "answer": "4"}), DataConfig(grader=(given,)))
 
 
 def test_long_and_decimal_numbers_are_answers(tmp_path: Path) -> None:

@@ -117,6 +117,9 @@ NUMBER = "which is none of True, False, None and a number from 0 to 1"
     ({"score": 1} | {f"p{n}": 1 for n in range(17)}, "17 parts, and at most 16 are logged"),
 ])  # fmt: skip
 def test_what_a_function_must_not_return_is_one_sentence(returned: object, said: str) -> None:
+    for form, given in (("trl", 1.0), ("trl", [1.0, 2.0]), ("trl", ["1"]), ("verl", float("nan")), ("verl", {"a": 1})):
+        with pytest.raises(isolated.InvalidReply, match=r"list of one reward|neither a finite|without 'score'"):
+            checked(given, form)
     with pytest.raises(isolated.InvalidReply) as caught:
         checked(returned)
     assert str(caught.value).startswith(said) and "\n" not in str(caught.value)

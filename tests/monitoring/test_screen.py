@@ -78,7 +78,6 @@ def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(
 
 
 async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("azr.monitoring.texts.CHUNK_LIMIT_S", 3.0)
     monkeypatch.setattr("azr.monitoring.texts.TEXT_LIMIT_S", 3.0)
     rules = write(tmp_path, "[[rule]]\nname = 'slow'\npatterns = ['(a+)+$', 'needle']\n")
     texts = ["a needle", "a" * 60 + "b", "\ud800 lone", "x" * 1_000_000 + "needle", "\x00\n\r needle"]
