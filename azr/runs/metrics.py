@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import stdev
 from typing import TYPE_CHECKING
 
 from azr.records import CHAIN, COPIED, REPEATS, ROLES, VALID, Role, Sample
@@ -138,6 +139,7 @@ def step_parts(
     num_sampled = sum(len(sampled(samples, role)) for role in ROLES)
     tokens = {phase: count for phase, count in computed.items() if count is not None} | sampled_tokens(samples)
     beside = {"learned beside play": timing.learned_beside_s} if staleness else {}
+    counts = {"ungraded": sum(map(_is_lost, samples)), "trajectories": len(batch), "tokens": in_batch}
     return {
         "seconds": {**timing.seconds, "step": timing.wall_s, "executor alone": timing.exposed_s, **beside},
         "tokens_per_s": {
@@ -155,7 +157,7 @@ def step_parts(
             f"push_by_{pushed.transfer}": 1,
             **{f"push_s_{part}": seconds for part, seconds in pushed.parts.items()},
         },
-        "batch": {"ungraded": sum(map(_is_lost, samples)), "trajectories": len(batch), "tokens": in_batch},
+        "batch": counts | group_metrics(samples),
         **{role: {"malformed": malformed_share(samples, role)} for role in ROLES},
         "staleness": {**staleness_metrics(samples, step - 1)} if staleness else {},
     }
@@ -192,6 +194,22 @@ def reward_metrics(samples: Sequence[Sample]) -> Metrics:
             metrics[f"{player}/{OVERLONG}"] = _mean(penalties)
     if newest := [sample.weight_versions[-1][0] for sample in rewarded if sample.weight_versions]:
         metrics["weight_version"] = max(newest)
+    return metrics
+
+
+def group_metrics(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return mean reward and length of the sampled responses that are trained on, and of the groups with several the
+    mean standard deviation of rewards and the share whose rewards are all equal, as TRL has them."""
+    groups: defaultdict[str, list[float]] = defaultdict(list)
+    trained = [each for each in samples if each.used == "trained" and each.origin == "sampled"]
+    for sample in trained:
+        groups[sample.group].append(sample.reward or 0.0)
+    metrics: dict[str, float] = {}
+    if trained:
+        metrics["reward"] = _mean([reward for of_group in groups.values() for reward in of_group])
+        metrics["response_length"] = _mean([each.response_tokens or 0 for each in trained])
+    if spreads := [stdev(of_group) for of_group in groups.values() if len(of_group) > 1]:
+        metrics |= {"reward_std": _mean(spreads), "idle_groups": _mean([spread == 0 for spread in spreads])}
     return metrics
 
 

@@ -44,6 +44,17 @@ def test_traces_are_apart() -> None:
     assert "weight_version" not in measures.reward_metrics(played[1:2])
 
 
+def test_rewards_of_a_batch_and_of_its_groups_are_those_of_trl() -> None:
+    rewards = {"a": (1.0, 0.0, 0.0, 1.0), "b": (0.5, 0.5), "alone": (-0.5,)}
+    played = [sample("solver", reward=each, group=group, length=2) for group in rewards for each in rewards[group]]
+    others = [sample("solver", reward=9.0, used="stale", group="a"), sample("solver", reward=9.0, trace_tokens=2)]
+    metrics = measures.group_metrics([*played, *others])
+    wanted = {"reward": 2.5 / 7, "response_length": 2.0, "reward_std": (1 / 3) ** 0.5 / 2, "idle_groups": 0.5}
+    assert metrics == pytest.approx(wanted)
+    assert measures.group_metrics(others) == {}
+    assert measures.group_metrics(played[-1:]) == {"reward": -0.5, "response_length": 2.0}
+
+
 def test_the_funnel_is_counted_step_by_step() -> None:
     rejected = Counter({RejectReason.MALFORMED: 3, RejectReason.DUPLICATE: 1, RejectReason.LOST: 2})
     metrics = measures.funnel_metrics("deduction", proposals(10, rejected, [0.0, 0.25, 0.25, 1.0]), 4)

@@ -42,6 +42,12 @@ def check_names(tracking: TrackingConfig) -> None:
         raise UserError("tensorboard writes into the run directory: name it in tracking.to without more.")
 
 
+ALIASES = {
+    "reward/mean": "batch/reward", "reward/std": "batch/reward_std", "frac_reward_zero_std": "batch/idle_groups",
+    "completions/mean_length": "batch/response_length", "clip_ratio": "policy/clip_fraction",
+    "entropy": "policy/entropy", "kl": "policy/kl_reference",
+}  # fmt: skip
+"""Our names of numbers by names that TRL and others give them, under which trackers get them too."""
 MOST_WAITING = 100
 """Steps that wait for a tracker; then it gets no more, until the run is resumed."""
 CLOSE_S = 30.0
@@ -181,7 +187,8 @@ class Feed:
             step, metrics, tables = piece
             try:
                 if step > self._held and metrics is not None:
-                    self._tracker.write(step, metrics)
+                    elsewhere = {name: metrics[ours] for name, ours in ALIASES.items() if ours in metrics}
+                    self._tracker.write(step, metrics | elsewhere)
                 elif step > self._held:
                     self._tracker.write_tables(step, tables)
             except Exception as error:

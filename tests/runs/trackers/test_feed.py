@@ -42,7 +42,7 @@ class FolderTracker(Tracker):
         self.asked.set()
         self.may_write.wait()
         with (self.place / str(step)).open("a") as file:
-            file.write(f"{metrics['loss']}\n")
+            file.write(f"{metrics['loss']}{metrics.get('reward/mean', '')}\n")
         self.mark.save("id", step)
 
     def write_tables(self, step: int, tables: Mapping[str, Table]) -> None: ...
@@ -67,6 +67,13 @@ def opened(root: Path, said: list[str], history: list[tuple[int, Metrics]] | Non
 
 def held(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(folder.iterdir())}
+
+
+def test_trackers_get_numbers_by_names_of_others_too(tmp_path: Path, folder: Path) -> None:
+    feeds = opened(tmp_path, said := [], [(1, {"loss": 1.0, "batch/reward": 0.5})])
+    feeds.write(2, {"loss": 2.0, "batch/reward": 0.25})
+    feeds.close(complete=True)
+    assert said == [] and held(folder) == {"1": "1.00.5\n", "2": "2.00.25\n"}
 
 
 def test_a_step_is_handed_over_once_even_when_the_run_goes_back(tmp_path: Path, folder: Path) -> None:
