@@ -21,7 +21,7 @@ from azr.config import ESTIMATOR_TYPES, Config
 from azr.errors import UserError, did_you_mean
 from azr.plugins import load_named
 from azr.plugins.own import ESTIMATORS
-from azr.text import first_line
+from azr.text import first_line, map_texts
 
 ESTIMATOR = "algorithm.estimator"
 """The union whose choices a plug-in may add to."""
@@ -209,11 +209,7 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
 
 def expand_home(value: Any) -> Any:
     """Plain data with the home folder for a ``~`` that begins a text: shells leave it in quotes and after ``=``."""
-    if isinstance(value, dict):
-        return {name: expand_home(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [expand_home(each) for each in value]
-    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~") else value
+    return map_texts(value, os.path.expanduser)
 
 
 def _option(path: str) -> ConfigOption:

@@ -1,8 +1,9 @@
-"""Texts of others: shortened to be shown, and read as JSON objects."""
+"""Texts of others: shortened to be shown, read as JSON objects, and changed wherever they stand in plain data."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 
@@ -41,3 +42,12 @@ def parse_object(text: bytes) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ValueError("it is not a JSON object")
     return tree
+
+
+def map_texts(tree: Any, change: Callable[[str], str]) -> Any:
+    """Return plain data with every text in it changed, those of keys too; tuples become lists."""
+    if isinstance(tree, str):
+        return change(tree)
+    if isinstance(tree, dict):
+        return {map_texts(key, change): map_texts(value, change) for key, value in tree.items()}
+    return [map_texts(each, change) for each in tree] if isinstance(tree, list | tuple) else tree

@@ -26,6 +26,7 @@ from azr.explorer.record_files import ROLLOUTS, LinePlace, read_grown, read_samp
 from azr.files import open_regular
 from azr.records import Sample, Task
 from azr.runs.sample_file import FIELDS, clean
+from azr.text import map_texts
 
 _TAIL = 256
 """Bytes before a growing file's offset by which it is known again."""
@@ -335,11 +336,7 @@ def made(row: sqlite3.Row) -> SampleRow:
 
 def kept(value: Any) -> Any:
     """Return a value with its long texts shortened."""
-    if isinstance(value, str):
-        return value[:MAX_KEPT]
-    if isinstance(value, list | tuple):
-        return [kept(each) for each in value]
-    return {name: kept(each) for name, each in value.items()} if isinstance(value, dict) else value
+    return map_texts(value, lambda text: text[:MAX_KEPT])
 
 
 def _num_nodes(program: str) -> int | None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
-
-import msgspec
 
 from azr.files import open_regular
 from azr.records import Sample
-from azr.runs.sample_file import cleaned, read_members, read_sample
+from azr.runs.sample_file import T, read_members, read_record, read_sample
 
 ROLLOUTS = re.compile(r"step_(\d{6,})\.jsonl\.gz")
 """Name of a step's rollout file."""
-T = TypeVar("T")
 _MOST_TEXT = 1 << 28
 """Longest text of a gzip member; a run writes about a megabyte."""
 
@@ -97,12 +92,8 @@ def read_grown(path: Path, offset: int, kind: type[T], problems: list[str]) -> t
     records, bad, reason = list[T](), 0, ""
     for line in grown[:end].split(b"\n")[:-1]:
         try:
-            try:
-                records.append(msgspec.json.decode(line, type=kind))
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                # msgspec refuses JSON's escape of half a surrogate pair, which a program's text may hold.
-                records.append(msgspec.convert(cleaned(json.loads(line)), kind))
-        except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
-            bad, reason = bad + 1, reason or f"it is no {kind.__name__} ({error})"
+            records.append(read_record(line, kind))
+        except ValueError as error:
+            bad, reason = bad + 1, reason or str(error)
     _note_unread(bad, reason, problems)
     return records, offset + end

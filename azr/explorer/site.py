@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
 from azr.records import Sample
+from azr.text import clipped
 
 Values = Mapping[str, str]
 """What an address says after its question mark."""
@@ -120,7 +121,7 @@ def shaded(tokens: Sequence[tuple[str, float | None, float | None]]) -> Iterator
 _TEMPLATES = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 _TEMPLATES.loader = PackageLoader("azr.explorer")
 _TEMPLATES.filters |= {"number": number, "highlighted": highlighted, "shaded": shaded}
-_TEMPLATES.filters["cut"] = lambda text: text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
+_TEMPLATES.filters["cut"] = lambda text: clipped(text, MAX_CELL)
 _TEMPLATES.globals["ORIGINS"] = queries.ORIGINS
 
 
@@ -145,7 +146,7 @@ class Links:
 
     def task(self, id: str, *, kind: str = "", most: int = 60) -> Markup:
         """``kind``: of a row of a file, whose id is one in its file alone."""
-        return self.link(id if len(id) <= most else f"{id[: most - 1]}…", "task", id=id, kind=kind)
+        return self.link(clipped(id, most), "task", id=id, kind=kind)
 
     def problem(self, sample: Sample) -> Markup:
         """Return a link to the task or the row of a file that the sample proposes or answers."""

@@ -12,8 +12,9 @@ import shutil
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from blake3 import blake3
@@ -21,6 +22,7 @@ from blake3 import blake3
 from azr.errors import UserError
 from azr.files import atomic_write, open_regular
 from azr.records import PromptIds, Sample, Task
+from azr.text import map_texts
 
 Decode = Callable[[PromptIds], str]
 """Token ids to text, special tokens included. Called from a thread."""
@@ -36,7 +38,8 @@ MAX_TOKENS = 2000
 """Most tokens of a response that are written one by one."""
 MEMBER_BYTES = 1 << 18
 """Bytes of lines, before they are compressed, after which a new gzip member begins."""
-_DECODER = msgspec.json.Decoder(Sample)
+_decoder = cache(msgspec.json.Decoder)
+T = TypeVar("T")
 
 
 def write_samples(path: Path, step: int, samples: Sequence[Sample], decode: Decode) -> None:
@@ -90,16 +93,22 @@ def json_line(record: Mapping[str, object]) -> bytes:
     return f"{text}\n".encode("utf-8", "backslashreplace")
 
 
-def read_sample(line: bytes) -> Sample:
-    """Return the sample of a line; half a surrogate pair in a text becomes its escape. Raises ValueError, with a
-    sentence, for a line that holds no sample or one of another schema."""
+def read_record(line: bytes, kind: type[T]) -> T:
+    """Return the record of a line; half a surrogate pair in a text becomes its escape. Raises ValueError, with a
+    sentence, for a line that holds none."""
     try:
-        sample = _DECODER.decode(line)
+        record: T = _decoder(kind).decode(line)
+        return record
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
-            sample = msgspec.convert(cleaned(json.loads(line)), Sample)  # msgspec refuses half a surrogate pair
+            return msgspec.convert(map_texts(json.loads(line), clean), kind)  # msgspec refuses half a surrogate pair
         except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
-            raise ValueError(f"it is no Sample ({error})") from error
+            raise ValueError(f"it is no {kind.__name__} ({error})") from error
+
+
+def read_sample(line: bytes) -> Sample:
+    """Return the sample of a line. Raises ValueError as `read_record`, and for a sample of another schema."""
+    sample = read_record(line, Sample)
     if sample.schema != SCHEMA:
         raise ValueError(f"it has schema {sample.schema}, and this version of azr reads schema {SCHEMA}")
     return sample
@@ -145,17 +154,6 @@ def read_members(path: Path, at: int = 0, most: float = math.inf) -> Iterator[Me
 def clean(text: str) -> str:
     """Return a text that UTF-8 can hold: half a surrogate pair becomes its escape."""
     return text.encode("utf-8", "backslashreplace").decode() if not text.isascii() else text
-
-
-def cleaned(tree: Any) -> Any:
-    """Return JSON's tree with texts that UTF-8 can hold."""
-    if isinstance(tree, str):
-        return clean(tree)
-    if isinstance(tree, list):
-        return [cleaned(each) for each in tree]
-    if isinstance(tree, dict):
-        return {clean(key): cleaned(value) for key, value in tree.items()}
-    return tree
 
 
 _CHUNK = 16 << 20
