@@ -112,7 +112,7 @@ def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
 
 @pytest.mark.parametrize("name, text, says", [
     ("tokenizer_config.json", "[]", "holds no JSON object"), ("tokenizer_config.json", "{", "is not JSON"),
-    ("tokenizer_config.json", "\x00", "is not JSON"), ("tokenizer.json", "{", "holds no tokenizer that can be loaded"),
+    ("tokenizer_config.json", "\x00", "is not JSON"), ("tokenizer.json", "{", "holds no tokenizer that loads"),
     ("tokenizer.json", None, "holds no tokenizer (none of tokenizer.json, "), ("config.json", "{", "is not JSON"),
     ("config.json", "[]", "holds no JSON object"),
 ])  # fmt: skip

@@ -1,5 +1,4 @@
-"""Write the rows of a file that no evaluation suite holds: neither their question nor 13 words in a row of it. Options
-of a run that say how rows are read may follow, such as --data.fields prompt=question."""
+"""Write the rows of a file that no evaluation suite holds: neither their question nor 13 words in a row of it."""
 
 from __future__ import annotations
 
@@ -37,7 +36,9 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     parser = Parser("data", __doc__)
-    parser.add_argument("rows", metavar="ROWS", help="file of rows, folder, or OWNER/NAME[/CONFIG][:SPLIT] of the hub")
+    parser.add_argument(
+        "rows", metavar="ROWS", help="as --data.path of a run, whose --data.fields and --data.grader may follow"
+    )
     parser.add_argument("out", metavar="OUT", type=Path, help="file to write: .jsonl or .jsonl.gz")
     parser.add_argument("--against", type=Path, metavar="DIR", required=True, help="folder with the suites' files")
     return parser

@@ -33,8 +33,7 @@ def main(argv: Sequence[str]) -> int:
     folder = place if place.is_dir() else model_folder(config.model.path, fetch=False)
     if folder is None:
         raise UserError(
-            f"model.path {config.model.path} is not in the cache, and the hub does not answer: set --model.path to a "
-            "folder with its tokenizer."
+            f"The hub does not answer about {config.model.path}: set --model.path to a folder with its tokenizer."
         )
     codec = load_codec(config, folder)
     kinds = (options.kind,) if options.kind else config.kinds

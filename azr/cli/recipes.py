@@ -65,8 +65,4 @@ def _table(listed: Sequence[dict[str, Any]]) -> Iterator[str]:
         numbers = "{gpus:4}  {gpu_memory_gib:5.0f}  {memory_gib:9.1f}  {step_s:8.0f}".format_map(each)
         yield f"{each['name']:{names}}  {each['model']:{models}}  {numbers}"
         yield from (f"    ran on {proof}" for proof in each["proven"])
-    yield ""
-    yield (
-        "Without a line of its own, a recipe was planned and placed in the tests, and took one step there on CPU cores "
-        "with a tiny model and small sizes."
-    )
+    yield "\nA recipe without such a line was planned, placed, and took a step with a tiny model on CPUs, in the tests."

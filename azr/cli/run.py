@@ -41,9 +41,8 @@ _INTERRUPTED, _FAILED = 130, 1
 def main(argv: Sequence[str]) -> int:
     """``azr run RECIPE [overrides]``; a run's folder resumes that run."""
     asks_help = {"--help", "-h"} & set(argv)
-    options, values = parser(Config(), recipe=True).parse_with_overrides(
-        [word for word in argv if word not in asks_help]
-    )
+    words = [word for word in argv if word not in asks_help]
+    options, values = parser(Config(), recipe=True).parse_with_overrides(words)
     name = options.recipe or (options.resume if options.resume != LATEST else None)
     if asks_help:
         parser(load_recipe(name) if name is not None else Config(), recipe=True).print_help()
@@ -77,13 +76,9 @@ def _start(options: argparse.Namespace) -> int:
         raise UserError("--verify says how the checkpoint of --resume is looked at: leave it out, or add --resume.")
     check(options.config)
     with ExitStack() as owned:
-        run = resolve(
-            options.config,
-            options.resume,
-            restart=options.restart,
-            verify=options.verify or "headers",
-            owned=None if options.dry_run else owned,
-        )
+        verify: Verify = options.verify or "headers"
+        mine = None if options.dry_run else owned
+        run = resolve(options.config, options.resume, restart=options.restart, verify=verify, owned=mine)
         if options.dry_run:
             return _dry_run(run)
         if run.end is not None:

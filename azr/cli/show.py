@@ -47,9 +47,7 @@ def main(argv: Sequence[str]) -> int:
     step, there = options.step, queries.steps(index)
     if step is not None and step not in there:
         for found in index.select("SELECT path, sentence FROM problems WHERE path = ?", f"step_{step:06d}.jsonl.gz"):
-            raise UserError(
-                "rollouts/{} of {} has no rollouts to show: {}.".format(found["path"], index.run, found["sentence"])
-            )
+            raise UserError(f"rollouts/{found['path']} of {index.run} has none to show: {found['sentence']}.")
         known = f"it has steps {there[0]} to {there[-1]}" if there else "it has none yet"
         raise UserError(f"{index.run} has no rollouts of step {step}: {known}.")
     kinds = queries.kinds(index)
@@ -118,9 +116,8 @@ def _overview(index: RunIndex) -> Iterator[str]:
     yield f"\nstep {steps[-1]}"
     for (kind, role), counts in queries.verdicts(index, steps[-1]).items():
         yield f"  {kind:<10} {role:<9} " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    hardest, _ = queries.find_tasks(
-        index, TaskFilter(step_from=steps[-1], step_to=steps[-1], order="hardest", limit=10)
-    )
+    wanted = TaskFilter(step_from=steps[-1], step_to=steps[-1], order="hardest", limit=10)
+    hardest, _ = queries.find_tasks(index, wanted)
     if hardest:
         yield f"\nhardest tasks of step {steps[-1]}; --task ID shows one"
         for row in hardest:
@@ -166,9 +163,8 @@ def _headline(sample: Sample) -> str:
 
 def _task_lines(index: RunIndex, task: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a task of `queries.find_task`, with its attempts, proposer and children."""
-    yield "{id} · {kind} · step {step} · solve rate {rate} · {lines} lines".format(
-        **task, rate=_number(task["solve_rate"])
-    )
+    solved = _number(task["solve_rate"])
+    yield f"{task['id']} · {task['kind']} · step {task['step']} · solve rate {solved} · {task['lines']} lines"
     yield "program:"
     yield _indented(task["program"])
     for given, returned in zip(task["inputs"], task["outputs"], strict=False):

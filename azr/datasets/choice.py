@@ -45,17 +45,14 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
         raise UserError(f"Every prompt of {path} has over rollout.max_prompt_tokens={limit} tokens: raise it.")
     traced = [row for row in fitting if row.traces]
     if config.data.traces and not traced:
-        raise UserError(
-            f"No row of {path} has traces, and data.traces is {config.data.traces}: prepare them, or set it to 0."
-        )
+        raise UserError(f"No row of {path} has traces, and data.traces is {config.data.traces}: set it to 0.")
     kept = fitting if config.data.samples else traced
     longest = config.rollout.max_response_tokens
     if not config.data.samples and not any(
         len(codec.trace_ids(trace, codec.converse(row.turns)[1])) <= longest for row in kept for trace in row.traces
     ):
         raise UserError(
-            f"Every trace of {config.data.path} has over rollout.max_response_tokens={longest} tokens, and "
-            "data.samples is 0: raise the limit."
+            f"Every trace of {path} has over rollout.max_response_tokens={longest} tokens: raise it, or data.samples."
         )
     unread = sorted(frozenset().union(*(row.unread for row in rows)))
     left_out = f"of {len(rows):,} rows of {path} are left out"
@@ -71,7 +68,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
         "never end; a model.template that opens no thinking would not do so": never_close,
         f"nothing reads these fields of {path}: {', '.join(unread)}": bool(unread),
     }
-    notes |= _unasked(kept, config, codec)
+    notes |= _unasked(kept, config, codec) if config.data.samples else {}
     notes |= _misfits(traced, config, codec) if config.data.samples and config.data.traces else {}
     return kept, [note for note, count in notes.items() if count]
 
@@ -79,13 +76,13 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
 def _unasked(rows: Sequence[DataRow], config: Config, codec: PromptCodec) -> dict[str, int]:
     """Return a note on prompts that do not ask for the form that `math` reads, with their number among the first."""
     looked_at = [row for row in rows if any(each.name == "math" for each in row.graders)][:FORMS_CHECKED]
-    prompts = (codec.decode(codec.converse(row.turns)[0]) for row in looked_at)
+    prompts = [codec.decode(codec.converse(row.turns)[0]) for row in looked_at if config.reward.format != "thought"]
     count = sum(not any(mark in prompt for mark in ("\\boxed", *MARKS)) for prompt in prompts)
     note = (
         f"{count:,} of the first {len(looked_at):,} prompts for the grader math do not say where the answer is to be, "
         f"and one without a box is malformed: ask for \\boxed{{}}, or for {' or '.join(MARKS)} before it"
     )
-    return {note: count if config.reward.format != "thought" else 0}
+    return {note: count}
 
 
 def _misfits(traced: Sequence[DataRow], config: Config, codec: PromptCodec) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,6 @@ class DataPlay:
                 counts["rows"] += 1
                 counts["epoch"] = max(counts["epoch"], epoch)
                 answers, long_traces = await self._answer(self.rows[row], epoch, generate, phase)
-                # Then the reward is the score.
                 rule = replace(config.reward, wrong=0.0) if self.rows[row].states_rewards else config.reward
                 for sample in answers:
                     reward_answer(sample, rule, config.rollout.max_response_tokens)
@@ -109,13 +109,8 @@ class DataPlay:
         return Problem(id=question.id, kind=question.suite, group=group, prompt_ids=prompt, judge=judge)
 
     async def _judged(self, problem: Problem, trace: list[int], phase: Phase) -> list[Sample]:
-        completion = Completion(
-            prompt_ids=problem.prompt_ids,  # type: ignore[arg-type]
-            response_ids=np.array(trace, np.int32),
-            logprobs=0.0,  # type: ignore[arg-type]
-            finish_reason="stop",
-            weight_versions=0,  # type: ignore[arg-type]
-        )
+        tokens: dict[str, Any] = {"prompt_ids": problem.prompt_ids, "response_ids": np.array(trace, np.int32)}
+        completion = Completion(**tokens, logprobs=0.0, finish_reason="stop", weight_versions=0)  # type: ignore[arg-type]
         with phase("verify"):
             return [await judged(problem, completion, trace_tokens=len(trace))]
 

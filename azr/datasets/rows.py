@@ -27,10 +27,8 @@ FORMATS = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 SOURCE = "data"
 """Where a row comes from that does not say it."""
 BY_NAME = DataConfig()
-"""Rows name their graders and have our fields."""
 _OPTIONAL = ("grader", "source", "id", "traces", "asked", TOLERANCE)
 _VERL = ("data_source", "reward_model", "ability")
-"""Fields of verl's rows that are read."""
 _ROLES = ("system", "user", "assistant")
 _OF_TURN = ("role", "content", "name")
 _TURNS_AS_TEXT = re.compile(r"""(?:array\()?\[?\s*\{\s*['"](?:role|content|from|value)['"]\s*:.*[\]})]""", re.DOTALL)
@@ -70,7 +68,7 @@ class DataRow:
 
     @property
     def states_rewards(self) -> bool:
-        """Whether each of its graders is a reward function of TRL's or verl's form."""
+        """Whether each of its graders is a reward function of TRL's or verl's form, whose number is the reward."""
         return all(states_rewards(each.name) for each in self.graders)
 
     @property
@@ -95,10 +93,8 @@ def read_rows(path: Path, data: DataConfig = BY_NAME) -> list[DataRow]:
     for number, (row, _) in enumerate(stored_rows(path, data), 1):
         id = row.question.id
         if id in seen:
-            raise UserError(
-                f"{path}, row {number}: the id {id!r} is that of row {seen[id]} too: correct it, or take another field "
-                "by --data.fields id=NAME."
-            )
+            why = f"the id {id!r} is that of row {seen[id]} too: take others by --data.fields id=NAME"
+            raise UserError(f"{path}, row {number}: {why}.")
         seen[id] = number
         rows.append(row)
     if not rows:
@@ -128,9 +124,7 @@ def read_row(stored: Row, number: int, data: DataConfig = BY_NAME) -> DataRow:
     fields = verl | present | renamed
     stated = (present | renamed).get("grader", _graders_of(data.grader) or verl.get("grader"))
     if stated is None:
-        raise ValueError(
-            "it has no field 'grader': name one for all rows, as --data.grader math or --data.grader module:function"
-        )
+        raise ValueError("it has no field 'grader': name one for all rows by --data.grader math or module:function")
     weights = _weights(stated)
     needed = {"prompt": "", **{name: grader for grader in weights for name in FIELDS.get(grader, ())}}
     if lacking := [name for name in needed if name not in fields]:
@@ -145,14 +139,9 @@ def read_row(stored: Row, number: int, data: DataConfig = BY_NAME) -> DataRow:
         raise TypeError(f"its id {id!r} is neither text nor a whole number")
     source = _source(fields)
     question = Question(id=str(id), suite=source, group=source, message=turns[-1]["content"], gold=None)
-    graders = [
-        RowGrader(
-            name=name,
-            question=replace(question, gold=gold(name, stored | renamed if is_own(name) else fields, asked=asked)),
-            weight=weight,
-        )
-        for name, weight in weights.items()
-    ]
+    given = {name: stored | renamed if is_own(name) else fields for name in weights}
+    golds = {name: replace(question, gold=gold(name, given[name], asked=asked)) for name in weights}
+    graders = [RowGrader(name=name, question=golds[name], weight=weight) for name, weight in weights.items()]
     read = {names.get(name, name) for name in (*needed, *_OPTIONAL)} | ({*_VERL} if verl else set())
     unread = frozenset() if any(map(is_own, weights)) else frozenset(present) - read
     return DataRow(turns=turns, graders=tuple(graders), traces=_traces(fields.get("traces", [])), unread=unread)
@@ -179,8 +168,7 @@ def _source(fields: Row) -> str:
     source = re.sub(r"[^\w.-]+", "-", stated) if isinstance(stated, str) else ""
     if not source or source in (*KINDS, "eval"):
         raise ValueError(
-            f"the source {stated!r} is no text, or that of a kind of self-play or of evaluations: take another field "
-            "by --data.fields source=NAME"
+            f"the source {stated!r} is no text, or names a kind or eval: take another by --data.fields source=NAME"
         )
     return source
 
@@ -203,9 +191,7 @@ def _graders_of(entries: tuple[str, ...]) -> dict[GraderName, float] | None:
         weights = {name: float(weight) for name, weight in _pairs("data.grader", entries, "1").items()}
         return _weights(weights) if weights else None
     except ValueError as error:
-        raise UserError(
-            f"data.grader is {','.join(entries)}: {error}; write NAME, or NAME=WEIGHT of several."
-        ) from error
+        raise UserError(f"data.grader is {','.join(entries)}: {error}; write NAME or NAME=WEIGHT.") from error
 
 
 def _weights(grader: Any) -> dict[GraderName, float]:

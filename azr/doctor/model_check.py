@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,9 +96,8 @@ class ModelCheck:
     def passes(self, bound: float) -> bool:
         """Whether no difference is above `bound`, or not a number, while the perturbation is."""
         bounds = {PERTURBED: self.perturbed_bound(bound)}
-        return self.moved > bound and all(
-            gap.largest <= bounds.get(row.weights, bound) for row in self.rows for gap in row.gaps
-        )
+        gaps = ((gap.largest, bounds.get(row.weights, bound)) for row in self.rows for gap in row.gaps)
+        return self.moved > bound and all(largest <= most for largest, most in gaps)
 
     def table(self) -> str:
         """Return a table: mean and largest difference of each pair, one line per state of the weights."""
@@ -210,9 +210,8 @@ def _prompts(path: str, tokens: int) -> list[list[int]]:
         raise UserError(f"{path} holds no tokenizer that can be loaded ({first_line(error)}).") from error
     limit = AutoConfig.from_pretrained(path).get_text_config().max_position_embeddings
     # A fixed long text without a period that a model could repeat.
-    functions = (
-        f"def f{i}(x, y={i * i}):\n    # step {i}\n    return [x + {7 * i % 11}, y, '{i:b}']\n" for i in range(4000)
-    )
+    text = "def f{0}(x, y={1}):\n    # step {0}\n    return [x + {2}, y, '{0:b}']\n"
+    functions = (text.format(i, i * i, 7 * i % 11) for i in range(4000))
     ids = tokenizer.encode("".join(functions))
     return [ids[: min(tokens, limit - RESPONSE_TOKENS)], ids[:10]]
 

@@ -63,7 +63,7 @@ class AnswerFile(AbstractContextManager["AnswerFile"]):
             self._file.close()
             if isinstance(error, BlockingIOError):
                 raise UserError(
-                    f"Another azr eval writes into {path.parent} now: wait for its end, or choose another --out."
+                    f"Another azr eval writes into {path.parent}: wait, or choose another --out."
                 ) from error
             raise
 
@@ -127,7 +127,6 @@ def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[
         raise UserError(f"{path} holds no answers of an evaluation: choose another --out.")
     if is_damaged:
         raise UserError(
-            f"{path} is damaged after byte {whole}: restore a copy, or drop the rest by truncate -s {whole} and use "
-            "--resume."
+            f"{path} is damaged after byte {whole}: restore a copy, or use truncate -s {whole}, then --resume."
         )
     return whole, protocol, answers

@@ -63,8 +63,7 @@ def prompt_ids(codec: PromptCodec, question: Question) -> PromptIds:
         gold = value_task(question.id, gold)
     if not isinstance(gold, Task):
         raise UserError(
-            f"The suite {question.suite} needs a model that reads words: one of the compact format answers exam, "
-            "cruxeval-i and cruxeval-o only."
+            f"The suite {question.suite} asks in words; the compact format answers exam, cruxeval-i, cruxeval-o only."
         )
     return codec.solver_prompt(KINDS[gold.kind], gold)
 

@@ -28,11 +28,8 @@ from azr.tasks.base import RejectReason, Run, Verdict
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 
-FORMS: dict[str, ModelConfig] = {
-    "completion": ModelConfig(prompt_format="completion"),
-    "tokenizer": ModelConfig(template="tokenizer"),
-    "conversation": ModelConfig(template="conversation"),
-}
+FORMS = {"completion": ModelConfig(prompt_format="completion")}
+FORMS |= {template: ModelConfig(template=template) for template in ("tokenizer", "conversation")}
 """Forms that a pretrained model may follow, as options of a run; `conversation` opens the thinking."""
 COMPACT = {"compact": ModelConfig(prompt_format="compact")}
 """The only form of a model whose vocabulary has its tags."""

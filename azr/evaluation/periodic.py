@@ -88,8 +88,7 @@ class PeriodicEval:
             return
         if EXAM in names and config.eval.path is None:
             raise UserError(
-                "eval.every asks for evaluations but eval.path is none: give the folder of an exam, or leave the exam "
-                "out of eval.suites."
+                "eval.every is set and eval.path is none: give an exam's folder, or leave it out of eval.suites."
             )
         check_graders({each.suite.grader: each.questions[0] for each in self._loaded})
         limit = config.rollout.max_prompt_tokens
@@ -115,10 +114,9 @@ class PeriodicEval:
         names = {each.suite.grader for each in self._loaded}
         answers = partial(AnswerExecutor, config)
         async with open_graders(names, answers=answers, tasks=lambda: nullcontext(executor)) as graders:
+            asked = ((each, graders[of.suite.grader]) for of in self._loaded for each in of.questions)
             problems = (
-                question_problem(each, self._prompts[each.suite, each.id], self._codec, graders[loaded.suite.grader])
-                for loaded in self._loaded
-                for each in loaded.questions
+                question_problem(each, self._prompts[each.suite, each.id], self._codec, by) for each, by in asked
             )
             await answer_all(problems, sampling, generate=generate, codec=self._codec, step=step, done=found.extend)
         found = in_order(found, self.questions)

@@ -39,9 +39,8 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
-        sides = (
-            cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
-        )
+        pairs = enumerate(zip(cells, widths, strict=True))
+        sides = (cell.ljust(width) if i < left else cell.rjust(width) for i, (cell, width) in pairs)
         return f"| {' | '.join(sides)} |"
 
     rule = ["-" * width if i < left else f"{'-' * (width - 1)}:" for i, width in enumerate(widths)]

@@ -152,12 +152,9 @@ def _parts(answer: Sample) -> Mapping[str, bool]:
 def _by_part(answers: Iterable[Sample], part: str) -> list[Sample]:
     """Return the answers with the verdict on a part in place of the whole one."""
     verdicts = {True: Verdict.RIGHT, False: Verdict.WRONG}
-    return [
-        replace(answer, judgement=Judgement(verdict=verdicts[_parts(answer)[part]]))
-        if part in _parts(answer)
-        else answer
-        for answer in answers
-    ]
+    found = ((answer, _parts(answer)) for answer in answers)
+    named = ((answer, None if part not in of else Judgement(verdict=verdicts[of[part]])) for answer, of in found)
+    return [answer if judged is None else replace(answer, judgement=judged) for answer, judged in named]
 
 
 def _row(
@@ -206,11 +203,8 @@ def _pass_at(k: int, answers: Sequence[Sample]) -> float | None:
 
 def _graded(answers: Sequence[Sample], *, greedy: bool) -> list[bool]:
     """Return whether each graded answer is right."""
-    return [
-        answer.verdict == Verdict.RIGHT
-        for answer in answers
-        if (answer.index is None) is greedy and answer.verdict != Verdict.UNGRADED
-    ]
+    asked = (answer.verdict for answer in answers if (answer.index is None) is greedy)
+    return [verdict == Verdict.RIGHT for verdict in asked if verdict != Verdict.UNGRADED]
 
 
 def metrics(table: Sequence[Row]) -> dict[str, float]:

@@ -81,8 +81,7 @@ class Evaluation:
         room = (model.context or sys.maxsize) - longest
         if room < 1:
             raise UserError(
-                f"A question of {suite} has {longest} tokens, but {model.place} reads at most {model.context}: leave "
-                "the suite out."
+                f"A question of {suite} has {longest} tokens, but {model.place} reads {model.context}: leave it out."
             )
         if asked is not None and asked > room:
             raise UserError(

@@ -150,11 +150,9 @@ class Sides:
     def changed(self, how: str, suite: str = "") -> list[Key]:
         """Return the questions of a suite, or of all, that changed in this way, a key of `CHANGES`."""
         test = {
-            "": lambda key: True,
-            "better": lambda key: self.gain(key) > 0,
-            "worse": lambda key: self.gain(key) < 0,
+            "": lambda key: True, "better": lambda key: self.gain(key) > 0, "worse": lambda key: self.gain(key) < 0,
             "wrong": lambda key: not self.left.share(key) and not self.right.share(key),
-        }[how]
+        }[how]  # fmt: skip
         return [key for key in self.keys if suite in ("", key[0]) and test(key)]
 
     def group(self, key: Key) -> str:
@@ -220,10 +218,8 @@ def _results(first: tuple[str, Path], last: tuple[str, Path], mtime_ns: int) -> 
 def means(sides: Sides, keys: Collection[Key], share: Measure) -> list[tuple[str, int, Mean | None]]:
     """Return title, graded questions and mean share of each side to these questions. The last row is of two sides that
     share questions: the mean difference, right side less left, on those."""
-    columns = {
-        side.title: {key: value for key in keys if (value := share(side.answers.get(key, ()))) is not None}
-        for side in sides.shown
-    }
+    shares = {side.title: {key: share(side.answers.get(key, ())) for key in keys} for side in sides.shown}
+    columns = {title: {key: each for key, each in of.items() if each is not None} for title, of in shares.items()}
     if len(columns) == 2:
         left, right = columns.values()
         paired = {key: right[key] - left[key] for key in left.keys() & right.keys()}
@@ -253,9 +249,7 @@ def _sides(runs: Sequence[ShownRun], number: int, values: Values) -> Sides | Non
         return None
     candidates = [name for name in of_run if name.partition("-")[2].isdigit()] or of_run
     others = [name for name in known if name not in of_run]
-    named = {
-        "left": choice(values, "left", [*known], candidates[0]),
-        "right": choice(values, "right", [*known], (others or of_run)[-1] if len(of_run) == 1 else candidates[-1]),
-    }
+    last = (others or of_run)[-1] if len(of_run) == 1 else candidates[-1]
+    named = {side: choice(values, side, [*known], of) for side, of in (("left", candidates[0]), ("right", last))}
     left, right = (read_side(*known[name]) for name in named.values())
     return Sides(left, right, named, {name: title for name, (title, _) in known.items()})

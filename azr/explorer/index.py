@@ -133,9 +133,7 @@ class RunIndex:
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if code == sqlite3.SQLITE_FULL:
-                raise UserError(
-                    f"{self.path} cannot grow ({error}): make room, or set TMPDIR to a disk that has some."
-                ) from error
+                raise UserError(f"{self.path} cannot grow ({error}): make room, or set another TMPDIR.") from error
             if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise
             self.path.unlink(missing_ok=True)

@@ -158,10 +158,8 @@ def _evaluations(compared: Compared, runs: Measured, names: Sequence[str]) -> It
     for suite in dict.fromkeys(name.split("/")[1] for name in names if name.startswith(EVAL)):
         start = EVAL + re.escape(suite)
         of_suite = _matching(names, f"{start}/({_MEASURE})")
-        of_groups = (
-            _matching(names, f"{start}/({group})/{measure}")
-            for measure, group in itertools.product((r"mean@\d+", "greedy"), ("[^/]+", "[^/]+/[^/]+"))
-        )
+        pairs = itertools.product((r"mean@\d+", "greedy"), ("[^/]+", "[^/]+/[^/]+"))
+        of_groups = (_matching(names, f"{start}/({group})/{measure}") for measure, group in pairs)
         several = next((found for found in of_groups if len({*found.values()}) > 1), {})
         for title, found in ("evaluation", of_suite), ("evaluation by group", several):
             yield chart(title, _series(compared, runs, found), "%", of=suite, bounds=(0.0,))
@@ -175,11 +173,9 @@ def _matching(names: Sequence[str], pattern: str) -> dict[str, str]:
 
 def _series(compared: Compared, runs: Measured, names: Mapping[str, str]) -> list[Series]:
     labels = [*dict.fromkeys(names.values())]
-    series = [
-        compared.series(run, labels.index(label), label, _points(steps, name))
-        for name, label in names.items()
-        for run, steps in runs
-    ]
+    pairs = itertools.product(names.items(), runs)
+    drawn = ((run, labels.index(label), label, _points(steps, name)) for (name, label), (run, steps) in pairs)
+    series = [compared.series(*each) for each in drawn]
     return [each for each in series if each.points]
 
 

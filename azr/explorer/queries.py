@@ -33,14 +33,10 @@ TASK_COLUMNS = {
 }  # fmt: skip
 """Orders of a column, the first one first."""
 SAMPLE_ORDERS = {
-    "step": "step DESC, n",
-    "reward": "reward DESC, n",
-    "lowest reward": "reward IS NULL, reward, n",
-    "longest": "response_tokens DESC, n",
-    "shortest": "response_tokens IS NULL, response_tokens, n",
-    "advantage": "abs(advantage) DESC, n",
-    "mismatch": "mismatch DESC, n",
-}
+    "step": "step DESC, n", "reward": "reward DESC, n", "lowest reward": "reward IS NULL, reward, n",
+    "longest": "response_tokens DESC, n", "shortest": "response_tokens IS NULL, response_tokens, n",
+    "advantage": "abs(advantage) DESC, n", "mismatch": "mismatch DESC, n",
+}  # fmt: skip
 SAMPLE_COLUMNS = {
     "reward": ("reward", "lowest reward"), "advantage": ("advantage",), "mismatch": ("mismatch",),
     "tokens": ("longest", "shortest"),
@@ -168,9 +164,8 @@ def find_samples(index: RunIndex, wanted: SampleFilter) -> tuple[list[SampleRow]
     if wanted.flag == ANY_RULE:
         where.append("flags IS NOT NULL")
     elif wanted.flag:
-        where.append(
-            "flags IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(flags) WHERE json_extract(value, '$[0]') = ?)"
-        )
+        has_rule = "EXISTS (SELECT 1 FROM json_each(flags) WHERE json_extract(value, '$[0]') = ?)"
+        where.append(f"flags IS NOT NULL AND {has_rule}")
         values.append(wanted.flag)
     conditions, total = _counted(index, "samples", where, values)
     rows = index.select(

@@ -53,10 +53,8 @@ def report(paths: Sequence[Path], tell: Callable[[str], None]) -> bytes:
             index.refresh(tell)
             runs.append(ShownRun(name, index, len(runs)))
         links = [SavedLinks(number) for number in range(len(runs))]
-        menus = [
-            (run, [(name, of.to(page)) for page, name in menu(run).items()])
-            for run, of in zip(runs, links, strict=True)
-        ]
+        pairs = zip(runs, links, strict=True)
+        menus = [(run, [(name, of.to(page)) for page, name in menu(run).items()]) for run, of in pairs]
         pages = list[tuple[str, Markup]]()
         for number, of in enumerate(links):
             for anchor, page, values in of.pages:  # those that they link to join them

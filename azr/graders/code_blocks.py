@@ -145,13 +145,9 @@ def with_borrowed(source: str, others: Sequence[str]) -> str:
     if tree is None or "__future__" in source:
         return source
     wanted = _lacking(tree)
-    offered = [
-        statement
-        for other in others
-        if other is not source and wanted
-        for statement in (parse(other) or ast.Module([], [])).body
-        if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Assign)
-    ]
+    kinds = ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Assign
+    trees = (parse(other) or ast.Module([], []) for other in others if other is not source and wanted)
+    offered = [statement for tree in trees for statement in tree.body if isinstance(statement, kinds)]
     names = {name: statement for statement in offered for name in bound_names(statement)}
     stars = [each for each in offered if "*" in bound_names(each)]
     taken = set[ast.stmt]()
@@ -217,10 +213,8 @@ def _statement(pieces: Sequence[Sequence[str]], at: int) -> tuple[int, int]:
         tried += 1
         if tree := parse("\n".join(lines)):
             # ``Done``, ``3`` and ``Output: x`` are prose that parses.
-            is_prose = any(
-                not isinstance(each.value, ast.Call) if isinstance(each, ast.Expr) else each.value is None
-                for each in tree.body
-                if isinstance(each, ast.Expr | ast.AnnAssign)
-            )
+            values = [each.value for each in tree.body if isinstance(each, ast.Expr)]
+            declared = [each.value for each in tree.body if isinstance(each, ast.AnnAssign)]
+            is_prose = None in declared or not all(isinstance(each, ast.Call) for each in values)
             return (0 if is_prose else tried), tried
     return 0, tried

@@ -148,9 +148,8 @@ def _digits(expression: Any, depth: int) -> float:
         if inner[1] > 6:
             return math.inf if parts[0] not in (0, 1, -1) else 1.0
         times = 10 ** inner[1]
-        return (
-            math.inf if parts[0].is_Add and parts[0].free_symbols and times > 1_000 else max(times * inner[0], inner[1])
-        )
+        is_open = parts[0].is_Add and parts[0].free_symbols and times > 1_000
+        return math.inf if is_open else max(times * inner[0], inner[1])
     if name in ("factorial", "factorial2", "gamma") and not parts[0].free_symbols:
         return math.inf if inner[0] > 6 else 10 ** inner[0] * max(inner[0], 1)
     return sum(inner) if name == "Mul" else largest + (1 if name == "Add" else 0)

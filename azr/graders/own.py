@@ -56,8 +56,7 @@ def load_grader(name: str) -> GradeFunction:
     if not callable(function):
         known = [word for word, value in vars(module).items() if callable(value)]
         raise UserError(
-            f"The module {module_name} has no function {function_name!r} to grade with"
-            f"{did_you_mean(function_name, known)}"
+            f"The module {module_name} has no function {function_name!r}{did_you_mean(function_name, known)}"
         )
     return function  # type: ignore[no-any-return]
 
@@ -118,9 +117,7 @@ class OwnGrader:
         """Grade; ungraded if the function raises, returns another type, takes too long or ends its process."""
         named = f"the grader {self._name}"
         try:
-            said = await self._functions.call(
-                named, _asked(question, response), costs="such answers are not trained on"
-            )
+            said = await self._functions.call(named, _asked(question, response), costs="its answer is not trained on")
         except WorkerError as trouble:
             return Judgement(verdict=Verdict.UNGRADED, detail=f"{named} {trouble}", reason="grader_failed")
         score, parts = said[SCORE], said["parts"]
@@ -176,9 +173,7 @@ def checked(returned: object, form: Form = "own") -> dict[str, Any]:
         raise InvalidReply(f"{len(parts)} parts, and at most {MAX_PARTS} are logged")
     for name, value in parts.items():
         if not isinstance(name, str) or not _PART.fullmatch(name):
-            raise InvalidReply(
-                f"a part named {brief(name)}, which must be at most 40 letters, digits, '_', '-' and '.'"
-            )
+            raise InvalidReply(f"a part named {brief(name)}, which must be up to 40 letters, digits, '_', '-' and '.'")
         if not isinstance(value, bool) and not (isinstance(value, float) and math.isfinite(value)):
             raise InvalidReply(f"the part {name} {brief(value)}, which is no bool and no finite number")
     return {SCORE: score, "parts": parts}

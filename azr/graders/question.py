@@ -85,7 +85,5 @@ class Suite:
     def read(self, folder: Path) -> list[Question]:
         """Read the questions from the files in a folder. Raises UserError if there are none, and as `read_file`."""
         if not (paths := self.located(folder)):
-            raise UserError(
-                f"{folder} has no {' or '.join(self.files)}: see `azr eval --list` for where it comes from."
-            )
+            raise UserError(f"{folder} has no {' or '.join(self.files)}: `azr eval --list` says where it comes from.")
         return [question for path in paths for question in self.read_file(path)]

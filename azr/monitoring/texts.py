@@ -6,6 +6,7 @@ costs that process and not the run, see `azr.isolated`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tomllib
@@ -72,17 +73,14 @@ class Screen:
             is_taken = rule.name in TOTALS or sum(each.name == rule.name for each in rules) > 1
             if is_taken or not _NAME.fullmatch(rule.name):
                 raise UserError(
-                    f"safety.patterns: the rule name {rule.name!r} in {path} is malformed or used twice: use "
-                    "lower-case letters, digits, '-' and '_'."
+                    f"safety.patterns: the rule name {rule.name!r} in {path} is there twice or not of a-z, 0-9, -, _."
                 )
             for pattern in rule.patterns:
                 try:
                     re.compile(pattern)
                 except (re.error, OverflowError, RecursionError) as error:
-                    raise UserError(
-                        f"safety.patterns: {pattern!r} of the rule {rule.name} in {path} is no regular expression "
-                        f"({error}): correct it."
-                    ) from error
+                    what = f"{pattern!r} of the rule {rule.name} in {path} is no regular expression ({error})"
+                    raise UserError(f"safety.patterns: {what}: correct it.") from error
             if not rule.patterns:
                 raise UserError(f"safety.patterns: the rule {rule.name} in {path} has no patterns: give it one.")
             try:

@@ -67,19 +67,12 @@ def model_roles(config: Config, shape: ModelShape) -> list[ModelRole]:
     """Those the config calls for, the policy first; all start from one model of this shape."""
     lora = config.train.lora
     adapters = shape.adapters(lora.rank, lora.targets)
+    whole, of_critic = shape.parameters, adapters + shape.critic_head if adapters else shape.critic
     policy = ModelRole(
-        name="policy",
-        shape=shape,
-        parameters=shape.parameters + adapters,
-        trained=adapters or shape.parameters,
-        has_head=True,
+        name="policy", shape=shape, parameters=whole + adapters, trained=adapters or whole, has_head=True
     )
     critic = ModelRole(
-        name="critic",
-        shape=shape,
-        parameters=shape.critic + adapters,
-        trained=adapters + shape.critic_head if adapters else shape.critic,
-        has_head=False,
+        name="critic", shape=shape, parameters=shape.critic + adapters, trained=of_critic, has_head=False
     )
     reference = replace(policy, name="reference", parameters=shape.parameters, trained=0)
     return [policy, *[critic] * config.algorithm.needs_critic, *[reference] * config.has_reference]
@@ -308,10 +301,8 @@ def phases(
         cached = 0.0 if visits else sum(most.values()) - sum(busy.values())
         return {**processes, **there, **asleep, **busy, ALLOCATOR_CACHE: max(0.0, cached)}
 
-    by_phase = {
-        f"score {role.name}": learning(role, scoring(role, train, tokens), trains=False)
-        for role in scorers(config, roles)
-    }
+    scored = scorers(config, roles)
+    by_phase = {f"score {each.name}": learning(each, scoring(each, train, tokens), trains=False) for each in scored}
     for role in roles:
         if role.trains:
             by_phase[f"train {role.name}"] = learning(role, training(role, train, tokens, keys), trains=True)

@@ -97,7 +97,7 @@ def _checked(plugin: str, kind: TaskKind, beside: Collection[str]) -> PluginKind
             )
     if unknown := set(kind.reference_kinds) - {*KINDS, *beside}:
         raise UserError(
-            f"The kind {kind.name} of the plug-in {plugin} has references of {min(unknown)!r}, no kind that is loaded."
+            f"The kind {kind.name} of the plug-in {plugin} has references of {min(unknown)!r}, which is no kind."
         )
     try:
         problem = _problem(kind)

@@ -72,9 +72,7 @@ class PluginFunction:
     def say_slow(self) -> None:
         if not self._is_slow:
             self._is_slow = True
-            log.warning(
-                "%s takes over %g s for one call; the run waits for it and cannot end it", self.name, self.limit_s
-            )
+            log.warning("%s takes over %g s for one call; the run waits and cannot end it", self.name, self.limit_s)
 
 
 class Watch:
@@ -163,9 +161,7 @@ def _advantages(returned: object, estimator: Estimator, batch: Batch) -> Tensor:
     except (TypeError, ValueError):
         same = False
     if not same:
-        raise InvalidReply(
-            "advantages, and its state is not what JSON gives back: take texts, numbers, lists and dicts"
-        )
+        raise InvalidReply("advantages, and a state that JSON changes: take texts, numbers, lists and dicts")
     return returned.detach().double()
 
 

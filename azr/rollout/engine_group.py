@@ -112,9 +112,8 @@ class EngineGroup:
 
     def __init__(self, config: Config, stops: Stops, placements: Sequence[EnginePlacement], from_step: int) -> None:
         self._config = config
-        self.slots = [
-            EngineSlot(i, config, stops, placement, from_step, self._resync) for i, placement in enumerate(placements)
-        ]
+        places, again = enumerate(placements), self._resync
+        self.slots = [EngineSlot(i, config, stops, place, from_step, again) for i, place in places]
         self.weights: WeightSync | None = None
         """Sends the policy's weights to replaced engines; None before there is a policy."""
         self.given_up = 0

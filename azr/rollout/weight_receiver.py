@@ -47,10 +47,8 @@ class CopyPlan(TorchDispatchMode):
             if type(getattr(layer, "quant_method", None)) not in PLAIN or hasattr(layer, "cpu_linear"):
                 raise ValueError(f"{type(layer).__name__} computes with other tensors than it has loaded")
         self._model, self._addresses = model, [parameter.data_ptr() for parameter in model.parameters()]
-        self.blanks = {
-            name: torch.empty(slot.shape, dtype=getattr(torch, slot.dtype), device="meta")
-            for name, slot in sent.items()
-        }
+        shapes = {name: (slot.shape, getattr(torch, slot.dtype)) for name, slot in sent.items()}
+        self.blanks = {name: torch.empty(shape, dtype=dtype, device="meta") for name, (shape, dtype) in shapes.items()}
         self._senders = {blank.untyped_storage(): name for name, blank in self.blanks.items()}
         self._parameters = {parameter.untyped_storage() for parameter in model.parameters()}
         self._copies: dict[str, list[tuple[Tensor, tuple[int, ...], int]]] = {name: [] for name in sent}

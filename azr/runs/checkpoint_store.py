@@ -376,9 +376,8 @@ def config_changes(saved: Config, wanted: Config) -> list[str]:
         )
     # An option of one estimator is no option of another.
     pairs = {name: (before.get(name, "unset"), after.get(name, "unset")) for name in after | before}
-    return [
-        f"{name}: {old} -> {new}" for name, (old, new) in pairs.items() if not _same(old, new) and name not in _PLACE
-    ]
+    changed = {name: pair for name, pair in pairs.items() if not _same(*pair) and name not in _PLACE}
+    return [f"{name}: {old} -> {new}" for name, (old, new) in changed.items()]
 
 
 def _same(old: Any, new: Any) -> bool:

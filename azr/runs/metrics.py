@@ -157,7 +157,7 @@ def step_parts(
             f"push_by_{pushed.transfer}": 1,
             **{f"push_s_{part}": seconds for part, seconds in pushed.parts.items()},
         },
-        "batch": counts | group_metrics(samples),
+        "batch": {**counts, **group_metrics(samples)},
         **{role: {"malformed": malformed_share(samples, role)} for role in ROLES},
         "staleness": {**staleness_metrics(samples, step - 1)} if staleness else {},
     }
@@ -202,12 +202,12 @@ def group_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     mean standard deviation of rewards and the share whose rewards are all equal, as TRL has them."""
     groups: defaultdict[str, list[float]] = defaultdict(list)
     trained = [each for each in samples if each.used == "trained" and each.origin == "sampled"]
+    if not trained:
+        return {}
     for sample in trained:
         groups[sample.group].append(sample.reward or 0.0)
-    metrics: dict[str, float] = {}
-    if trained:
-        metrics["reward"] = _mean([reward for of_group in groups.values() for reward in of_group])
-        metrics["response_length"] = _mean([each.response_tokens or 0 for each in trained])
+    lengths = [each.response_tokens or 0 for each in trained]
+    metrics = {"reward": _mean([each.reward or 0.0 for each in trained]), "response_length": _mean(lengths)}
     if spreads := [stdev(of_group) for of_group in groups.values() if len(of_group) > 1]:
         metrics |= {"reward_std": _mean(spreads), "idle_groups": _mean([spread == 0 for spread in spreads])}
     return metrics

@@ -223,8 +223,7 @@ def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
         held = dict(sorted((name, source) for source in sources for name in source.keys()))  # noqa: SIM118
         if strange := sorted(layer for layer in layers if f"{layer}.weight" not in held):
             raise UserError(
-                f"{folder} has no {strange[0]}.weight, which {adapters} has an adapter for: save the base by "
-                "transformers first."
+                f"{folder} has no {strange[0]}.weight, which {adapters} adapts: save the base by transformers."
             )
         dtype: torch.dtype = trained.get_tensor(next(iter(trained.keys()))).dtype
 

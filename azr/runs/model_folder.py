@@ -62,8 +62,7 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
             return Path(snapshot_download(path, allow_patterns=[*_SMALL_FILES], etag_timeout=HUB_S))
         except GatedRepoError as error:
             raise UserError(
-                f"The hub does not let you read {named} {path!r}: ask for access on its page, and log in with "
-                ".venv/bin/hf auth login."
+                f"The hub refuses {named} {path!r}: ask for access on its page, and run .venv/bin/hf auth login."
             ) from error
         except (RepositoryNotFoundError, HFValidationError) as error:
             raise UserError(
@@ -119,8 +118,7 @@ def check_tokenizer_files(path: str, folder: Path, named: str = "model.path") ->
     settings that cannot be read."""
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise UserError(
-            f"{named} {path!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give a whole Hugging "
-            "Face model folder."
+            f"{named} {path!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give a whole model folder."
         )
     if (folder / "tokenizer_config.json").is_file():
         read_object(folder / "tokenizer_config.json")
@@ -139,7 +137,7 @@ def tokenizer_errors(path: str, folder: Path, named: str = "model.path") -> Iter
     except (OSError, ValueError, StrictDataclassError) as error:
         why = clipped(" ".join(str(error).split()), 200)
         raise UserError(
-            f"{named} {path!r} holds no tokenizer that can be loaded ({why}); give a whole Hugging Face model folder."
+            f"{named} {path!r} holds no tokenizer that loads ({why}); give a whole model folder."
         ) from error
 
 

@@ -68,9 +68,7 @@ class RunDirectory:
         try:
             path.exists()
         except OSError as error:
-            raise UserError(
-                f"--run.root {brief(run.root)} cannot be used ({error.strerror}): choose another."
-            ) from error
+            raise UserError(f"--run.root {brief(run.root)}: {error.strerror}; choose another.") from error
         return cls(path)
 
     def create(self, config: Config) -> RunDirectory:
@@ -85,9 +83,7 @@ class RunDirectory:
                 write_config(config, staging / RUN_CONFIG, command_comment())
         except OSError as error:
             self.check_free()  # another run may have taken the name meanwhile
-            raise UserError(
-                f"Nothing can be written into {self.path.parent} ({error}): choose another --run.root."
-            ) from error
+            raise UserError(f"{self.path.parent} cannot be written ({error}): choose another --run.root.") from error
         return self
 
     def check_free(self, *, restart: bool = False) -> None:

@@ -154,10 +154,8 @@ class MalformedAlarm:
     def _sentence(self, name: str, role: Role, responses: Sequence[Sample], texts: Path | None) -> str:
         malformed = [each for each in responses if each.is_malformed]
         judged = ("" if each.judgement is None else each.judgement.reason for each in malformed)
-        reasons = Counter(
-            "cut_off" if each.finish_reason == "length" else reason or "of no recorded reason"
-            for each, reason in zip(malformed, judged, strict=True)
-        )
+        ends = zip((each.finish_reason for each in malformed), judged, strict=True)
+        reasons = Counter("cut_off" if end == "length" else reason or "of no recorded reason" for end, reason in ends)
         counts = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in reasons.most_common())
         example = repr(without_middle(self._decode(malformed[0].completion.response_ids), SHOWN_CHARS))
         where = f"; all texts are in {texts}" if texts is not None else ""

@@ -256,9 +256,8 @@ class SelfPlayStep:
 
     async def _sample_proposal(self, item: WorkItem) -> tuple[Completion, Sequence[Task]]:
         """Return the response to a proposer's prompt, and the references that fit into it."""
-        prompt, references = self.codec.proposer_prompt(
-            KINDS[item.kind], list(item.references), self.config.rollout.max_prompt_tokens
-        )
+        kind, longest = KINDS[item.kind], self.config.rollout.max_prompt_tokens
+        prompt, references = self.codec.proposer_prompt(kind, list(item.references), longest)
         seed = self._seed(item.name, "propose", item.kind, item.index)
         with self.phase("propose"):
             completions = await self.journal.open(item).generate(prompt, n=1, max_tokens=self._max_tokens, seed=seed)

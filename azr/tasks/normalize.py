@@ -81,9 +81,8 @@ class _Normalizer(ast.NodeTransformer):
         foreign = {each.attr for each in nodes if isinstance(each, ast.Attribute) and _root(each) in imported}
         own = {node.name for node in classes} | {"object"}
         plain = not any(node.decorator_list or node.keywords or {*map(_root, node.bases)} - own for node in classes)
-        self._attributes = {
-            name for name in members | stored if plain and name not in _KNOWN | foreign and name[:2] != "__"
-        }
+        named = (members | stored) - (_KNOWN | foreign) if plain else ()
+        self._attributes = {name for name in named if name[:2] != "__"}
         """Attributes that only the program's classes can have."""
         self._kept = {ENTRY} | members - self._attributes
         self._parameters = {node.name: _parameters(node) for node in nodes if isinstance(node, _FUNCTIONS)}

@@ -110,9 +110,8 @@ class ChatFormat:
 
     def propose(self, kind: TaskKind, references: Sequence[Task]) -> str:
         instructions = kind.proposer_instructions(self._facts)
-        shown = [
-            f"Reference {index}:\n{_fenced(kind.reference(task))}" for index, task in enumerate(references, start=1)
-        ]
+        fenced = (_fenced(kind.reference(task)) for task in references)
+        shown = [f"Reference {index}:\n{text}" for index, text in enumerate(fenced, start=1)]
         return self._render("\n\n".join([instructions.task, self._form(instructions), *shown]))
 
     def solve(self, kind: TaskKind, shown: Sequence[Section]) -> str:

@@ -107,9 +107,8 @@ def write_shard(folder: Path, rank: int, meta: Mapping[str, Any], pieces: Sequen
     """
     specs = [TensorSpec(name, torch.float32, (piece.numel(),)) for name, piece in pieces]
     folder.mkdir(exist_ok=True)
-    written = write_safetensors(
-        shard_path(folder, rank), {_META: json.dumps(meta)}, specs, (piece for _, piece in pieces)
-    )
+    path, about = shard_path(folder, rank), {_META: json.dumps(meta)}
+    written = write_safetensors(path, about, specs, (piece for _, piece in pieces))
     for directory in (folder, folder.parent):
         sync(directory)
     return written

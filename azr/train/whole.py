@@ -117,9 +117,8 @@ class WholeEngine:
         if self.optimizer is None:
             return EngineTensors(parts, [], [])
         (weights,), masters = self.optimizer.fp16_partitioned_groups_flat, self.optimizer.masters
-        moments = [
-            value for state in self.optimizer.optimizer.state.values() for value in state.values() if value.dim()
-        ]
+        states = self.optimizer.optimizer.state.values()
+        moments = [value for state in states for value in state.values() if value.dim()]
         is_own = masters.untyped_storage() != weights.untyped_storage()
         return EngineTensors(parts, [*[masters.detach()] * is_own, *moments], [self.optimizer.gradient])
 

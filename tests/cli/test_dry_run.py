@@ -188,7 +188,7 @@ def dry_run_at(endpoint: str, cache: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("answer, headers, said", [
     (404, {"X-Error-Code": "RepoNotFound"}, "the hub has no such model; give a Hugging Face model folder."),
-    (403, {"X-Error-Code": "GatedRepo"}, "The hub does not let you read model.path"),
+    (403, {"X-Error-Code": "GatedRepo"}, "The hub refuses model.path"),
 ], ids=["no such model", "gated"])  # fmt: skip
 def test_what_the_hub_refuses_is_refused(answer, headers, said, tmp_path):
     with hub(answer, headers) as endpoint:

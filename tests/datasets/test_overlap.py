@@ -111,7 +111,7 @@ def test_a_program_that_is_asked_about_is_found_whatever_its_input(tmp_path):
 
 @pytest.mark.parametrize("rows, says", [
     ([row("1 + 1?")], "None of the 1 rows of "), ([], "None of the 0 rows of "),
-    ([row("2 + 2?"), {"prompt": "3?"}], "row 2: it has no field 'grader'; docs/data.md describes rows."),
+    ([row("2 + 2?"), {"prompt": "3?"}], "row 2: it has no field 'grader': name one for all rows by --data.grader math"),
     ([row("2 + 2?"), 7], "row 2: it is no JSON object"),
 ])  # fmt: skip
 @pytest.mark.parametrize("out", ["out.jsonl", "out.jsonl.gz"])

@@ -68,7 +68,7 @@ STDIN = {**CALLS, "grader": "stdin", "inputs": ["1"], "outputs": ["2"]}
 NO_TURN, NO_USER = ([{"role": role, "content": "?"}] for role in ("human", "assistant"))
 NO_ROWS: dict[str, list[Any]] = {
     "it is no JSON object": [[1]],
-    "it has no field 'grader': name one for all rows, as --data.grader math or": [{"prompt": "?", "answer": "4"}],
+    "it has no field 'grader': name one for all rows by --data.grader math or": [{"prompt": "?", "answer": "4"}],
     "it has no field 'answer', which the grader math needs: take one of prompt, grader, gold by --data.fields answer": [
         {"prompt": "?", "grader": "math", "gold": "4"}
     ],
@@ -83,7 +83,7 @@ NO_ROWS: dict[str, list[Any]] = {
         {**MATH, "prompt": [{**TURNS[1], **each}]}
         for each in ({"tool_calls": [{"id": 1}]}, {"images": ["a.png"]}, {"reasoning_content": "?", "audio": None})
     ],
-    "the source .* is no text, or that of a kind of self-play or of evaluations: take another field by --data": [
+    "the source .* is no text, or names a kind or eval: take another by --data.fields source=NAME": [
         {**MATH, "source": each} for each in ("eval", "deduction", "", ["a"])
     ],
     "its prompt does not end with a user's": [{**MATH, "prompt": NO_USER}],

@@ -98,7 +98,7 @@ def test_large_answers_are_read_in_pieces(tmp_path: Path):
 def test_two_processes_do_not_write_into_one_file(tmp_path: Path):
     with AnswerFile(tmp_path / "a.gz", PROTOCOL) as file:
         file.add(QUESTIONS[0])
-        with pytest.raises(UserError, match=r"Another azr eval writes into .* now"):
+        with pytest.raises(UserError, match=r"Another azr eval writes into .*: wait, or"):
             AnswerFile(tmp_path / "a.gz", PROTOCOL)
         file.add(QUESTIONS[1])
     with AnswerFile(tmp_path / "a.gz", PROTOCOL) as file:

@@ -149,7 +149,7 @@ async def test_a_question_with_an_opened_answer_is_continued_and_words_are_asked
     assert answers[2].judgement.detail == "a right answer is 6"
     assert answers[0].prompt == question.message and "Assistant" not in answers[0].prompt
     assert model.stop_strings == {("\n",)} and answers[0].judgement.answer == (("answer", "6"),)
-    with pytest.raises(UserError, match="cruxeval-o:completion needs a model that reads words"):
+    with pytest.raises(UserError, match="cruxeval-o:completion asks in words"):
         prompt_ids(TAGS, question)
 
 

@@ -113,7 +113,7 @@ NUMBER = "which is none of True, False, None and a number from 0 to 1"
     ({"style": 1}, "a dict without 'score', which must be"), ({"score": "1"}, f"score '1', {NUMBER}"),
     ({"score": 1, "style": "good"}, "the part style 'good', which is no bool and no finite number"),
     ({"score": 1, "style": float("inf")}, "the part style inf, which is no bool"),
-    ({"score": 1, "a/b": 1}, "a part named 'a/b', which must be at most 40"), ({"score": 1, 2: 1}, "a part named 2, "),
+    ({"score": 1, "a/b": 1}, "a part named 'a/b', which must be up to 40"), ({"score": 1, 2: 1}, "a part named 2, "),
     ({"score": 1} | {f"p{n}": 1 for n in range(17)}, "17 parts, and at most 16 are logged"),
 ])  # fmt: skip
 def test_what_a_function_must_not_return_is_one_sentence(returned: object, said: str) -> None:
@@ -126,7 +126,7 @@ def test_what_a_function_must_not_return_is_one_sentence(returned: object, said:
 
 
 @pytest.mark.parametrize("name, says", [
-    ("{module}:grad", "has no function 'grad' to grade with; did you mean grade?"),
+    ("{module}:grad", "has no function 'grad'; did you mean grade?"),
     ("{module}_broken:grade", "cannot be imported: RuntimeError: no such thing."),
     ("no_such_module_anywhere:grade", "cannot be imported: ModuleNotFoundError: No module named"),
 ])  # fmt: skip

@@ -65,8 +65,8 @@ RULE = "[[rule]]\nname = 'x'\npatterns = ['a']\n"
 @pytest.mark.parametrize("text, said", [
     ("nonsense", "holds no rules"), ("", "holds no rules .*rule"), (RULE + "colour = 'red'", "holds no rules .*colour"),
     (RULE.replace("'a'", "'('"), r"'\(' of the rule x in .* is no regular expression"),
-    (RULE.replace("'x'", "'A b'"), "the rule name 'A b' in .* lower-case letters"),
-    (RULE + RULE, "malformed or used twice"), (RULE.replace("['a']", "[]"), "the rule x in .* has no patterns"),
+    (RULE.replace("'x'", "'A b'"), "the rule name 'A b' in .* not of a-z"),
+    (RULE + RULE, "is there twice or not of a-z"), (RULE.replace("['a']", "[]"), "the rule x in .* has no patterns"),
     (RULE.replace("['a']", "['b', '(?m)^a']"), "the rule x in .* do not combine"),
     (RULE + "where = 'prompt'", "holds no rules .*prompt"), (None, r"gone\.toml holds no rules"),
 ])  # fmt: skip

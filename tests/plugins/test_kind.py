@@ -156,7 +156,7 @@ async def test_a_slow_call_is_named_once_but_time_in_the_sandbox_is_not_the_kind
     for _ in range(2):
         assert isinstance(await proposed("broken", Section("output", "sleep")), Task)
         assert await kind.grade(kind.seed(), (Section("output", "sleep"),), run_nothing) is Verdict.RIGHT
-    says = "takes over 0.25 s for one call; the run waits for it and cannot end it"
+    says = "takes over 0.25 s for one call; the run waits and cannot end it"
     named = [each.getMessage() for each in caplog.records]
     assert named == [f"{broken}: kind broken, {method} {says}" for method in ("validate", "grade")]
 
@@ -239,7 +239,7 @@ def test_an_own_reward_or_bonus_is_paid_and_a_slow_one_named_and_counted(bad, ca
     assert [calls._number(each) for each in (np.float32(0.5), np.array(2), np.True_, Decimal("3"))] == [0.5, 2, 1, 3]
     assert pay("slow") == pay("slow") == {"slow": 0.25}
     assert (pay("medium", "bonus_slow:1") or {})["bonus_slow"] == 0.25
-    says = "takes over 0.25 s for one call; the run waits for it and cannot end it"
+    says = "takes over 0.25 s for one call; the run waits and cannot end it"
     named = [each.getMessage() for each in caplog.records]
     assert named == [f"{bad}: {what} {says}" for what in ("reward slow", "bonus bonus_slow")]
 
@@ -253,7 +253,7 @@ def test_what_an_estimator_fails_over_is_not_learned(bad: str, caplog: pytest.Lo
         ("short", "returned a tensor of the shape (4,), and there are 6 response tokens"),
         ("list", "returned [1.0, 0.0, -1.0, 0.5], which is no tensor"),
         ("limitless", "returned numbers that are not finite"), ("fails", "raised ZeroDivisionError: division by zero"),
-        ("remembers", "returned advantages, and its state is not what JSON gives back: take texts, numbers, lists and"),
+        ("remembers", "returned advantages, and a state that JSON changes: take texts, numbers, lists and"),
     ):  # fmt: skip
         assert estimate_advantages(BATCH, ESTIMATOR_TYPES[name]()) == (None, None)
         assert f"{bad}: estimator {name} {said}" in caplog.text and "; nothing is learned in such a step" in caplog.text

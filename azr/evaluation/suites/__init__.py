@@ -146,11 +146,8 @@ def subset(questions: Sequence[Question], limit: int, *, groups_alike: bool = Fa
     for question in questions:
         groups.setdefault(top(question.group) if groups_alike else "", []).append(question)
     share = max(1, limit // len(groups))
-    return tuple(
-        of_group[index * len(of_group) // share] if share < len(of_group) else of_group[index]
-        for of_group in groups.values()
-        for index in range(min(share, len(of_group)))
-    )
+    taken = ((of_group, min(share, len(of_group))) for of_group in groups.values())
+    return tuple(of_group[index * len(of_group) // most] for of_group, most in taken for index in range(most))
 
 
 def top(group: str) -> str:

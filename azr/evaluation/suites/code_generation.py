@@ -71,10 +71,8 @@ def _function_question(suite: str, id: str, form: str, prompt: str, gold: Calls)
 
 
 def _plus_cases(row: Row, restore: Callable[[list[Any]], Iterable[Any]]) -> Mapping[str, tuple[str, ...]]:
-    return {
-        part: tuple(case_text(list(restore(arguments))) for arguments in row[f"{part}_input"])
-        for part in ("base", "plus")
-    }
+    parts = {part: row[f"{part}_input"] for part in ("base", "plus")}
+    return {part: tuple(case_text(list(restore(each))) for each in given) for part, given in parts.items()}
 
 
 def _mbpp_row(suite: str, row: Row, number: int) -> Question:

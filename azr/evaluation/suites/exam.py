@@ -31,9 +31,7 @@ def exam_questions(folder: Path) -> list[Question]:
     Raises UserError when there is no file, or a line of one is no task."""
     files = exam_files(folder)
     if not files:
-        raise UserError(
-            f"There is no exam in {folder}: give the folder that holds files such as {next(iter(KINDS))}.jsonl."
-        )
+        raise UserError(f"There is no exam in {folder}: give the folder of {next(iter(KINDS))}.jsonl and others.")
     return [each for path in files.values() for each in _read_file(path)]
 
 

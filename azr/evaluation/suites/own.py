@@ -30,12 +30,9 @@ from azr.graders.value import ProgramValue
 from azr.text import brief, clipped
 
 FIELDS: dict[GraderName, tuple[str, ...]] = {
-    "math": ("answer",),
-    "choice": ("answer", "options"),
-    "calls": ("entry", "inputs", "outputs"),
-    "stdin": ("inputs", "outputs"),
-    "value": ("program", "input", "output"),
-}
+    "math": ("answer",), "choice": ("answer", "options"), "value": ("program", "input", "output"),
+    "calls": ("entry", "inputs", "outputs"), "stdin": ("inputs", "outputs"),
+}  # fmt: skip
 """Fields that each built-in grader needs; a user's grader gets the whole row."""
 TOLERANCE = "tolerance"
 """Optional field of a row for ``math``, ``calls`` and ``stdin``."""
@@ -50,8 +47,7 @@ def check_grader(name: object) -> None:
     """Raise ValueError if there is no grader of this name."""
     if not isinstance(name, str) or not (name in GRADERS or is_own(name)):
         raise ValueError(
-            f"the grader {name!r} is none of {', '.join(GRADERS)}, no module:function of your own and "
-            "none that an installed package names"
+            f"the grader {name!r} is none of {', '.join(GRADERS)}, no module:function and none of a package"
         )
 
 
@@ -131,9 +127,7 @@ def is_tests(answer: object) -> bool:
     if not isinstance(stated, dict | list):
         return False
     first = stated[0] if isinstance(stated, list) and stated else stated
-    return (isinstance(first, dict) and bool(first)) or (
-        isinstance(first, str) and first.lstrip().startswith("assert ")
-    )
+    return bool(first) if isinstance(first, dict) else isinstance(first, str) and first.lstrip().startswith("assert ")
 
 
 def _is_answer(value: object) -> bool:

@@ -128,8 +128,7 @@ class Feed:
                 self._waiting.clear()
                 self._gave_up = True
                 self._say(
-                    f"{self._tracker.label} has taken nothing for {MOST_WAITING} steps and gets no more; metrics.jsonl "
-                    "has them all, and a resumed run hands them over"
+                    f"{self._tracker.label} took nothing for {MOST_WAITING} steps; a resumed run hands over the rest"
                 )
                 return
             self._waiting.append(piece)
@@ -144,8 +143,7 @@ class Feed:
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             self._say(
-                f"{self._tracker.label} did not answer within {CLOSE_S:.0f} s at the end; what it lacks is in "
-                "metrics.jsonl, and a resumed run hands it over"
+                f"{self._tracker.label} did not answer in {CLOSE_S:.0f} s; a resumed run hands over what it lacks"
             )
 
     def _wake(self) -> None:
@@ -175,9 +173,8 @@ class Feed:
                 self._say(f"{self._tracker.label}: {where}")
             if self._held > max(self._history_end, NOTHING):
                 self._say(
-                    f"{self._tracker.label} keeps what it holds of steps {self._history_end + 1} to {self._held}, from "
-                    f"before the run went back, and goes on after them; delete trackers/{self._name}.json before "
-                    "--resume to begin a new one there"
+                    f"{self._tracker.label} keeps steps {self._history_end + 1} to {self._held} of before the run went "
+                    f"back; delete trackers/{self._name}.json before --resume to begin a new one there"
                 )
         while True:
             with self._changed:
@@ -197,8 +194,7 @@ class Feed:
                 if not self._lost_samples:
                     self._lost_samples = True
                     self._say(
-                        f"{self._tracker.label} did not take the samples of step {step}, and maybe not those of "
-                        f"others: {failure(error)}; azr view has them all"
+                        f"{self._tracker.label} did not take samples of step {step}: {failure(error)}; azr view has all"
                     )
             with self._changed:
                 # Whatever was given up meanwhile is gone already.
@@ -211,10 +207,7 @@ class Feed:
     def _complain(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
-            self._say(
-                f"{self._tracker.label} failed and is tried again with each step: {failure(error)}; metrics.jsonl "
-                "has every step"
-            )
+            self._say(f"{self._tracker.label} failed and is tried again with each step: {failure(error)}")
 
 
 def is_due(step: int) -> bool:
@@ -253,11 +246,6 @@ def _rollout_table(step: int, samples: Sequence[Sample]) -> Table:
 def _task_table(step: int, tasks: Sequence[Task]) -> Table:
     """Evenly over the tasks of a step, so that each kind is among them."""
     chosen = [tasks[at * len(tasks) // TASKS] for at in range(TASKS)] if len(tasks) > TASKS else tasks
-    rows = [
-        (
-            *(step, task.kind, task.id, task.solve_rate, _cut(task.program)),
-            *(_cut("\n".join(task.inputs)), _cut("\n".join(task.outputs)), _cut(task.message)),
-        )
-        for task in chosen
-    ]
+    texts = ((each.program, "\n".join(each.inputs), "\n".join(each.outputs), each.message) for each in chosen)
+    rows = [(step, each.kind, each.id, each.solve_rate, *map(_cut, of)) for each, of in zip(chosen, texts, strict=True)]
     return Table(columns=TASK_COLUMNS, rows=tuple(rows))

@@ -85,8 +85,7 @@ def need(module: str, tracker: str) -> None:
     """Raises UserError when the library of an optional tracker is not installed."""
     if find_spec(module) is None:
         raise UserError(
-            f"tracking.to names {tracker}, whose library is not installed: run pip install -e '.[{tracker}]' in the "
-            f"clone, or take {tracker} out."
+            f"tracking.to names {tracker}, which is not installed: run pip install -e '.[{tracker}]' in the clone."
         )
 
 

@@ -52,8 +52,7 @@ class MlflowTracker(Tracker):
         scheme = urlsplit(uri).scheme
         if scheme in ("", "file") and os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() != "true":
             raise UserError(
-                f"MLFLOW_TRACKING_URI is {uri}, and MLflow no longer writes into plain folders: give it a server or "
-                "sqlite:///FILE, or unset it."
+                f"MLFLOW_TRACKING_URI is {uri}, a plain folder: give it a server or sqlite:///FILE, or unset it."
             )
         if scheme not in ("http", "https"):
             return

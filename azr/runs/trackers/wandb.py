@@ -58,8 +58,7 @@ class WandbTracker(Tracker):
             ) from error
         if not known:
             raise UserError(
-                "Weights & Biases has no key: run `wandb login`, set WANDB_API_KEY, or set WANDB_MODE=offline and "
-                "use `wandb sync` later."
+                "Weights & Biases has no key: run `wandb login`, or set WANDB_API_KEY or WANDB_MODE=offline."
             )
 
     def open(self, run: Path, config: Config) -> int:
@@ -86,10 +85,8 @@ class WandbTracker(Tracker):
 
     def write_tables(self, step: int, tables: Mapping[str, Table]) -> None:
         wandb = _library()
-        shown = {
-            f"samples/{name}": wandb.Table(columns=list(table.columns), data=[list(row) for row in table.rows])
-            for name, table in tables.items()
-        }
+        given = {f"samples/{name}": (list(table.columns), [*map(list, table.rows)]) for name, table in tables.items()}
+        shown = {name: wandb.Table(columns=columns, data=rows) for name, (columns, rows) in given.items()}
         self._log({"step": step, **shown}, PLACES * step)
 
     def close(self, *, complete: bool) -> None:
