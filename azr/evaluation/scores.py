@@ -152,9 +152,12 @@ def _parts(answer: Sample) -> Mapping[str, bool]:
 def _by_part(answers: Iterable[Sample], part: str) -> list[Sample]:
     """Return the answers with the verdict on a part in place of the whole one."""
     verdicts = {True: Verdict.RIGHT, False: Verdict.WRONG}
-    found = ((answer, _parts(answer)) for answer in answers)
-    named = ((answer, None if part not in of else Judgement(verdict=verdicts[of[part]])) for answer, of in found)
-    return [answer if judged is None else replace(answer, judgement=judged) for answer, judged in named]
+    return [
+        replace(answer, judgement=Judgement(verdict=verdicts[_parts(answer)[part]]))
+        if part in _parts(answer)
+        else answer
+        for answer in answers
+    ]
 
 
 def _row(

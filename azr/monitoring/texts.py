@@ -6,7 +6,6 @@ costs that process and not the run, see `azr.isolated`.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import tomllib

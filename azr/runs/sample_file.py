@@ -97,7 +97,7 @@ def read_record(line: bytes, kind: type[T]) -> T:
     """Return the record of a line; half a surrogate pair in a text becomes its escape. Raises ValueError, with a
     sentence, for a line that holds none."""
     try:
-        record: T = _decoder(kind).decode(line)
+        record: T = _decoder(kind).decode(line)  # type: ignore[arg-type]
         return record
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
