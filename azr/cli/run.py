@@ -35,7 +35,7 @@ from azr.runs.stop_signal import StopRequested, stop_line
 from azr.runs.trackers import hand_over
 
 USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.option value ...]"
-_INTERRUPTED, _FAILED = 130, 1
+_FAILED = 1
 
 
 def main(argv: Sequence[str]) -> int:
@@ -104,9 +104,6 @@ def _run(run: Run) -> int:
     except StopRequested as stopped:
         print(stop_line(stopped.exit_code - 128, run.folder), file=sys.stderr)
         return stopped.exit_code
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("interrupted: every process of the run was ended", file=sys.stderr)
-        return _INTERRUPTED
     except (OSError, TimeoutError) as error:
         if not run.folder.log.exists():
             raise

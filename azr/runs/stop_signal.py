@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from azr.errors import RunEnded
+from azr.processes import end_now
 from azr.records import ROLES, Role, Sample
 from azr.runs.metrics import malformed_share, sampled
 from azr.runs.run_dir import RunDirectory
@@ -55,12 +56,11 @@ class StopSignal:
         self._requested = asyncio.Event()
         self._received = 0
         self._log: Callable[[str], None] = print
-        self._task: asyncio.Task[Any] | None = None
 
     @contextmanager
     def listening(self, log: Callable[[str], None]) -> Iterator[None]:
-        """``log`` gets a line for the first signal. A second one cancels the task that opened the context."""
-        self._log, self._task = log, asyncio.current_task()
+        """``log`` gets a line for the first signal. A second one ends this process and all below it at once."""
+        self._log = log
         loop = asyncio.get_running_loop()
         # nohup has SIGHUP ignored, and that stays.
         taken = [each for each in SIGNALS if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
@@ -76,9 +76,8 @@ class StopSignal:
         if received == signal.SIGHUP:
             _leave_terminal()
         if self._requested.is_set():
-            assert self._task is not None
             if received != signal.SIGHUP:  # a terminal that is closed sends it to its leader and to the leader's group
-                self._task.cancel()
+                end_now("interrupted: every process of the run was ended", 128 + received)
             return
         self._received = received
         self._requested.set()

@@ -1,6 +1,5 @@
 """How a command ends: a user's mistake is one sentence and code 2, and everything else keeps its traceback."""
 
-import asyncio
 import shlex
 import signal
 import subprocess
@@ -70,12 +69,12 @@ def test_what_is_no_mistake_of_a_user_passes_through(ends, wrap, error):
         ends(wrap(error))
 
 
-STOPPED, INTERRUPTED = "stopped by {}: nothing had been done yet\n", "interrupted: every process of the run was ended\n"
+STOPPED = "stopped by {}: nothing had been done yet\n"
 
 
 @pytest.mark.parametrize("error, code, said", [
     *((StopRequested(each), 128 + each, STOPPED.format(each.name)) for each in (signal.SIGINT, signal.SIGTERM)),
-    *((error, 130, INTERRUPTED) for error in (KeyboardInterrupt(), asyncio.CancelledError())),
+    (KeyboardInterrupt(), 130, "interrupted\n"),
     (UserError("give another model."), 2, "error: give another model.\n"),
     (of_an_actor(UserError("give another model.")), 2, "error: give another model.\n"),
 ], ids=repr)  # fmt: skip
