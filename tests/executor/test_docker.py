@@ -235,7 +235,7 @@ def test_a_socket_that_may_not_be_used_is_one_sentence():
         "from azr.executor import backends\nprint(backends.report(ExecutorConfig())[0][2])"
     )
     with tempfile.TemporaryDirectory(prefix="azr-clone-") as folder, socket.socket(socket.AF_UNIX) as listener:
-        copy_package(Path(folder), "certifi", "charset_normalizer", "idna", "requests", "urllib3", "docker")
+        copy_package(Path(folder), "certifi", "charset_normalizer", "idna", "psutil", "requests", "urllib3", "docker")
         listener.bind(f"{folder}/engine.sock")
         Path(folder, "engine.sock").chmod(0)
         listener.listen()
