@@ -179,3 +179,45 @@ def test_stops_jumps_of_the_clock_a_second_resume_and_a_full_shm_change_nothing(
         assert content(each) == content(straight)
         assert_same_rollouts(straight, each, range(STEPS + 1))
         assert_same_states(straight, each, STEPS, "policy", "critic")
+
+
+@root_alone
+def test_a_full_disk_and_a_dead_raylet_or_agent_end_a_run_with_a_sentence_and_it_goes_on(
+    straight, tmp_path: Path
+) -> None:
+    """What comes first decides whether Ray ends the driver, with its own text, or the run ends by itself."""
+    full, ended, struck = tmp_path / "full", set[int](), list[float]()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3g", "tmpfs", tmp_path], check=True)
+
+    def fill(pid: int) -> None:
+        piece = bytes(2**22)
+        with pytest.raises(OSError, match="No space left"), full.open("wb", buffering=0) as file:
+            while True:
+                file.write(piece)
+
+    def timed(strike: Strike) -> Strike:
+        def strikes(pid: int) -> None:
+            struck.append(time.monotonic())
+            strike(pid)
+
+        return noting(ended, strikes)
+
+    try:
+        for line, strike, codes, said in (
+            ("step 2/3 · valid", fill, (1,), "could not be written: the disk is full: --resume goes on"),
+            ("going on after step", kills("raylet/raylet"), (1, 2), ""),
+            ("going on after step", kills("ray::DashboardAgent"), (1, 2), ""),
+        ):
+            resume = ["--resume"] * (strike is not fill)
+            code, output = run_struck(*mini(tmp_path), *resume, when={line: timed(strike)})
+            took = time.monotonic() - struck[-1]
+            full.unlink(missing_ok=True)
+            assert code in codes and said in output and took < 120, f"{code} after {took:.0f} s: {output[-3000:]}"
+            assert gone_after(ended, 100), f"processes are left after {line}"
+        succeed(*mini(tmp_path), "--resume")
+        run = tmp_path / "three_kinds"
+        assert content(run) == content(straight)
+        assert_same_rollouts(straight, run, range(STEPS + 1))
+        assert_same_states(straight, run, STEPS, "policy", "critic")
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
