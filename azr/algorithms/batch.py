@@ -92,7 +92,7 @@ class Batch:
         rewards_R[self.last_token_N] = self.rewards_N[self.lengths_N > 0]
         return rewards_R if self.penalties_R is None or self.values_R is None else rewards_R - self.penalties_R
 
-    @cached_property
+    @property
     def kl_R(self) -> Tensor | None:
         """Penalties of the token's whole response, which its advantage loses; None if there are none, or a critic,
         which predicts them."""
