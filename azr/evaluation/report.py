@@ -14,7 +14,7 @@ from azr.evaluation.answer_file import ANSWERS, read_answers
 from azr.evaluation.scores import GREEDY, Estimate, Measure, Row, estimate, greedy_share, sampled_share
 from azr.evaluation.suites import SUITES, top
 from azr.files import atomic_write
-from azr.records import Sample
+from azr.records import Sample, grouped
 
 RESULTS, TABLE = "results.json", "table.md"
 FORMAT = 1
@@ -91,10 +91,7 @@ class Difference:
 def load(folder: Path) -> tuple[dict[str, Any], dict[tuple[str, str], list[Sample]]]:
     """Return the protocol, and the answers by suite and question. Raises UserError as `read_answers`."""
     protocol, answers = read_answers(folder / ANSWERS if folder.is_dir() else folder, texts=False)
-    by_question: dict[tuple[str, str], list[Sample]] = {}
-    for answer in answers:
-        by_question.setdefault((answer.kind, answer.problem_id), []).append(answer)
-    return protocol, by_question
+    return protocol, grouped(((answer.kind, answer.problem_id), answer) for answer in answers)
 
 
 def compare(before: Path, after: Path) -> tuple[list[Difference], list[str]]:

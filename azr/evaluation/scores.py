@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from azr.evaluation.suites import top
 from azr.graders.question import Question
-from azr.records import Judgement, Sample
+from azr.records import Judgement, Sample, grouped
 from azr.tasks.base import Verdict
 
 if TYPE_CHECKING:
@@ -164,16 +164,11 @@ def _row(
     answers: Sequence[Sample], suite: str, measures: Mapping[str, Measure], alike: bool, group: str = "", part: str = ""
 ) -> Row:
     """Score these answers. Ungraded ones do not count; malformed ones are wrong."""
-    questions: dict[str, list[Sample]] = {}
-    for answer in answers:
-        questions.setdefault(answer.problem_id, []).append(answer)
+    questions = grouped((answer.problem_id, answer) for answer in answers)
     estimates = {}
     for name, measure in measures.items():
-        by_group: dict[str, list[float]] = {}
-        for of_question in questions.values():
-            if (value := measure(of_question)) is not None:
-                by_group.setdefault(top(of_question[0].group) if alike else "", []).append(value)
-        if by_group:
+        values = ((top(its[0].group) if alike else "", measure(its)) for its in questions.values())
+        if by_group := grouped((group, value) for group, value in values if value is not None):
             estimates[name] = estimate(list(by_group.values()))
     return Row(
         suite=suite,

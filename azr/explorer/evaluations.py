@@ -16,7 +16,7 @@ from azr.evaluation.scores import Measure, Z, greedy_share, sampled_share
 from azr.evaluation.suites import SUITES, top
 from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_places, read_samples
 from azr.explorer.site import BadAddress, Links, ShownRun, Values, choice, render, whole
-from azr.records import Sample
+from azr.records import Sample, grouped
 
 LIMIT = 100
 """Most questions on a page."""
@@ -229,10 +229,8 @@ def means(sides: Sides, keys: Collection[Key], share: Measure) -> list[tuple[str
 
 def _mean(sides: Sides, values: Mapping[Key, float]) -> Mean | None:
     """Return the mean of one value a question. Groups count alike in suites for which that is said."""
-    groups: dict[str, list[float]] = {}
-    for key, value in values.items():
-        is_alike = key[0] in SUITES and SUITES[key[0]].groups_alike
-        groups.setdefault(top(sides.group(key)) if is_alike else "", []).append(value)
+    alike = {name for name, suite in SUITES.items() if suite.groups_alike}
+    groups = grouped((top(sides.group(key)) if key[0] in alike else "", value) for key, value in values.items())
     if not groups:
         return None
     spread = sum(variance(each) / len(each) for each in groups.values() if len(each) > 1)

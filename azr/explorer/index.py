@@ -111,10 +111,6 @@ class RunIndex:
     def close(self) -> None:
         self._connection.close()
 
-    def rollouts(self, step: int) -> Path:
-        """Return the path of a step's records."""
-        return self.run / "rollouts" / f"step_{step:06d}.jsonl.gz"
-
     @property
     def changes(self) -> tuple[int, int]:
         """Another with every change."""

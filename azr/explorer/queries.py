@@ -13,6 +13,7 @@ from typing import Any
 from azr.explorer.index import RunIndex, SampleRow, kept, made
 from azr.explorer.record_files import Problem, read_places, read_samples
 from azr.records import VALID, Sample
+from azr.runs.run_dir import RunDirectory
 from azr.tasks.base import RejectReason, Verdict
 
 CHILDREN = "(SELECT count(*) FROM children WHERE parent = id)"
@@ -209,7 +210,7 @@ def derived_attempts(index: RunIndex, id: str) -> list[tuple[str, int, float | N
 
 def read_texts(index: RunIndex, row: SampleRow) -> Sample:
     """Return the whole sample of a row, with its texts. Raises `Problem`."""
-    path = index.rollouts(row.sample.step)
+    path = RunDirectory(index.run).rollouts(row.sample.step)
     (sample,) = read_places(path, [row.place])
     if kept([sample.problem_id, sample.group]) != [row.sample.problem_id, row.sample.group]:
         raise Problem(f"{path.name} has changed since it was indexed: load the page again")
@@ -227,7 +228,7 @@ def search(
     for at, step in enumerate(steps):
         rows, _ = find_samples(index, replace(wanted, step=step, offset=0, limit=-1))
         by_line = {row.line: row for row in rows if at or row.line >= wanted.offset}
-        for line, (_, sample) in enumerate(read_samples(index.rollouts(step), [])) if by_line else ():
+        for line, (_, sample) in enumerate(read_samples(RunDirectory(index.run).rollouts(step), [])) if by_line else ():
             if line in by_line and (match := pattern.search(sample.response)):
                 if len(found) == wanted.limit:
                     return found, (step, line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from azr.errors import RunEnded
 from azr.monitoring.texts import SAFETY, Flag, Text, TextReader
 from azr.prompts.codec import PromptCodec
-from azr.records import Sample
+from azr.records import Sample, grouped
 
 PERCENTILES = (50, 90, 99, 100)
 THINK = "<think>"
@@ -85,9 +85,7 @@ class SafetyStop:
 def response_metrics(samples: Sequence[Sample], repeated: Sequence[float]) -> dict[str, float]:
     """Return per kind and role, of all responses, untrained ones included and traces apart (`Sample.player`):
     percentiles of their tokens, and the share of those that are repetitive."""
-    players: defaultdict[str, list[int]] = defaultdict(list)
-    for index, sample in enumerate(samples):
-        players[sample.player].append(index)
+    players = grouped((sample.player, index) for index, sample in enumerate(samples))
     metrics: dict[str, float] = {}
     for player, members in sorted(players.items()):
         lengths = [samples[i].response_tokens or 0 for i in members]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import TYPE_CHECKING
 
-from azr.records import CHAIN, COPIED, REPEATS, ROLES, VALID, Role, Sample
+from azr.records import CHAIN, COPIED, REPEATS, ROLES, VALID, Role, Sample, grouped
 from azr.selfplay.rewards import OVERLONG
 from azr.tasks.base import RejectReason, Verdict
 
@@ -178,11 +178,8 @@ def reward_metrics(samples: Sequence[Sample]) -> Metrics:
     version that sampled one of the others.
     """
     rewarded = [each for each in samples if each.reward is not None and each.used not in ("estimate", "stale")]
-    players: defaultdict[str, list[Sample]] = defaultdict(list)
-    for sample in rewarded:
-        players[sample.player].append(sample)
     metrics: Metrics = {}
-    for player, played in sorted(players.items()):
+    for player, played in sorted(grouped((sample.player, sample) for sample in rewarded).items()):
         graded = [sample.accuracy for sample in played if sample.accuracy is not None]
         metrics[f"{player}/trajectories"] = len(played)
         metrics[f"{player}/reward"] = _mean([sample.reward for sample in played if sample.reward is not None])
@@ -200,12 +197,10 @@ def reward_metrics(samples: Sequence[Sample]) -> Metrics:
 def group_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     """Return mean reward and length of the sampled responses that are trained on, and of the groups with several the
     mean standard deviation of rewards and the share whose rewards are all equal, as TRL has them."""
-    groups: defaultdict[str, list[float]] = defaultdict(list)
     trained = [each for each in samples if each.used == "trained" and each.origin == "sampled"]
     if not trained:
         return {}
-    for sample in trained:
-        groups[sample.group].append(sample.reward or 0.0)
+    groups = grouped((each.group, each.reward or 0.0) for each in trained)
     lengths = [each.response_tokens or 0 for each in trained]
     metrics = {"reward": _mean([each.reward or 0.0 for each in trained]), "response_length": _mean(lengths)}
     if spreads := [stdev(of_group) for of_group in groups.values() if len(of_group) > 1]:
@@ -246,15 +241,11 @@ def teaching_metrics(samples: Sequence[Sample]) -> Metrics:
     ``groups``: their number; ``solve_rate``: the mean of their solve rates s; ``teaching_mass``: the sum of 4s(1-s);
     ``mass_per_group``; and ``idle``: the share of groups that were answered all right or all wrong.
     """
-    answers: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for sample in samples:
-        if sample.phase == "estimate" and sample.accuracy is not None:
-            answers[sample.kind, sample.group].append(sample.accuracy)
-    rates: defaultdict[str, list[float]] = defaultdict(list)
-    for (kind, group), graded in sorted(answers.items()):
-        rates[f"{kind}/solver/{_origin(kind, group)}"].append(_mean(graded))
+    graded = (each for each in samples if each.phase == "estimate" and each.accuracy is not None)
+    answers = grouped(((each.kind, each.group), each.accuracy or 0.0) for each in graded)
+    by_origin = ((f"{kind}/solver/{_origin(kind, id)}", _mean(its)) for (kind, id), its in sorted(answers.items()))
     metrics: Metrics = {}
-    for name, of_groups in sorted(rates.items()):
+    for name, of_groups in sorted(grouped(by_origin).items()):
         mass = sum(4 * rate * (1 - rate) for rate in of_groups)
         metrics[f"{name}/groups"] = len(of_groups)
         metrics[f"{name}/solve_rate"] = _mean(of_groups)

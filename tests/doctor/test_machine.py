@@ -30,7 +30,10 @@ del CPU["vllm"]
 
 
 def package_marks(has_gpus: bool, installed: dict) -> dict:
-    section = machine.packages_section(has_gpus, PINS, installed.get)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(machine, "pins", lambda: PINS)
+        patched.setattr(machine, "installed", installed.get)
+        section = machine.packages_section(has_gpus)
     return {each.name: (each.mark, each.message) for each in section.findings}
 
 

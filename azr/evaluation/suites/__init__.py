@@ -15,6 +15,7 @@ from azr.evaluation.suites import code_generation, exam, own, short_answers
 from azr.evaluation.suites.files import questions
 from azr.evaluation.suites.short_answers import CHAT, FORMATS
 from azr.graders.question import Question, Suite
+from azr.records import grouped
 
 
 def _shipped() -> Iterator[Suite]:
@@ -142,9 +143,7 @@ def hash_of(path: Path) -> str:
 def subset(questions: Sequence[Question], limit: int, *, groups_alike: bool = False) -> tuple[Question, ...]:
     """Return at most ``limit`` questions, spread evenly over the suite's order; always the same ones. ``groups_alike``:
     as many of each group, whatever their sizes, as far as they have them; at least one."""
-    groups: dict[str, list[Question]] = {}
-    for question in questions:
-        groups.setdefault(top(question.group) if groups_alike else "", []).append(question)
+    groups = grouped((top(question.group) if groups_alike else "", question) for question in questions)
     share = max(1, limit // len(groups))
     taken = ((of_group, min(share, len(of_group))) for of_group in groups.values())
     return tuple(of_group[index * len(of_group) // most] for of_group, most in taken for index in range(most))
