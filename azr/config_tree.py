@@ -108,8 +108,7 @@ def _options(section: Mapping[str, Any], classes: Mapping[str, Any], prefix: str
 
 def to_tree(config: Config) -> dict[str, Any]:
     """Return the config as nested plain data, as it is saved."""
-    tree: dict[str, Any] = msgspec.to_builtins(config)
-    return tree
+    return dict(msgspec.to_builtins(config))
 
 
 def leaves(config: Config) -> dict[str, Any]:

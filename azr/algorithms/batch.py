@@ -21,7 +21,7 @@ from azr.algorithms.objectives import kl_estimate
 from azr.algorithms.segments import centre, discounted_sum, is_constant, segment_sum
 from azr.config import AlgorithmConfig, KLConfig
 from azr.estimators.base import VARIANCE_FLOOR
-from azr.records import Sample
+from azr.records import Sample, grouped
 
 POLICY_COLUMNS = (
     "rollout_logprobs", "is_trace", "advantages", "loss_weights", "reference_logprobs", "old_logprobs", "seq_index",
@@ -209,8 +209,7 @@ class Batch:
         nothing about a sample."""
         rng = random.Random(f"rewards/{seed}")
         sources = list(range(len(self.rewards)))
-        for label in dict.fromkeys(self.kind_roles):
-            indices = [index for index, its in enumerate(self.kind_roles) if its == label]
+        for indices in grouped((label, index) for index, label in enumerate(self.kind_roles)).values():
             for index, source in zip(indices, rng.sample(indices, len(indices)), strict=True):
                 sources[index] = source
         capped = [self.capped[source] for source in sources] if self.capped else ()

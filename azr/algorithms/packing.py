@@ -24,7 +24,7 @@ from torch import Tensor
 
 from azr.config import KEYS_PER_TOKEN
 from azr.errors import UserError
-from azr.records import Completion
+from azr.records import Completion, grouped
 
 IntArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
@@ -260,8 +260,7 @@ def split_mini_batches(labels: Sequence[Hashable], count: int, seed: int) -> lis
         raise UserError(f"{len(labels)} samples cannot be split into {count} updates; ask for fewer updates.")
     rng = random.Random(seed)
     order: list[int] = []
-    for label in dict.fromkeys(labels):
-        samples = [sample for sample, its in enumerate(labels) if its == label]
+    for samples in grouped((label, sample) for sample, label in enumerate(labels)).values():
         rng.shuffle(samples)
         order += samples
     return [sorted(order[start::count]) for start in range(count)]

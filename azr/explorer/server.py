@@ -97,10 +97,6 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
             )  # fmt: skip
         return Response(encoded(html), status, media_type="text/html; charset=utf-8")
 
-    def changes(number: int) -> Response:
-        with shown_run(paths[number], names[number], number) as run:
-            return PlainTextResponse(run.seen)
-
     async def answer(request: Request) -> Response:
         response = await run_in_threadpool(route, request)
         response.headers.update(HEADERS)
@@ -118,7 +114,8 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
             case ["static", name] if name in STATIC:
                 return Response(static(name), media_type=f"{STATIC[name]}; charset=utf-8")
             case [number, "changes"] if _is_run(number, paths):
-                return changes(int(number))
+                with shown_run(paths[int(number)], names[int(number)], int(number)) as run:
+                    return PlainTextResponse(run.seen)
             case [number, *rest] if _is_run(number, paths):
                 return page(int(number), "/".join(rest), values)
         return page(0, request.url.path, values)

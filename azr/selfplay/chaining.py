@@ -6,7 +6,6 @@ No response is sampled for them. They are as hard as is wanted, and longer than 
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
@@ -14,7 +13,7 @@ from itertools import groupby, islice
 from azr.concurrency import gather
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
-from azr.records import CHAIN, Task
+from azr.records import CHAIN, Task, grouped
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.proposer import proposal_limits, reject_reason
 from azr.tasks.base import Proposal, RejectReason, Run
@@ -52,15 +51,13 @@ class Bounds:
     def after(cls, tasks: Sequence[Task]) -> Bounds:
         """Return the bounds that the chained tasks among stored ones lead to."""
         chained = [task for task in tasks if is_chained(task)]
-        moved, by_lines = 0.0, defaultdict[int, list[float]](list)
+        moved, by_lines = 0.0, grouped((num_lines(task.program), task.solve_rate or 0.0) for task in chained)
         for _, of_step in groupby(chained, key=lambda task: task.step):
             rates = [task.solve_rate or 0.0 for task in of_step]
             moved += GAIN * (WANTED - sum(rates) / len(rates))
             moved = max(-MOST_MOVED, min(MOST_MOVED, moved))
-        for task in chained:
-            by_lines[num_lines(task.program)].append(task.solve_rate or 0.0)
         lines = FIRST_LINES
-        while len(by_lines[lines]) >= ENOUGH and sum(by_lines[lines][-ENOUGH:]) > DEEPER_ABOVE * ENOUGH:
+        while len(rates := by_lines.get(lines, [])) >= ENOUGH and sum(rates[-ENOUGH:]) > DEEPER_ABOVE * ENOUGH:
             lines += 1
         return cls(BAND[0] + moved, BAND[1] + moved, lines)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from azr.records import Sample
+from azr.records import Sample, grouped
 
 FILE = "solve_rates.json"
 DECAY = 0.9
@@ -31,10 +30,8 @@ class SolveRates:
 
     def note(self, step: int, samples: Iterable[Sample], stored: Container[str]) -> None:
         """Count a step's answers to tasks with ids in ``stored``, and forget all other tasks."""
-        new = defaultdict[str, list[float]](list)
-        for sample in samples:
-            if sample.accuracy is not None and sample.problem_id in stored:
-                new[sample.problem_id].append(sample.accuracy)
+        answered = ((each.problem_id, each.accuracy) for each in samples if each.problem_id in stored)
+        new = grouped((id, accuracy) for id, accuracy in answered if accuracy is not None)
         counts = {id: each for id, each in self._latest.items() if id in stored}
         for id, answers in sorted(new.items()):
             right, graded = self._counts(id, step)
