@@ -372,7 +372,8 @@ class Sample:
         return self.completion.weight_versions[self.trace_tokens :]
 
 
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:

@@ -296,9 +296,7 @@ def _keep(writer: int, inputs: int, last: int) -> None:
     os.dup2(writer, _REPORTS_TO)
     if inputs:
         os.dup2(inputs, _INPUTS_FROM)
-        os.closerange(_INPUTS_FROM + 1, last + 1)
-    else:
-        os.closerange(_INPUTS_FROM, last + 1)
+    os.closerange(_INPUTS_FROM + bool(inputs), last + 1)
 
 
 def run_child(orders: Orders, seal: Callable[[], None], limits: Limits) -> None:

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import stdev
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from azr.records import CHAIN, COPIED, REPEATS, ROLES, VALID, Role, Sample, grouped
@@ -182,13 +182,13 @@ def reward_metrics(samples: Sequence[Sample]) -> Metrics:
     for player, played in sorted(grouped((sample.player, sample) for sample in rewarded).items()):
         graded = [sample.accuracy for sample in played if sample.accuracy is not None]
         metrics[f"{player}/trajectories"] = len(played)
-        metrics[f"{player}/reward"] = _mean([sample.reward for sample in played if sample.reward is not None])
-        metrics[f"{player}/response_length"] = _mean([sample.response_tokens or 0 for sample in played])
-        metrics[f"{player}/truncated"] = _mean([sample.finish_reason == "length" for sample in played])
+        metrics[f"{player}/reward"] = fmean([sample.reward for sample in played if sample.reward is not None])
+        metrics[f"{player}/response_length"] = fmean([sample.response_tokens or 0 for sample in played])
+        metrics[f"{player}/truncated"] = fmean([sample.finish_reason == "length" for sample in played])
         if graded:
-            metrics[f"{player}/accuracy"] = _mean(graded)
+            metrics[f"{player}/accuracy"] = fmean(graded)
         if penalties := [sample.reward_parts[OVERLONG] for sample in played if OVERLONG in sample.reward_parts]:
-            metrics[f"{player}/{OVERLONG}"] = _mean(penalties)
+            metrics[f"{player}/{OVERLONG}"] = fmean(penalties)
     if newest := [sample.weight_versions[-1][0] for sample in rewarded if sample.weight_versions]:
         metrics["weight_version"] = max(newest)
     return metrics
@@ -202,9 +202,9 @@ def group_metrics(samples: Sequence[Sample]) -> dict[str, float]:
         return {}
     groups = grouped((each.group, each.reward or 0.0) for each in trained)
     lengths = [each.response_tokens or 0 for each in trained]
-    metrics = {"reward": _mean([each.reward or 0.0 for each in trained]), "response_length": _mean(lengths)}
+    metrics = {"reward": fmean([each.reward or 0.0 for each in trained]), "response_length": fmean(lengths)}
     if spreads := [stdev(of_group) for of_group in groups.values() if len(of_group) > 1]:
-        metrics |= {"reward_std": _mean(spreads), "idle_groups": _mean([spread == 0 for spread in spreads])}
+        metrics |= {"reward_std": fmean(spreads), "idle_groups": fmean([spread == 0 for spread in spreads])}
     return metrics
 
 
@@ -232,7 +232,7 @@ def part_metrics(samples: Sequence[Sample]) -> Metrics:
         if sample.phase == "data" and sample.judgement is not None:
             for name, value in sample.judgement.parts.items():
                 stated[f"{sample.player}/parts/{name}"].append(float(value))
-    return {name: _mean(values) for name, values in sorted(stated.items())}
+    return {name: fmean(values) for name, values in sorted(stated.items())}
 
 
 def teaching_metrics(samples: Sequence[Sample]) -> Metrics:
@@ -243,15 +243,15 @@ def teaching_metrics(samples: Sequence[Sample]) -> Metrics:
     """
     graded = (each for each in samples if each.phase == "estimate" and each.accuracy is not None)
     answers = grouped(((each.kind, each.group), each.accuracy or 0.0) for each in graded)
-    by_origin = ((f"{kind}/solver/{_origin(kind, id)}", _mean(its)) for (kind, id), its in sorted(answers.items()))
+    by_origin = ((f"{kind}/solver/{_origin(kind, id)}", fmean(its)) for (kind, id), its in sorted(answers.items()))
     metrics: Metrics = {}
     for name, of_groups in sorted(grouped(by_origin).items()):
         mass = sum(4 * rate * (1 - rate) for rate in of_groups)
         metrics[f"{name}/groups"] = len(of_groups)
-        metrics[f"{name}/solve_rate"] = _mean(of_groups)
+        metrics[f"{name}/solve_rate"] = fmean(of_groups)
         metrics[f"{name}/teaching_mass"] = mass
         metrics[f"{name}/mass_per_group"] = mass / len(of_groups)
-        metrics[f"{name}/idle"] = _mean([rate in (0.0, 1.0) for rate in of_groups])
+        metrics[f"{name}/idle"] = fmean([rate in (0.0, 1.0) for rate in of_groups])
     return metrics
 
 
@@ -280,15 +280,15 @@ def funnel_metrics(kind: str, proposals: Sequence[Sample], group_size: int) -> M
         metrics[f"{player}/valid_rate"] = valid / judged
     copies = [each.judgement.parts[COPIED] for each in proposals if each.judgement and COPIED in each.judgement.parts]
     if copies:
-        metrics[f"{player}/{COPIED}"] = _mean(copies)
+        metrics[f"{player}/{COPIED}"] = fmean(copies)
     parts = Counter(name for each in proposals if each.judgement for name in each.judgement.parts)
     metrics |= {f"{player}/repeats/{what}": parts[f"repeats_{what}"] for what in REPEATS if proposals}
     rates = [each.solve_rate for each in proposals if each.verdict == VALID and each.solve_rate is not None]
     if rates:
         num_right = [round(rate * group_size) for rate in rates]
         metrics[f"{player}/solve_rate_hist"] = [num_right.count(b) for b in range(group_size + 1)]
-        metrics[f"{player}/solve_rate"] = _mean(sorted(rates))
-        metrics[f"{player}/learnable_rate"] = _mean([0.0 < rate < 1.0 for rate in rates])
+        metrics[f"{player}/solve_rate"] = fmean(rates)
+        metrics[f"{player}/learnable_rate"] = fmean([0.0 < rate < 1.0 for rate in rates])
     return metrics
 
 
@@ -322,7 +322,7 @@ def sampled_tokens(samples: Sequence[Sample]) -> Counter[str]:
 def malformed_share(samples: Sequence[Sample], role: Role) -> float | None:
     """Return the share of a role's responses that are malformed or cut off; None when nothing was sampled."""
     malformed = [sample.is_malformed for sample in sampled(samples, role)]
-    return _mean(malformed) if malformed else None
+    return fmean(malformed) if malformed else None
 
 
 def sampled(samples: Sequence[Sample], role: Role) -> list[Sample]:
@@ -383,7 +383,3 @@ def check_finite(step: int, metrics: Metrics) -> None:
 
 def _total(metrics: Metrics, suffix: str) -> float:
     return sum(scalar(metrics, name) for name in metrics if name.endswith(suffix))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
