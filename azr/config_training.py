@@ -236,9 +236,10 @@ class TrainConfig:
     gradient_checkpointing: Literal["auto", "full", "selective", "none"] = "auto"
     """Layers whose activations the backward pass recomputes: all, every second, or none. `auto`, which a run decides at
     its start, is the least with which `azr plan` counts at most 90% of the memory; full where it cannot count."""
-    kernels: Literal["auto", "liger", "plain"] = "auto"
+    kernels: Literal["auto", "liger", "compile", "plain"] = "auto"
     """Fused kernels for norms, rotary positions, gated activations and log-probabilities; `auto` takes them on GPUs,
-    Liger's where that package is installed and covers the architecture. `plain` is PyTorch's operations alone."""
+    Liger's where that package is installed and covers the architecture. `compile` lets torch.compile make those of each
+    layer, which takes a minute at the first start and needs `shard` none. `plain` is PyTorch's operations alone."""
     attention: Literal["auto", "flash_attn", "torch"] = "auto"
     """Attention of trainers on GPUs in 16 bits, over the packed stream: `flash_attn` is FlashAttention 4, `torch` the
     flash kernel of PyTorch, and `auto` the first of them that is installed and made for the GPU. Elsewhere it is

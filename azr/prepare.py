@@ -280,6 +280,8 @@ def _prompt_rules(config: Config) -> Iterator[str]:
             "train.lora.dropout makes the ratio of new to old probabilities differ from 1 at random: take 0, or learn "
             "from traces alone (data.samples 0, data.play alone)."
         )
+    if config.train.kernels == "compile" and config.train.is_sharded:
+        yield "train.kernels is compile, which ZeRO-3 does not allow: take train.shard none, or train.kernels auto."
     if config.train.lora.four_bit and not config.train.lora.rank:
         yield (
             "train.lora.four_bit holds weights in 4 bits, which cannot be trained themselves: set train.lora.rank, or "

@@ -241,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.update", description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=SIZES, default="1.5B" if torch.cuda.is_available() else "tiny")
     parser.add_argument("--layers", type=int, help="another number of layers than the size has")
-    parser.add_argument("--kernels", nargs="+", choices=("auto", "liger", "plain"), default=["auto"])
+    parser.add_argument("--kernels", nargs="+", choices=("auto", "liger", "compile", "plain"), default=["auto"])
     parser.add_argument("--checkpointing", nargs="+", choices=("full", "selective", "none"), default=["full"])
     parser.add_argument("--attention", nargs="+", choices=("auto", "flash_attn", "torch"), default=["auto"])
     parser.add_argument("--shard", choices=("auto", "zero3", "none"), default="auto", help="train.shard")

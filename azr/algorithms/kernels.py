@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
-Kernels = Literal["liger", "plain"]
+Kernels = Literal["liger", "compile", "plain"]
 
 COVERED = frozenset({
     "qwen2", "qwen3", "llama", "mistral", "gemma3_text", "smollm3", "exaone4", "ministral", "ministral3",
@@ -31,21 +31,20 @@ COVERED = frozenset({
 of all but Gemma are the code of Llama's."""
 IMPORT_S = 300.0
 """Limit for an import of FlashAttention 4, which takes 10 to 20 s."""
-_INSTALL = "install it with pip install liger-kernel, or take train.kernels=auto or plain"
 
 
-def choose_kernels(wanted: Literal["auto", "liger", "plain"], device: str, family: str | None) -> tuple[Kernels, str]:
+def choose_kernels(wanted: Kernels | Literal["auto"], device: str, family: str | None) -> tuple[Kernels, str]:
     """Return the kernels for a model of the `model_type` `family` on `device` ("cpu" or "cuda"), and why.
 
     Raises UserError when Liger's are wanted and cannot be had.
     """
-    if wanted == "plain":
-        return "plain", "as train.kernels says"
+    if wanted == "compile" or wanted == "plain":  # `in` would not narrow the type
+        return wanted, "as train.kernels says"
     lack = None
     if device != "cuda":
         lack = "they need a GPU", "take train.kernels=auto or plain"
     elif find_spec("liger_kernel") is None:
-        lack = "the package liger-kernel is not installed", _INSTALL
+        lack = "the package liger-kernel is not installed", "install it with pip install liger-kernel, or take auto"
     elif family not in COVERED:
         lack = f"they do not cover {family!r} models", "take train.kernels=auto or plain"
     if lack is None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers import AttentionInterface, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from azr.algorithms.architectures import recurrent_part
@@ -58,8 +58,18 @@ def _prepare(model: PreTrainedModel, kernels: Kernels, checkpointing: Checkpoint
     """Bind the layers' forwards to the kernels, and to what of them the backward recomputes in training mode.
 
     Raises UserError as `check_layers`."""
-    for part in check_layers(model):
+    by_sample = check_layers(model)
+    for part in by_sample:
         run_by_sample(part)
+    if kernels == "compile":
+        # But for what follows the borders of samples, which differ in each micro-batch.
+        attention = model.config._attn_implementation
+        AttentionInterface.register(attention, torch.compiler.disable(AttentionInterface()[attention]))
+        for part in by_sample:
+            part.forward = torch.compiler.disable(part.forward)
+        for layer in model.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                layer.compile(dynamic=True)
     if kernels == "liger" and model.config.model_type in COVERED:
         apply_liger(model)
     if checkpointing != "none":
@@ -79,7 +89,8 @@ def check_layers(model: PreTrainedModel) -> list[nn.Module]:
     Any other convolution or recurrent state would run over the whole stream, from each sample into the next.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    parts = [part for layer in layers for part in _parts(layer)]
+    children = [child for layer in layers for child in layer.children()]
+    parts = [part for child in children for part in (child if isinstance(child, nn.ModuleList) else [child])]
     by_sample = [part for part in parts if type(part).__name__ == recurrent_part(model.config.model_type)]
     # The forward of attention calls transformers' attention interface.
     others = [part for part in parts if "ALL_ATTENTION_FUNCTIONS" not in unwrap(type(part).forward).__code__.co_names]
@@ -93,11 +104,6 @@ def check_layers(model: PreTrainedModel) -> list[nn.Module]:
             "and in which samples packed into one stream would see each other: choose another model.path."
         )
     return by_sample
-
-
-def _parts(layer: nn.Module) -> Iterator[nn.Module]:
-    for part in layer.children():
-        yield from part if isinstance(part, nn.ModuleList) else (part,)
 
 
 def check_unknown(path: str) -> None:

@@ -206,7 +206,10 @@ class EngineGroup:
         """
         request_id = next(self._request_ids)
         for attempt in itertools.count(1):
-            slot = await self._free_slot()
+            while not (free := [slot for slot in self.slots if not slot.restarting.locked()]):
+                async with self.slots[0].restarting:
+                    pass
+            slot = min(free, key=lambda slot: slot.num_inflight)
             slot.num_inflight += n
             try:
                 completions: list[Completion] = await slot.call_together(
@@ -244,14 +247,6 @@ class EngineGroup:
             if not slot.restarting.locked():
                 await slot.restart(lost)
         raise AssertionError("unreachable")
-
-    async def _free_slot(self) -> EngineSlot:
-        while True:
-            free = [slot for slot in self.slots if not slot.restarting.locked()]
-            if free:
-                return min(free, key=lambda slot: slot.num_inflight)
-            async with self.slots[0].restarting:
-                pass
 
     async def _resync(self, slot: EngineSlot) -> None:
         slot.lost_asleep = None

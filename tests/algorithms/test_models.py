@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
+from torch._dynamo.utils import counters
 from transformers import Qwen2ForCausalLM
 
 from azr.algorithms.architectures import CHECKED
@@ -103,3 +105,24 @@ def test_temperature_is_applied_once() -> None:
         model.hf.model.norm.weight.mul_(2.0)  # doubles the last hidden states, hence the logits
     doubled, doubled_entropy = score(model, batch, temperature=1.0)
     torch.testing.assert_close((logprobs, entropy), (doubled, doubled_entropy), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_compiled_layers_give_the_same_values_and_gradients_and_share_graphs(checkpointing, monkeypatch):
+    """Traced and differentiated by torch.compile, without its kernels, whose making takes a minute."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch._dynamo.reset()
+    plain, compiled = (
+        tiny_policy(gradient_checkpointing=checkpointing, kernels=kernels).train() for kernels in ("plain", "compile")
+    )
+    graphs = []
+    for count in (3, 5, 4):
+        batch = pack(completions(count))
+        scores = [torch.stack(score(model, batch), -1) for model in (plain, compiled)]
+        torch.testing.assert_close(*scores, rtol=1e-10, atol=1e-12)
+        for each in scores:
+            each.square().sum().backward()
+        graphs.append(counters["stats"]["unique_graphs"])
+    for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-12)
+    assert graphs[0] == graphs[2] > 1, "another length, or another layer, is no other graph"

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedConfig, Qwen2ForCausalLM, Qwen2Model
 
 from azr.algorithms.attention import PADDED
+from azr.algorithms.kernels import Kernels
 from azr.algorithms.models import Checkpointing, CriticModel, PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.records import Completion
@@ -43,6 +44,7 @@ def tiny_policy(
     seed: int = 0,
     chunk: int = 5,
     gradient_checkpointing: Checkpointing = "none",
+    kernels: Kernels = "plain",
     **config: object,
 ) -> PolicyModel:
     torch.manual_seed(seed)
@@ -50,7 +52,7 @@ def tiny_policy(
     with torch.no_grad():
         for parameter in hf.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    return PolicyModel(hf, logprob_chunk=chunk, gradient_checkpointing=gradient_checkpointing)
+    return PolicyModel(hf, logprob_chunk=chunk, gradient_checkpointing=gradient_checkpointing, kernels=kernels)
 
 
 def tiny_critic(seed: int = 0) -> CriticModel:
