@@ -1,16 +1,17 @@
 """Does everything run on this machine's GPUs, and how fast: a GPU recipe on random models, in fifteen minutes.
 
-python -m benchmarks.gpu_smoke [--minutes 15] [--out DIR] [--only CASE ...] [--real-model DIR] [--dry-run]
+python -m benchmarks.gpu_smoke [--second] [--minutes 15] [--out DIR] [--only CASE ...] [--real-model DIR] [--dry-run]
 
 Needs the installed project and nothing else: it makes its own models of 0.5B, 1.5B and 7B shape with a real vocabulary.
 ``--real-model`` is the folder of a pretrained one, such as Qwen2.5-Coder-0.5B-Instruct, which then plays a few steps.
 Each case is a process of its own; one that fails or runs out of time leaves the others alone. The most telling come
-first, on two GPUs those that need them, and it ends by itself after the minutes; called again with the same folder, it
-goes on with what has not succeeded. After each case it prints what has been measured since, and writes all of it as
-JSON, with the output of every case; in the end a table beside what the first GPUs showed, what the plan predicts and
-what is aimed at. Exit code 1 when a case did not run to its end. ``--dry-run`` prints the commands with the minutes
-that each should take. ``--tiny`` does it all with toy sizes on CPUs: the tiny model stands for every model, the
-pretrained one included, and cases that need a GPU or two are left out by name.
+first, on two GPUs those that need them. It ends by itself after the minutes, which are enough for the first list by the
+plan; ``--second`` adds another one. Called again with the same folder, it goes on with what has not succeeded. After
+each case it prints what has been measured since, and writes all of it as JSON, with the output of every case; in the
+end a table beside what the first GPUs showed, what the plan predicts and what is aimed at. Exit code 1 when a case did
+not run to its end. ``--dry-run`` prints the commands with the minutes that each should take. ``--tiny`` does it all
+with toy sizes on CPUs: the tiny model stands for every model, the pretrained one included, and cases that need a GPU or
+two are left out by name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -61,6 +62,8 @@ class Case:
     """Run only if this case failed; one that ran out of time would do so once more."""
     goal: str = ""
     """What it is to show."""
+    second: bool = False
+    """Only in the second list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,7 @@ class Sizes:
     update_options: list[str]
     """Sizes of their batches, where these are not the defaults."""
     turns: int
+    """Of the GPUs, between engines and trainers."""
     steps: int
     """Of the large model."""
     real_steps: int
@@ -115,7 +119,7 @@ FULL = Sizes(
     short_response_tokens=256,
     update_options=[],
     turns=20,
-    steps=3,
+    steps=2,
     real_steps=5,
     engine_options=[],
     device="auto",
@@ -217,6 +221,8 @@ def cases(sizes: Sizes, out: Path, real_model: Path | None = None) -> list[Case]
               goal="FlashAttention 4 agrees with torch's kernel and is no slower"),
         update(sizes.large, sizes.large, *whole, "--checkpointing", "none", "full", *both, limit_s=150, expected_s=90,
                goal="43% of the peak without recomputation"),
+        update(f"{sizes.large} compiled", sizes.large, *whole, "--checkpointing", "none", "--kernels", "compile",
+               limit_s=150, expected_s=45, goal="8% more tokens a second than with Liger's kernels"),
         *model(sizes.large),
         other("push", "-m", "benchmarks.push", "5", str(out / "push.json"), RECIPE, *pushed, *trrpp, *eager,
               limit_s=150, expected_s=EAGER_START_S + 20, after=of_size[sizes.large],
@@ -230,20 +236,6 @@ def cases(sizes: Sizes, out: Path, real_model: Path | None = None) -> list[Case]
               goal="below 5 ms a token with 96 sequences"),
     ]  # fmt: skip
     listed += model(sizes.small)
-    if real_model is not None or sizes is TINY:
-        options = [f"--model.path={real_model or small}", f"--run.root={runs}", "--run.name=real"]
-        options += [
-            f"--run.steps={sizes.real_steps}",
-            f"--train.device={sizes.device}",
-            no_checkpoint,
-            "--eval.every=0",
-        ]
-        options += TINY_PLAY if sizes is TINY else []
-        listed.append(
-            other("real model", "-m", REAL, *options, "--restart", *compiled, limit_s=200,
-                  expected_s=90 + 6 * sizes.real_steps, after=of_size[sizes.small] if sizes is TINY else None,
-                  goal="five steps, half of the proposals valid")
-        )  # fmt: skip
     turns = ["-m", "benchmarks.smoke_turns", str(sizes.turns), str(out / "turns.json"), RECIPE]
     turns += recipe_options(sizes, small, runs, "turns", 1, sizes.short_response_tokens)
     listed += [
@@ -253,6 +245,8 @@ def cases(sizes: Sizes, out: Path, real_model: Path | None = None) -> list[Case]
         *model(sizes.largest),
         steps("7B with adapters", sizes.largest, 1, *trrpp, lora, no_checkpoint, *eager, limit_s=200, gpus=1,
               goal="a step and a push of 15 GB"),
+    ]  # fmt: skip
+    second = [
         other("turns", *turns, *trrpp, *eager, limit_s=200, expected_s=EAGER_START_S + 2 * sizes.turns,
               after=of_size[sizes.small], goal="the last turn holds no more memory than the first"),
         update(f"{sizes.largest} layers", sizes.largest, "--layers", "6" if sizes is FULL else "2", *whole, *both,
@@ -262,6 +256,21 @@ def cases(sizes: Sizes, out: Path, real_model: Path | None = None) -> list[Case]
         other("export", "-m", "azr", "export", str(runs / "gae"), str(out / "export"), limit_s=60, expected_s=15,
               after="gae"),
     ]  # fmt: skip
+    if real_model is not None or sizes is TINY:
+        options = [f"--model.path={real_model or small}", f"--run.root={runs}", "--run.name=real"]
+        options += [
+            f"--run.steps={sizes.real_steps}",
+            f"--train.device={sizes.device}",
+            no_checkpoint,
+            "--eval.every=0",
+        ]
+        options += TINY_PLAY if sizes is TINY else []
+        second.append(
+            other("real model", "-m", REAL, *options, "--restart", *compiled, limit_s=200,
+                  expected_s=90 + 6 * sizes.real_steps, after=of_size[sizes.small] if sizes is TINY else None,
+                  goal="five steps, half of the proposals valid")
+        )  # fmt: skip
+    listed += [replace(case, second=True) for case in second]
     return listed + two_gpus(steps, sizes, trrpp, eager)
 
 
@@ -382,6 +391,7 @@ def main() -> int:
         default=Path("orz_ckpt/gpu_smoke"),
         help="folder for models, runs, logs; one that is there goes on where it was cut",
     )
+    parser.add_argument("--second", action="store_true", help="go on with the second list; --tiny takes both")
     parser.add_argument("--only", nargs="+", metavar="CASE", help="these cases, with those that they need")
     parser.add_argument("--real-model", type=Path, metavar="DIR", help="folder of a pretrained model to play with")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and what the plan predicts, and end")
@@ -389,7 +399,9 @@ def main() -> int:
     options = parser.parse_args()
     sizes, out = TINY if options.tiny else FULL, options.out.absolute()
     gpus = [] if options.tiny else gpu_names()
-    listed = chosen(cases(sizes, out, options.real_model), options.only)
+    listed = cases(sizes, out, options.real_model)
+    if options.only or not (options.second or options.tiny):
+        listed = chosen(listed, options.only or [case.name for case in listed if not case.second])
     if len(gpus) > 1:  # they are why two GPUs are had
         listed.sort(key=lambda case: case.name != "install" and case.gpus < 2 and case.name != f"model {sizes.small}")
     if options.dry_run:
@@ -397,8 +409,10 @@ def main() -> int:
             minutes = f"{case.expected_s / 60:.1f} min expected"
             head = f"{case.name} (at most {case.limit_s:.0f} s, {minutes}, {max(1, case.gpus)} GPU)"
             print(f"{head}: {case.goal}\n  {shlex.join(case.command)}")
-        alone = sum(case.expected_s for case in listed if case.gpus <= 1 and case.instead_of is None) / 60
-        print(f"all on one GPU: {alone:.1f} min expected")
+        alone = [case for case in listed if case.gpus <= 1 and case.instead_of is None]
+        for name, second in (("first", False), ("second", True)):
+            expected_s = sum(case.expected_s for case in alone if case.second is second)
+            print(f"{name} list on one GPU: {expected_s / 60:.1f} min expected")
         print(smoke_rows.table({}, plan_of(listed, sizes)))
         return 0
     if not gpus and not options.tiny:
@@ -462,10 +476,8 @@ def plan_of(listed: Sequence[Case], sizes: Sizes) -> dict[str, float]:
     return smoke_rows.predicted(options[0], sizes.large) if options else {}
 
 
-def chosen(listed: Sequence[Case], only: Sequence[str] | None) -> list[Case]:
-    """The named cases and those that they need, in order; all where none is named. Exits for a name there is not."""
-    if only is None:
-        return list(listed)
+def chosen(listed: Sequence[Case], only: Sequence[str]) -> list[Case]:
+    """The named cases and those that they need, in order. Exits for a name there is not."""
     by_name: Mapping[str, Case] = {case.name: case for case in listed}
     if unknown := [name for name in only if name not in by_name]:
         sys.exit(f"there is no case {unknown[0]!r}: take some of {', '.join(by_name)}")

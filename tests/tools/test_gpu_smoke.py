@@ -20,17 +20,20 @@ def smoke(*options: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_dry_run_prints_every_command_and_what_the_plan_predicts(tmp_path: Path) -> None:
-    done = smoke("--dry-run", "--out", tmp_path / "new")
+    done = smoke("--dry-run", "--second", "--real-model", tmp_path, "--out", tmp_path / "new")
     assert done.returncode == 0, done.stderr
-    for case in gpu_smoke.cases(gpu_smoke.FULL, tmp_path):
+    for case in gpu_smoke.cases(gpu_smoke.FULL, tmp_path, tmp_path):
         assert f"\n{case.name} (at most" in "\n" + done.stdout
     line = next(line for line in done.stdout.splitlines() if line.startswith("large model: a step"))
     assert float(line.split()[-1]) > 1, "the plan's seconds stand in the table"
-    total = next(line for line in done.stdout.splitlines() if line.startswith("all on one GPU: "))
-    assert 5 < float(total.split()[4]) < 25
-    nine = ("install", "attention", "update 1.5B", "push", "trrpp", "engine", "gae", "gae resumed", "7B with adapters")
-    listed = [case for case in gpu_smoke.cases(gpu_smoke.FULL, tmp_path) if case.name in nine]
-    assert tuple(case.name for case in listed) == nine and all(case.goal for case in listed)
+    totals = [line.split() for line in done.stdout.splitlines() if " list on one GPU: " in line]
+    assert [words[0] for words in totals] == ["first", "second"] and all(0 < float(words[5]) <= 15 for words in totals)
+    first = ("install", "attention", "update 1.5B", "update 1.5B compiled", "push", "trrpp", "engine", "gae",
+             "gae resumed", "7B with adapters")  # fmt: skip
+    listed = [case for case in gpu_smoke.cases(gpu_smoke.FULL, tmp_path, tmp_path) if not case.second and case.gpus < 2]
+    named = [case for case in listed if not case.name.startswith("model ") and case.instead_of is None]
+    assert tuple(case.name for case in named) == first and all(case.goal for case in named)
+    assert {case.after for case in listed} <= {None} | {case.name for case in listed}
     two = gpu_smoke.cases(gpu_smoke.FULL, tmp_path)[-5:]
     assert [case.gpus for case in two] == [2] * 5 and all(case.goal for case in two)
     assert not (tmp_path / "new").exists()
