@@ -167,9 +167,9 @@ def lineage(index: RunIndex, links: Links, values: Values) -> Markup:
         above = _place(generations, (parent for parent, _ in parents), -generation)
         below = _place(generations, (child for _, child in children), generation)
     drawn = [pair for pair in dict.fromkeys(edges) if generations.get(pair[0], 9) < generations.get(pair[1], -9)]
+    found = {each: queries.find_task(index, each) for each in generations}
     columns = [
-        [(each, queries.find_task(index, each)) for each, of in generations.items() if of == generation]
-        for generation in sorted({*generations.values()})
+        [(each, found[each]) for each, of in generations.items() if of == n] for n in sorted({*generations.values()})
     ]
     return render("lineage", links=links, id=id, most=MAX_BESIDE, columns=columns, edges=drawn)
 

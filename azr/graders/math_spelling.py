@@ -265,9 +265,8 @@ def clock_verdict(gold: str, answer: str) -> bool | None:
     if half and other:
         return half == other and hour % 12 == given[0] % 12
     one, two = _hour(hour, half), _hour(given[0], other)
-    return one == two or (
-        (half is None) != (other is None) and max(hour, given[0]) <= 12 and hour % 12 == given[0] % 12
-    )
+    same = max(hour, given[0]) <= 12 and hour % 12 == given[0] % 12
+    return one == two or ((half is None) != (other is None) and same)
 
 
 def list_with_dots(text: str) -> tuple[str, tuple[int, ...]] | None:

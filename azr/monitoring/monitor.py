@@ -45,11 +45,8 @@ class Monitor:
 
     def _read(self, samples: Sequence[Sample]) -> tuple[list[Text], list[float]]:
         opened: dict[int, bool] = {}
-        texts = [
-            (self.codec.decode(ids) if text is None else text, self._opens(each, opened))
-            for each in samples
-            for ids, text in [(each.completion.response_ids, each.completion.text)]
-        ]
+        made = ((each, each.completion.response_ids, each.completion.text) for each in samples)
+        texts = [(text or self.codec.decode(ids), self._opens(each, opened)) for each, ids, text in made]
         return texts, [repeated_share(each.completion.response_ids) for each in samples]
 
     def _opens(self, sample: Sample, known: dict[int, bool]) -> bool:

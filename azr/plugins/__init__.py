@@ -91,10 +91,8 @@ def _checked(plugin: str, kind: TaskKind, beside: Collection[str]) -> PluginKind
         raise UserError(f"The plug-in {plugin} calls a kind {kind.name!r}, which prompts call a part of a task.")
     for label in kind.labels:
         if not _LABEL.fullmatch(label) or label in TAGS or label in KINDS or label in beside:
-            raise UserError(
-                f"The kind {kind.name} of the plug-in {plugin} has the label {label!r}: use lower-case letters and "
-                "'_', and no label that a prompt already has."
-            )
+            said = f"the label {label!r}: use lower-case letters and '_', and no label that a prompt already has"
+            raise UserError(f"The kind {kind.name} of the plug-in {plugin} has {said}.")
     if unknown := set(kind.reference_kinds) - {*KINDS, *beside}:
         raise UserError(
             f"The kind {kind.name} of the plug-in {plugin} has references of {min(unknown)!r}, which is no kind."

@@ -51,10 +51,8 @@ def read_stated(plugin: str) -> Stated:
             if not (isinstance(given, TaskKind) if group == KINDS else is_estimator):
                 raise UserError(f"The plug-in {plugin} has {given!r} among its {what}s: give it {wanted}.")
             if name not in ("", given.name):
-                raise UserError(
-                    f"The plug-in {plugin} has the entry point {name!r} in {group} for the {what} {given.name!r}: "
-                    "give both the same name."
-                )
+                said = f"the entry point {name!r} in {group} for the {what} {given.name!r}: give both the same name"
+                raise UserError(f"The plug-in {plugin} has {said}.")
             if given.name in stated[group]:
                 raise UserError(f"The plug-in {plugin} calls two {what}s {given.name!r}: give each another name.")
             stated[group][given.name] = given

@@ -92,8 +92,7 @@ class PromptCodec:
         if prompt_format == "compact":
             if CompactFormat.answer not in tokenizer.get_vocab():
                 raise UserError(
-                    f"model.prompt_format is compact, but the tokenizer of {model.path} has no tags: take completion "
-                    "or chat."
+                    f"model.prompt_format: the tokenizer of {model.path} has no tags: take completion or chat."
                 )
             tags = CompactFormat(config.reward.format)
             return cls(tokenizer, tags, end_ids=_end_ids_of_generation(model.path))

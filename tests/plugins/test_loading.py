@@ -135,7 +135,7 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
         ('name = "output"', "calls a kind 'output', which prompts call a part of a task"),
         ('labels = ("output", "two words")', "has the label 'two words': use lower-case letters"),
         ('labels = ("output", "deduction")', "has the label 'deduction': use lower-case letters"),
-        ('reference_kinds = ("yours",)', "has references of 'yours', no kind"),
+        ('reference_kinds = ("yours",)', "has references of 'yours', which is no kind"),
         ("def seed(self): return 1 / 0", "cannot be played: ZeroDivisionError: division by zero"),
         ("def seed(self): return None", r"cannot be played: seed\(\) gives None, which is no task"),
         ("def solution(self, task): return ()", "its proposal or solution is not read back"),

@@ -226,5 +226,5 @@ def test_a_plain_folder_and_a_missing_library_are_named_and_names_are_mlflows(tm
     assert metric_name("seconds/critic values") == "seconds/critic values"
     assert metric_name("数/é(1)") == "_6570/_e9_281_29"
     monkeypatch.setattr("azr.runs.trackers.base.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"library is not installed: run pip install -e '\.\[wandb\]'"):
+    with pytest.raises(UserError, match=r"wandb, which is not installed: run pip install -e '\.\[wandb\]'"):
         WandbTracker.check(config(tmp_path, "wandb"))
