@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -55,20 +55,14 @@ class StepTiming:
 class PhaseClock:
     """Times overlapping phases. One event loop may enter a phase any number of times at once; threads may not."""
 
-    def __init__(
-        self,
-        overlapped: Collection[str] = (),
-        wall: Callable[[], float] = time.perf_counter,
-        cpu: Callable[[], float] = time.process_time,
-    ) -> None:
+    def __init__(self, overlapped: Collection[str] = ()) -> None:
         """``overlapped``: phases that should cost no time of their own because they overlap others."""
         self._overlapped = frozenset(overlapped)
-        self._wall, self._cpu = wall, cpu
         self._open: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._exposed_s = self._learned_beside_s = 0.0
-        self._start = self._counted_until = wall()
-        self._cpu_start = cpu()
+        self._start = self._counted_until = time.perf_counter()
+        self._cpu_start = time.process_time()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -84,7 +78,7 @@ class PhaseClock:
     def step_timing(self) -> StepTiming:
         """Return the times since the last call, those of open phases included."""
         self._count()
-        now, cpu = self._counted_until, self._cpu()
+        now, cpu = self._counted_until, time.process_time()
         elapsed = max(now - self._start, 1e-9)
         share = (cpu - self._cpu_start) / elapsed
         timing = StepTiming(dict(self._seconds), elapsed, self._exposed_s, self._learned_beside_s, share)
@@ -94,7 +88,7 @@ class PhaseClock:
 
     def _count(self) -> None:
         """Add the time since the last change of open phases to those that were open."""
-        now = self._wall()
+        now = time.perf_counter()
         passed, self._counted_until = now - self._counted_until, now
         open_phases = {name for name, times in self._open.items() if times}
         for name in open_phases:

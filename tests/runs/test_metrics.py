@@ -1,5 +1,6 @@
 import math
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -188,9 +189,15 @@ def test_duplicates_are_counted_by_what_they_repeat_and_copies_are_a_share_of_re
     assert "deduction/proposer/copied" not in measures.funnel_metrics("deduction", proposals(2, Counter(), []), 2)
 
 
-def test_time_that_overlapped_phases_cost_alone_is_told() -> None:
-    wall = Clock()
-    clock = PhaseClock(overlapped=("verify", "validate"), wall=wall, cpu=Clock())
+def clocked(monkeypatch: pytest.MonkeyPatch, *overlapped: str) -> tuple[PhaseClock, Clock, Clock]:
+    """Times phases by the clocks that come with it, of wall time and of CPU time."""
+    wall, cpu = Clock(), Clock()
+    monkeypatch.setattr(measures, "time", SimpleNamespace(perf_counter=wall, process_time=cpu))
+    return PhaseClock(overlapped), wall, cpu
+
+
+def test_time_that_overlapped_phases_cost_alone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, wall, _ = clocked(monkeypatch, "verify", "validate")
     with clock.phase("solve"):
         with clock.phase("verify"):
             wall.now = 3.0
@@ -204,9 +211,8 @@ def test_time_that_overlapped_phases_cost_alone_is_told() -> None:
     assert clock.step_timing().exposed_s == 0.0
 
 
-def test_a_phase_across_steps_is_split_between_them_and_over_where_it_fails() -> None:
-    wall = Clock()
-    clock = PhaseClock(wall=wall, cpu=Clock())
+def test_a_phase_across_steps_is_split_between_them_and_over_where_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, wall, _ = clocked(monkeypatch)
     with clock.phase("solve"):
         wall.now = 2.0
         assert clock.step_timing().seconds == {"solve": 2.0}
@@ -220,9 +226,8 @@ def test_a_phase_across_steps_is_split_between_them_and_over_where_it_fails() ->
     assert clock.step_timing().seconds == {"solve": 1.0}
 
 
-def test_overlapping_work_counts_once_and_learning_beside_play_is_told() -> None:
-    wall, cpu = Clock(), Clock()
-    clock = PhaseClock(wall=wall, cpu=cpu)
+def test_overlapping_work_counts_once_and_learning_beside_play_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, wall, cpu = clocked(monkeypatch)
     first, second, other = clock.phase("solve"), clock.phase("solve"), clock.phase("propose")
     first.__enter__()
     wall.now = 1.0
@@ -240,8 +245,7 @@ def test_overlapping_work_counts_once_and_learning_beside_play_is_told() -> None
     timing = clock.step_timing()
     assert timing.seconds == {"solve": 5.0, "propose": 6.0}
     assert timing.wall_s == 8.0 and timing.cpu_share == 0.25
-    wall = Clock()
-    clock = PhaseClock(wall=wall, cpu=Clock())
+    clock, wall, _ = clocked(monkeypatch)
     with clock.phase("train policy"):
         wall.now = 1.0
         with clock.phase("verify"):
