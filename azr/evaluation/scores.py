@@ -45,12 +45,12 @@ def pass_at(k: int, right: int, graded: int) -> float:
     return 1 - math.comb(graded - right, k) / math.comb(graded, k)
 
 
-def estimate(groups: Sequence[Sequence[float]], seed: int = 0, *, signed: bool = False) -> Estimate:
+def estimate(groups: Sequence[Sequence[float]], *, signed: bool = False) -> Estimate:
     """Return the mean of the groups' means with its 95% interval.
 
     ``groups`` holds one value per question; no group is empty. Values are shares, or with ``signed`` differences of
     shares. Shares of questions (all values 0 or 1) get `_wilson`, other values a percentile bootstrap over the
-    questions of each group. The same values give the same interval every time.
+    questions of each group. The same values give the same interval every time. Shapes: T = questions of one group.
     """
     import numpy as np  # only now, since commands that score nothing come here
 
@@ -58,7 +58,9 @@ def estimate(groups: Sequence[Sequence[float]], seed: int = 0, *, signed: bool =
     value = float(np.mean([values_T.mean() for values_T in values]))
     if not signed and all(np.isin(values_T, (0.0, 1.0)).all() for values_T in values):
         return _wilson(values, value)
-    low, high = _bootstrap(values, seed)
+    rng = np.random.default_rng(0)
+    means = [values_T[rng.integers(len(values_T), size=(RESAMPLES, len(values_T)))].mean(1) for values_T in values]
+    low, high = map(float, np.quantile(np.mean(means, axis=0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
     if low == high and not signed:
         # Equal shares say as little about other questions as 0 right answers to them.
         spread = Z**2 / (sum(map(len, values)) + Z**2)
@@ -77,16 +79,6 @@ def _wilson(groups: Sequence[npt.NDArray[np.float64]], value: float) -> Estimate
         below, above = below + (share - middle + half) ** 2, above + (middle + half - share) ** 2
     low, high = value - math.sqrt(below) / len(groups), value + math.sqrt(above) / len(groups)
     return Estimate(value, max(low, 0.0), min(high, 1.0))
-
-
-def _bootstrap(groups: Sequence[npt.NDArray[np.float64]], seed: int) -> tuple[float, float]:
-    """Return a percentile bootstrap interval. Shapes: R = resamples, T = questions of one group."""
-    import numpy as np
-
-    rng = np.random.default_rng(seed)
-    resampled = [values_T[rng.integers(len(values_T), size=(RESAMPLES, len(values_T)))].mean(1) for values_T in groups]
-    low, high = np.quantile(np.mean(resampled, axis=0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,6 @@ class RolloutEngine(TakesSharedCalls):
         dtype: ComputeType = "bfloat16",
         seed: int = 1,
         deterministic: bool = False,
-        max_model_len: int | None = None,
         gpus: Sequence[str] = (),
     ) -> None:
         """`model_path`: Hugging Face folder or hub name.
@@ -90,8 +89,6 @@ class RolloutEngine(TakesSharedCalls):
         `gpus`: the GPUs of this node to use, as CUDA_VISIBLE_DEVICES names them, when they are more than the one that
         Ray gave this actor.
         `deterministic`: one prompt at a time, so that its samples depend only on weights and seed.
-        `max_model_len`: most tokens of a prompt and its response together; by default the sum of both limits in
-        `rollout`.
         `stops`: end a response, in addition to the end tokens that the model's folder names.
         """
         super().__init__()
@@ -103,7 +100,7 @@ class RolloutEngine(TakesSharedCalls):
         self._seed = seed
         self._deterministic = deterministic
         self._exclusive_lock: AbstractAsyncContextManager[None] = asyncio.Lock() if deterministic else nullcontext()
-        self._max_model_len = max_model_len or rollout.max_prompt_tokens + rollout.max_response_tokens
+        self._max_model_len = rollout.max_prompt_tokens + rollout.max_response_tokens
         self._gpus = tuple(gpus)
         self._engine: AsyncLLM | None = None
         self._decode: Callable[[Sequence[int]], str] | None = None

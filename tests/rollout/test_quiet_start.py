@@ -21,9 +21,9 @@ from azr.rollout.quiet_start import quiet_start, start_in_thread
 PROMPT = list(b"def f(x):")
 
 
-def engine_of(model: Path, max_model_len: int = 512) -> RolloutEngine:
-    options = {"generate_timeout_s": math.inf, "dtype": "float32", "max_model_len": max_model_len}
-    return RolloutEngine(str(model), RolloutConfig(max_concurrent=1), **options)
+def engine_of(model: Path, longest: int = 256) -> RolloutEngine:
+    rollout = RolloutConfig(max_concurrent=1, max_prompt_tokens=longest, max_response_tokens=longest)
+    return RolloutEngine(str(model), rollout, generate_timeout_s=math.inf, dtype="float32")
 
 
 @pytest.mark.long
@@ -75,5 +75,5 @@ async def test_a_temporary_folder_that_is_too_deep_for_sockets_is_named(tiny_mod
 def test_what_vllm_refuses_is_told_in_one_sentence(tiny_model_path: Path):
     said = r"vLLM does not start with .*tiny_model.*: .*max_model_len"
     with pytest.raises(UserError, match=said) as refusal, quiet_start(str(tiny_model_path)):
-        asyncio.run(engine_of(tiny_model_path, max_model_len=4096).start())
+        asyncio.run(engine_of(tiny_model_path, longest=2048).start())
     assert "\n" not in str(refusal.value)
