@@ -12,8 +12,9 @@ import os
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from azr.errors import UserError
@@ -101,11 +102,15 @@ def _bind(module: nn.Module, forward: Any) -> None:
     module.forward = MethodType(forward, module)
 
 
+@cache
+def _ops() -> ModuleType:
+    """Return Liger's kernels, which are installed where GPUs are."""
+    return import_module("liger_kernel.ops")
+
+
 def _norm(self: Any, hidden: Tensor) -> Any:
     """As in Llama: the root mean square is taken in float32, and the weight multiplies in the type of the input."""
-    from liger_kernel.ops import LigerRMSNormFunction
-
-    return LigerRMSNormFunction.apply(hidden, self.weight, self.variance_epsilon, 0.0, "llama", False)
+    return _ops().LigerRMSNormFunction.apply(hidden, self.weight, self.variance_epsilon, 0.0, "llama", False)
 
 
 def _gemma_norm(self: Any, hidden: Tensor) -> Any:
@@ -113,29 +118,21 @@ def _gemma_norm(self: Any, hidden: Tensor) -> Any:
 
     Not in place: the gradient of a norm after a sublayer is the residual stream's as well.
     """
-    from liger_kernel.ops import LigerRMSNormFunction
-
-    return LigerRMSNormFunction.apply(hidden, self.weight, self.eps, 1.0, "gemma", False)
+    return _ops().LigerRMSNormFunction.apply(hidden, self.weight, self.eps, 1.0, "gemma", False)
 
 
 def _swiglu(self: Any, hidden: Tensor) -> Any:
-    from liger_kernel.ops import LigerSiLUMulFunction
-
-    return self.down_proj(LigerSiLUMulFunction.apply(self.gate_proj(hidden), self.up_proj(hidden)))
+    return self.down_proj(_ops().LigerSiLUMulFunction.apply(self.gate_proj(hidden), self.up_proj(hidden)))
 
 
 def _geglu(self: Any, hidden: Tensor) -> Any:
     """With the approximation of GELU by tanh."""
-    from liger_kernel.ops import LigerGELUMulFunction
-
-    return self.down_proj(LigerGELUMulFunction.apply(self.gate_proj(hidden), self.up_proj(hidden)))
+    return self.down_proj(_ops().LigerGELUMulFunction.apply(self.gate_proj(hidden), self.up_proj(hidden)))
 
 
 def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
     """Queries (1, H, T, D) and keys (1, K, T, D) turned by the angles of their positions, (1, T, D), in place."""
-    from liger_kernel.ops import LigerRopeFunction
-
-    return LigerRopeFunction.apply(q, k, cos, sin)
+    return _ops().LigerRopeFunction.apply(q, k, cos, sin)
 
 
 def _with_fused_rotary(forward: Any) -> FunctionType:
