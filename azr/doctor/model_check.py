@@ -206,7 +206,7 @@ def _prompts(path: str, tokens: int) -> list[list[int]]:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} holds no tokenizer that can be loaded ({first_line(error)}).") from error
+        raise UserError(f"{path} holds no tokenizer that loads ({first_line(error)}).") from error
     limit = AutoConfig.from_pretrained(path).get_text_config().max_position_embeddings
     # A fixed long text without a period that a model could repeat.
     text = "def f{0}(x, y={1}):\n    # step {0}\n    return [x + {2}, y, '{0:b}']\n"
