@@ -310,15 +310,17 @@ class SharedCalls:
         self._unanswered[number] = answer
         self._unsent.append((number, method, args, kwargs))
         if len(self._unsent) == 1:
-            loop.call_soon(self._send)
+            loop.call_soon(self._send_unsent)
         elif len(self._unsent) == MOST_TOGETHER:
             self._send()
         return answer
 
+    def _send_unsent(self) -> None:
+        if self._unsent:
+            self._send()
+
     def _send(self) -> None:
-        calls, self._unsent = self._unsent, []
-        if not calls:
-            return  # they went together with a later one
+        calls, self._unsent = self._unsent, []  # none asks for more answers
         try:
             answers = self.actor.exchange.remote(calls)
         except Exception as error:  # an argument that cannot be sent, or an actor that takes no shared calls
