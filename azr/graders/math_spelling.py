@@ -81,7 +81,7 @@ _TRAILING = re.compile(
 )
 _BARE_COMPOUND = re.compile(r"([-+]?[\d.,]*\d)\s*([A-Za-zµΩ]+(?:(?:\s*[/·]\s*|\s+)[A-Za-zµΩ]+|\s*\^\s*\{?-?\d\}?)*)")
 _BEHIND = re.compile(
-    r"[}\s]*(?:[\s~/·*.]|\\[,;: ]|\^\s*\{?\s*-?\d+\s*\}?|\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{[^{}]*\}"
+    r"[}\s]*(?:[\s~/·*.]|\\[,;: ]|\^\s*\{?\s*-?\d+(?:\s*\})?|\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{[^{}]*\}"
     r"|\\(?:cdot|mu|Omega|pi)(?![A-Za-z])|[A-Za-zµμΩ°€£¥₹¢])*"
 )
 """What may stand behind a number with a unit."""
