@@ -146,7 +146,8 @@ def test_azr_run_takes_a_name_and_a_file_and_the_folder_of_a_run_to_go_on_with(t
     ):
         assert dispatch(["run", *argv, "--dry-run", "--run.root", str(tmp_path / "runs")]) == 0
         assert from_yaml(capsys.readouterr().out).run.steps == steps
-    named = override(mini, {"run.root": str(tmp_path), "run.name": "first", "run.steps": 7})
+    decided = {"train.gradient_checkpointing": "none"}
+    named = override(mini, {"run.root": str(tmp_path), "run.name": "first", "run.steps": 7, **decided})
     folder = RunDirectory.of(named.run).create(named).path
     assert dispatch(["run", str(folder), "--dry-run"]) == 0
     printed = capsys.readouterr().out
