@@ -98,8 +98,10 @@ class DataPlay:
         return [sample for some in await gather(*work) for sample in some], len(encoded) - len(given)
 
     def _problem(self, row: DataRow, epoch: int, prompt: PromptIds) -> Problem:
+        states_rewards = row.states_rewards
+
         async def judge(completion: Completion) -> Judgement:
-            if not row.states_rewards and (cut_off := cut_off_judgement(completion)) is not None:
+            if not states_rewards and (cut_off := cut_off_judgement(completion)) is not None:
                 return cut_off
             prompt, response = self.codec.decode(completion.prompt_ids), self.codec.response_text(completion)
             return await grade(row, prompt, response, self.graders, self.config.reward.format)

@@ -184,13 +184,14 @@ def load(arguments: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
     (name,) = arguments
     function, loop = load_grader(name), asyncio.new_event_loop()
     form = _form(function)
+    parameters = {} if form == "own" else inspect.signature(function).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
     def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
         if form == "own":
             returned = function(asked["row"], asked["response"])
         else:
-            given, parameters = _arguments(form, **asked), inspect.signature(function).parameters
-            takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+            given = _arguments(form, **asked)
             returned = function(**{name: given[name] for name in given if takes_all or name in parameters})
         return checked(loop.run_until_complete(returned) if inspect.isawaitable(returned) else returned, form)
 
