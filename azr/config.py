@@ -18,6 +18,8 @@ from azr.execution import MAX_INPUTS
 from azr.own_data import own_data
 
 Replay = Literal["newest", "newest_and_seeds", "learnability", "easy_to_hard"]
+CONTINUED = ("completion", "worked")
+"""Values of `model.prompt_format` that let a model continue examples."""
 TEMPLATES = ("auto", "conversation", "tokenizer")
 """Values of `model.template` that are no file."""
 
@@ -67,7 +69,7 @@ class ModelConfig:
 
     @property
     def continues_examples(self) -> bool:
-        return self.prompt_format in ("completion", "worked")
+        return self.prompt_format in CONTINUED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from azr.algorithms.architectures import CHECKED, REFUSED, check_architecture, check_targets
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.push_choice import decide_push
-from azr.config import TEMPLATES, Config, NoImportance
+from azr.config import CONTINUED, TEMPLATES, Config, NoImportance
 from azr.datasets.hub import rows_file
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, did_you_mean
@@ -304,7 +304,7 @@ def _data_rules(config: Config) -> Iterator[str]:
         )
     if config.data.path is not None and not config.data.group_size:
         yield "data.samples and data.traces are both 0, so rows of data.path teach nothing: raise one of them."
-    asking = {"compact": "asks by tags", "completion": "continues examples", "worked": "continues examples"}
+    asking = {"compact": "asks by tags", **dict.fromkeys(CONTINUED, "continues examples")}
     if config.data.path is not None and (how := asking.get(config.model.prompt_format)):
         yield (
             f"data.path has questions in words, but the {config.model.prompt_format} format {how}: set "

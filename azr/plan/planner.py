@@ -99,8 +99,9 @@ def decide_checkpointing(config: Config, taken: Callable[[Config], float], has: 
     why = ""
     for mode in RECOMPUTED if config.train.gradient_checkpointing == "auto" else ():
         config = override(config, {"train.gradient_checkpointing": mode})
-        counted = f"training takes {taken(config) / GIB:.1f} of {has / GIB:.1f} GiB"
-        if taken(config) <= CHECKPOINTING_SHARE * has or mode == "full":
+        needed = taken(config)
+        counted = f"training takes {needed / GIB:.1f} of {has / GIB:.1f} GiB"
+        if needed <= CHECKPOINTING_SHARE * has or mode == "full":
             why = why or f"{counted}, within {CHECKPOINTING_SHARE:.0%}"
             return config, f"train.gradient_checkpointing auto is {mode}: {why}"
         why = f"with {mode}, {counted}, above {CHECKPOINTING_SHARE:.0%}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
-from azr.config import Config
+from azr.config import CONTINUED, Config
 from azr.errors import UserError
 from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
 from azr.prompts import chat_template
@@ -128,7 +128,7 @@ class PromptCodec:
             ends = _end_ids_of_generation(path) | ({int(tokenizer.convert_tokens_to_ids(end))} if end else set())
         strings = stop_strings if stops is None else stops.strings
         style: PromptFormat = CompletionFormat(tokenizer.encode, facts, works=prompt_format == "worked")
-        if prompt_format not in ("completion", "worked"):
+        if prompt_format not in CONTINUED:
             thinking = opens_thinking(template, tokenizer)
             style = ChatFormat(partial(render, template, tokenizer), facts, form, thinking=thinking)
         return cls(tokenizer, style, template=template, end_ids=ends, stop_strings=strings)
