@@ -119,6 +119,12 @@ class SelfPlayConfig:
     directory's `seeds_rejected.jsonl` says why a line was refused. Only kinds that have fewer than `seed_tasks` then
     grow; one without any starts from the identity program. A resumed run does not read it again."""
 
+    corpus: str | None = None
+    """Python code that proposals are about: a folder with .py files, one such file, or JSON lines with `text` (`.gz` is
+    unpacked). Its functions of at most 300 tokens are shown for an idea or given to be asked about; docs/corpus.md."""
+    corpus_share: Share = 0.5
+    """Share of the proposals that have a function of `corpus` in their prompt."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:

@@ -58,13 +58,15 @@ class Prepared:
     """Rows of `data.path` that are trained on, in the file's order."""
     screen: Screen
     notes: Sequence[str]
-    """Lines on suites that are not held out and on rows that are left out."""
+    """Lines on suites that are not held out, on rows that are left out and on the corpus."""
+    corpus: Sequence[Task] = ()
+    """Functions of `selfplay.corpus`."""
 
     def empty_buffer(self) -> TaskBuffer:
         """Return a buffer that takes no program of an evaluation, and none that prompts show as a worked example."""
         kinds = self.run.config.kinds
         examples = self.codec.example_programs(KINDS[kind] for kind in kinds)
-        return TaskBuffer(kinds, benchmark=self.evaluation.programs, examples=examples)
+        return TaskBuffer(kinds, benchmark=self.evaluation.programs, examples=examples, corpus=self.corpus)
 
 
 class ModelUnreachable(Exception):
@@ -146,6 +148,7 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
     # Only now, because these take seconds to load.
     from azr.datasets.choice import check_identity, load_rows
     from azr.evaluation.periodic import PeriodicEval
+    from azr.selfplay.corpus import read_corpus
     from azr.selfplay.seeding import first_tasks
 
     codec, asked = load_codec(config, folder), config.model.prompt_format
@@ -170,6 +173,10 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
     )
     if not run.step and seeds is None:
         first_tasks(prepared.empty_buffer(), config.kinds)
+    if config.kinds and config.selfplay.corpus is not None:
+        held_out = {*evaluation.programs, *codec.example_programs(KINDS[kind] for kind in config.kinds)}
+        corpus = read_corpus(Path(config.selfplay.corpus), codec, held_out)
+        prepared = replace(prepared, corpus=corpus.passages, notes=[*prepared.notes, *corpus.lines()])
     return prepared
 
 
@@ -275,6 +282,8 @@ def _prompt_rules(config: Config) -> Iterator[str]:
             f"model.thinking is {model.thinking}, but only chat prompts can open the thinking: leave it at auto, or "
             "set model.prompt_format to chat."
         )
+    if model.prompt_format == "compact" and config.selfplay.corpus is not None:
+        yield "selfplay.corpus has no place between the tags of the compact format: take another model.prompt_format."
     if config.train.lora.dropout and (config.kinds or config.data.samples):
         yield (
             "train.lora.dropout makes the ratio of new to old probabilities differ from 1 at random: take 0, or learn "

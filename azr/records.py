@@ -250,6 +250,8 @@ ORIGINS = ("own", "derived", "replayed", "chained")
 of two stored ones in the step."""
 CHAIN = "chain-"
 """What follows step and kind in the id of a chained task."""
+CORPUS = "corpus"
+"""Kind of a function of `selfplay.corpus`: a task without inputs, which proposers see. Its id begins so, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -248,7 +248,9 @@ class PromptCodec:
     def has_control_tokens(self, kind: TaskKind, task: Task) -> bool:
         """Whether a text of the task would become control tokens in a prompt, such as a string ``'<|im_end|>'``."""
         shown = (section.text for section in (*kind.reference(task), *kind.solver_view(task)))
-        texts = (task.program, task.message, *task.inputs, *task.outputs, *shown)
+        return self.holds_control_tokens(task.program, task.message, *task.inputs, *task.outputs, *shown)
+
+    def holds_control_tokens(self, *texts: str) -> bool:
         return any(token in text for token in self._control_tokens for text in texts)
 
     def worked(self, kind: TaskKind) -> list[tuple[Section, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from azr.config import Replay
@@ -52,9 +52,13 @@ class TaskBuffer:
         capacity: int = CAPACITY,
         benchmark: Mapping[str, str] | None = None,
         examples: Mapping[str, str] | None = None,
+        corpus: Sequence[Task] = (),
     ) -> None:
         """``benchmark``: names of questions by the `held_out_keys` of their programs; ``examples``: the same of the
-        prompts' worked examples. A task whose program shares a key is never stored."""
+        prompts' worked examples. A task whose program shares a key is never stored. ``corpus``: passages, see
+        `azr.selfplay.corpus.read_corpus`."""
+        self._corpus = corpus
+        self._playable = [each for each in corpus if each.program]
         self.capacity = capacity
         self._benchmark, self._examples = benchmark or {}, examples or {}
         self._tasks: dict[str, dict[str, Task]] = {kind: {} for kind in kinds}
@@ -130,6 +134,18 @@ class TaskBuffer:
         """Return the tasks that a prompt may show to a proposer of this kind."""
         pool = [task for name in KINDS[kind].reference_kinds if name in self._tasks for task in self.tasks(name)]
         return self._by_learnability(pool, step) if replay in ("learnability", "easy_to_hard") else Pool(pool)
+
+    def passage(self, kind: str, share: float, rng: random.Random) -> Task | None:
+        """Draw a function of the corpus for so large a share of the proposals of a kind, else None.
+
+        Half of them can be played, and are given, without a message. Others are shown for their ideas, as far as the
+        kind proposes programs."""
+        proposes = KINDS[kind].proposes_programs
+        if not KINDS[kind].plays_corpus or rng.random() >= share:
+            return None
+        if self._playable and (not proposes or rng.random() < 0.5):
+            return replace(rng.choice(self._playable), message="")
+        return rng.choice(self._corpus) if proposes and self._corpus else None
 
     def repeated(self, kind: str, count: int, replay: Replay, step: int, rng: random.Random) -> list[Task]:
         """Draw up to ``count`` tasks that solvers answer again, by the rule of `selfplay.replay`."""

@@ -414,11 +414,13 @@ class SelfPlayStep:
         rng, selfplay = self._rng(), self.config.selfplay
         indices, items = range(asks * selfplay.proposer_prompts), {kind: list[WorkItem]() for kind in kinds}
         for kind in kinds:
-            pool = self.buffer.references(kind, selfplay.replay, self.step)
+            pool, of_corpus = self.buffer.references(kind, selfplay.replay, self.step), self._rng(f"{kind}/corpus")
             for first in indices[:: selfplay.proposals_per_prompt]:
                 references = draw_references(kind, pool, self.codec, selfplay.references, rng)
                 if selfplay.replay == "easy_to_hard":
                     references.sort(key=lambda task: -self.buffer.rates.rate(task.id, self.step))
+                if passage := self.buffer.passage(kind, selfplay.corpus_share, of_corpus):
+                    references = [passage, *references] if KINDS[kind].proposes_programs else [passage]
                 item = WorkItem(step=self.step, name=self.name, kind=kind, begins="propose", references=(*references,))
                 same_prompt = indices[first : first + selfplay.proposals_per_prompt]
                 items[kind] += [replace(item, index=index) for index in same_prompt]

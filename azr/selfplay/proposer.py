@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from azr.answering import judge_text, read_texts
 from azr.config import Config
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.prompts.codec import PromptCodec
-from azr.records import COPIED, VALID, Completion, Judgement, Task
+from azr.records import COPIED, CORPUS, VALID, Completion, Judgement, Task
 from azr.selfplay.buffer import Pool
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
 from azr.tasks.explanations import explain_rejection
-from azr.tasks.normalize import held_out_keys, is_program
+from azr.tasks.normalize import fingerprint, held_out_keys, is_program
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 
@@ -52,10 +53,19 @@ async def validate(
     ``references``: those that its prompt showed.
     """
 
-    async def checked(program: Sequence[Section], run: Run) -> Task | RejectReason:
-        proposal = Proposal(id=id, sections=program, references=references, step=step)
+    first = references[0] if references else None
+    given = first is not None and first.kind == CORPUS and not first.message and KINDS[kind].proposes_programs
+
+    async def checked(stated: Sequence[Section], run: Run) -> Task | RejectReason:
+        if given:
+            stated = [Section("program", references[0].program), *(s for s in stated if s.label != "program")]
+        proposal = Proposal(id=id, sections=stated, references=references, step=step)
         task = await KINDS[kind].validate(proposal, proposal_limits(config.selfplay.induction_inputs), run)
-        return task if isinstance(task, RejectReason) else reject_reason(task, config, codec) or task
+        if isinstance(task, RejectReason):
+            return task
+        if given:  # other inputs of it are other tasks, and are not taken for repeats
+            task = replace(task, fingerprint=fingerprint(task.program, *task.inputs))
+        return reject_reason(task, config, codec) or task
 
     outcome, sections, last_run, reason = await judge_text(
         completion,
@@ -65,7 +75,7 @@ async def validate(
         checked,
         id=id,
         malformed=RejectReason.MALFORMED,
-        asked=lambda: KINDS[kind].proposal(KINDS[kind].seed()),
+        asked=lambda: KINDS[kind].proposal(KINDS[kind].seed())[given:],
     )
     parts = {} if sections is None else {COPIED: _is_copy(kind, sections, references, config, codec)}
     verdict, detail = VALID, ""

@@ -41,6 +41,8 @@ class PromptFacts:
     """Modules that a program may import."""
     refused_names: tuple[str, ...] = ()
     """Builtin functions that a program must not use."""
+    program_is_given: bool = False
+    """A proposal is about a program that the prompt gives, for which it states an input."""
     easy_to_hard: bool = False
     """References go from easy to hard, so prompts of examples ask for a program that is harder than theirs."""
 
@@ -145,6 +147,9 @@ class TaskKind(ABC):
     """Labels of sections in its prompts and responses; a response with others is malformed."""
     proposes_programs: ClassVar[bool] = False
     """Whether a proposal holds a program."""
+    plays_corpus: ClassVar[bool] = False
+    """Whether its proposals may be about functions of `selfplay.corpus`. One that proposes programs then also takes an
+    input alone; another has a program as its only reference."""
     can_be_chained: ClassVar[bool] = False
     """Whether two of its tasks can make another, whose program gives the first one's output to the second."""
 

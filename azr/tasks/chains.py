@@ -93,7 +93,7 @@ def _read(program: str) -> _Program | None:
     entry.returns = None
     if len(entry.body) > 1 and isinstance(entry.body[0], ast.Expr) and isinstance(entry.body[0].value, ast.Constant):
         del entry.body[0]  # a docstring, which would be of one half only
-    bound = {name for each in functions for part in (each.args, *each.body) for name in _bindings(part)}
+    bound = {name for each in functions for part in (each.args, *each.body) for name in bindings(part)}
     if len({*names}) < len(names) or not bound.isdisjoint(names) or not imports.keys().isdisjoint(names):
         return None
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
@@ -137,7 +137,7 @@ def _bound(alias: ast.alias) -> str:
     return alias.asname or alias.name.partition(".")[0]
 
 
-def _bindings(tree: ast.AST) -> list[str]:
+def bindings(tree: ast.AST) -> list[str]:
     """Return every name that a tree binds, deletes or declares, in any scope."""
     names: list[str] = []
     for node in ast.walk(tree):

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
-from azr.records import Reason, Task
+from azr.records import CORPUS, Reason, Task
 from azr.tasks.base import LABELS, Example, Instructions, PromptFacts, Section, TaskKind
 from azr.tasks.blocks import PYTHON, blocks
 
@@ -109,10 +110,13 @@ class ChatFormat:
         self._thinking = thinking
 
     def propose(self, kind: TaskKind, references: Sequence[Task]) -> str:
-        instructions = kind.proposer_instructions(self._facts)
+        """A function of the corpus that comes first is the program that is asked about, or the source of an idea."""
+        source, given, references = _of_corpus(kind, references)
+        instructions = kind.proposer_instructions(replace(self._facts, program_is_given=bool(given)))
         fenced = (_fenced(kind.reference(task)) for task in references)
         shown = [f"Reference {index}:\n{text}" for index, text in enumerate(fenced, start=1)]
-        return self._render("\n\n".join([instructions.task, self._form(instructions), *shown]))
+        about = [f"The program:\n{_fenced(given)}"] if given else [f"{_IDEA}\n{source}"] if source else []
+        return self._render("\n\n".join([instructions.task, self._form(instructions), *about, *shown]))
 
     def solve(self, kind: TaskKind, shown: Sequence[Section]) -> str:
         instructions = kind.solver_instructions(self._facts)
@@ -226,11 +230,14 @@ class CompletionFormat:
         self.name: PromptFormatName = "worked" if works else "completion"
 
     def propose(self, kind: TaskKind, references: Sequence[Task]) -> str:
-        """References are the examples; for a kind that proposes no programs, the one reference is asked about."""
+        """References are the examples; for a kind that proposes no programs, the one reference is asked about. A
+        function of the corpus that comes first is asked about, too, or stands above the examples."""
+        source, given, references = _of_corpus(kind, references)
         heading = kind.proposer_instructions(self._facts).heading
+        if source:
+            heading = f"{heading} {_FROM}\n{source}"
         worked = kind.examples(self._facts.induction_inputs)
-        key = " ".join(task.fingerprint for task in references)
-        given: list[Section] = []
+        key, asked = " ".join(task.fingerprint for task in references), len(given)  # a program that is given is one
         if kind.proposes_programs:
             tasks = [*_drawn(worked, self.fewest_shown - len(references), key), *references]
             examples = [kind.proposal(task) for task in tasks]
@@ -238,7 +245,7 @@ class CompletionFormat:
             tasks = _drawn(worked, self.worked_shown, key)
             examples = [(*kind.reference(task), *kind.proposal(task)) for task in tasks]
             given = [section for task in references for section in kind.reference(task)]
-        return self._prompt(self.proposal_tokens, heading, examples, given, kind.proposal(worked[0])[0])
+        return self._prompt(self.proposal_tokens, heading, examples, given, kind.proposal(worked[0])[asked])
 
     def solve(self, kind: TaskKind, shown: Sequence[Section]) -> str:
         """Answers of a group have the same examples, one of as many sets as there are worked examples."""
@@ -279,9 +286,21 @@ class CompletionFormat:
 
 PromptFormat = CompactFormat | ChatFormat | CompletionFormat
 _WORKING = "Before its answer each has a trace of the values."
+_FROM = "The last is made from an idea of this code:"
+_IDEA = """Take an idea from this code for your program, but copy nothing of it:"""
 _SHORT = 4
 """Inputs of an induction that solvers see as an example, half of them hidden."""
 _OPENED = re.compile(r"```[a-z_]+\n\Z")
+
+
+def _of_corpus(kind: TaskKind, references: Sequence[Task]) -> tuple[str, list[Section], Sequence[Task]]:
+    """Return the source that a proposal prompt shows, if any, the program that it gives, if any, and other references.
+    A kind that proposes no programs is given one as its reference."""
+    if not references or references[0].kind != CORPUS or not kind.proposes_programs:
+        return "", [], references
+    first = references[0]
+    shown = _fenced([Section(_PROGRAM, first.message)]) if first.message else ""
+    return shown, [] if first.message else [Section(_PROGRAM, first.program)], references[1:]
 
 
 def opened_block(prompt: str) -> str:

@@ -63,20 +63,23 @@ def instructions(
     """Return the instructions of a chat model that proposes or solves tasks of one of the project's kinds. ``example``:
     a whole response, in place of that of prompts.toml. ``named``: more names in the texts."""
     stated = _STATED[kind][role]
-    whole = stated if "task" in stated else _STATED["propose"] | stated
+    is_given = facts.program_is_given and role == "proposal"
+    whole = stated if "task" in stated else _STATED["propose_input" if is_given else "propose"] | stated
     named |= {"cpu_s": facts.cpu_s, "count": facts.induction_inputs, "goal": stated.get("goal")}
     named |= {"program_rules": program_rules(facts), "input_rules": _STATED["input_rules"], "note": stated.get("note")}
     named |= {"value_bytes": MAX_VALUE_BYTES, "values_bytes": REQUEST_VALUES * MAX_VALUE_BYTES}
     task, blocks, heading = (whole[part].format(**named) for part in ("task", "blocks", "heading"))
     if facts.easy_to_hard and "harder" in whole:
         heading = f"{heading} {whole['harder']}"
-    return Instructions(task=task, blocks=blocks, example=example or _example(kind, role), heading=heading)
+    return Instructions(task=task, blocks=blocks, example=example or _example(kind, role, is_given), heading=heading)
 
 
 @lru_cache
-def _example(kind: str, role: ProposalOrSolution) -> Example:
+def _example(kind: str, role: ProposalOrSolution, is_given: bool) -> Example:
     stated = _STATED[kind][role]
     shown, answer = (tuple(Section(*each) for each in stated.get(part, ())) for part in ("shown", "answer"))
+    if is_given and answer[0].label == "program":
+        shown, answer = answer[:1], answer[1:]
     return Example(shown=shown, thought=stated["thought"], answer=answer)
 
 
@@ -91,7 +94,7 @@ def program_rules(facts: PromptFacts) -> str:
 class SingleCallKind(TaskKind):
     """Base of the kinds whose tasks are one call; as it stands, the output is what the solver must find."""
 
-    proposes_programs = can_be_chained = True
+    proposes_programs = plays_corpus = can_be_chained = True
     texts: ClassVar[str] = "deduction"
     """Table of prompts.toml with its instructions."""
     worked: ClassVar[tuple[Worked, ...]] = WORKED
@@ -248,7 +251,7 @@ class Error(SingleCallKind):
 class Induction(TaskKind):
     name = "induction"
     reference_kinds = ("deduction", "abduction", "induction")
-    can_be_chained = True
+    plays_corpus = can_be_chained = True
 
     def proposer_instructions(self, facts: PromptFacts) -> Instructions:
         example = _proposal_example(facts.induction_inputs)
