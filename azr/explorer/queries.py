@@ -12,7 +12,7 @@ from typing import Any
 
 from azr.explorer.index import RunIndex, SampleRow, kept, made
 from azr.explorer.record_files import Problem, read_places, read_samples
-from azr.records import VALID, Sample
+from azr.records import CORPUS, VALID, Sample
 from azr.runs.run_dir import RunDirectory
 from azr.tasks.base import RejectReason, Verdict
 
@@ -71,6 +71,8 @@ class TaskFilter:
     lines_to: int | None = None
     nodes_from: int | None = None
     nodes_to: int | None = None
+    parent: str = ""
+    """A task or a function of the corpus that its proposer was shown."""
     order: str = "newest"
     offset: int = 0
     limit: int = 50
@@ -103,6 +105,7 @@ def find_tasks(index: RunIndex, wanted: TaskFilter) -> tuple[list[sqlite3.Row], 
         "solve_rate >= ?": wanted.rate_from, "solve_rate <= ?": wanted.rate_to,
         "lines >= ?": wanted.lines_from, "lines <= ?": wanted.lines_to,
         "nodes >= ?": wanted.nodes_from, "nodes <= ?": wanted.nodes_to,
+        "id IN (SELECT child FROM children WHERE parent = ?)": wanted.parent,
     })  # fmt: skip
     if wanted.text:
         # Every text is read, at a microsecond each; an index of words would not find parts of expressions.
@@ -151,6 +154,26 @@ def children(index: RunIndex, id: str, limit: int = 100) -> tuple[list[str], int
     (total,) = index.select("SELECT count(*) FROM children WHERE parent = ?", id)[0]
     query = "SELECT t.id FROM children c JOIN tasks t ON t.id = c.child WHERE c.parent = ? ORDER BY t.n LIMIT ?"
     return [row[0] for row in index.select(query, id, limit)], int(total)
+
+
+def corpus(index: RunIndex) -> list[sqlite3.Row]:
+    """Return the functions of the corpus that tasks were made from, hardest first: id, numbers of tasks and of answers;
+    of tasks about the function itself their number, and mean solve rates when proposed and by their last answers."""
+    return index.select(
+        f"""
+        WITH made AS (
+            SELECT c.parent AS parent, t.solve_rate AS first, json_array_length(t.parents) = 1 AS is_given,
+                (SELECT count(*) FROM samples WHERE problem_id = t.id AND role = 'solver') AS answers,
+                (SELECT avg(accuracy) FROM samples WHERE problem_id = t.id AND role = 'solver' AND step = (
+                    SELECT max(step) FROM samples WHERE problem_id = t.id AND role = 'solver' AND accuracy NOT NULL
+                )) AS last
+            FROM children c JOIN tasks t ON t.id = c.child WHERE c.parent >= '{CORPUS}:' AND c.parent < '{CORPUS};'
+        )
+        SELECT parent AS id, count(*) AS tasks, sum(is_given) AS given, sum(answers) AS answers,
+            avg(CASE WHEN is_given THEN first END) AS first, avg(CASE WHEN is_given THEN last END) AS last
+        FROM made GROUP BY parent ORDER BY last IS NULL, last, parent
+        """
+    )
 
 
 def find_samples(index: RunIndex, wanted: SampleFilter) -> tuple[list[SampleRow], int]:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from azr.explorer import evaluations, pages
+from azr.explorer import evaluations, pages, queries
 from azr.explorer.index import RunIndex
 from azr.explorer.overview import overview
 from azr.explorer.site import PAGES, BadAddress, Compared, Links, ShownRun, Values, choice, encoded, render
@@ -36,7 +36,8 @@ READING_S = 1.0
 BODIES: dict[str, Callable[[RunIndex, Links, Values], Markup]] = {
     page.__name__: page
     for page in (
-        pages.tasks, pages.task, pages.step, pages.responses, pages.response, pages.lineage, pages.flags,
+        pages.tasks, pages.task, pages.step, pages.responses, pages.response, pages.lineage, pages.corpus,
+        pages.flags,
     )
 }  # fmt: skip
 COMPARING: dict[str, Callable[[Sequence[ShownRun], int, Links, Values], Markup]] = {
@@ -125,7 +126,9 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
 
 def menu(run: ShownRun) -> Mapping[str, str]:
     """Return the names of the pages that each page links to, by the last part of their address."""
-    return {"": "evaluations"} if run.index.is_evaluation else PAGES
+    if run.index.is_evaluation:
+        return {"": "evaluations"}
+    return PAGES if queries.corpus(run.index) else {path: name for path, name in PAGES.items() if path != "corpus"}
 
 
 def body(runs: Sequence[ShownRun], number: int, name: str, links: Links, values: Values) -> Markup:

@@ -18,14 +18,14 @@ from markupsafe import Markup, escape
 
 from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
-from azr.records import Sample
+from azr.records import CORPUS, Sample
 from azr.text import clipped
 
 Values = Mapping[str, str]
 """What an address says after its question mark."""
 PAGES = {
     "": "overview", "evaluations": "evaluations", "step": "steps", "responses": "responses", "tasks": "tasks",
-    "lineage": "lineage", "flags": "flags",
+    "lineage": "lineage", "corpus": "corpus", "flags": "flags",
 }  # fmt: skip
 """By the last part of their address."""
 MAX_CELL = 300
@@ -146,6 +146,8 @@ class Links:
 
     def task(self, id: str, *, kind: str = "", most: int = 60) -> Markup:
         """``kind``: of a row of a file, whose id is one in its file alone."""
+        if id.startswith(f"{CORPUS}:"):
+            return self.link(clipped(id, most), "corpus", id=id)
         return self.link(clipped(id, most), "task", id=id, kind=kind)
 
     def problem(self, sample: Sample) -> Markup:

@@ -420,7 +420,7 @@ class SelfPlayStep:
                 if selfplay.replay == "easy_to_hard":
                     references.sort(key=lambda task: -self.buffer.rates.rate(task.id, self.step))
                 if passage := self.buffer.passage(kind, selfplay.corpus_share, of_corpus):
-                    references = [passage, *references] if KINDS[kind].proposes_programs else [passage]
+                    references = [passage, *references] if passage.message else [passage]
                 item = WorkItem(step=self.step, name=self.name, kind=kind, begins="propose", references=(*references,))
                 same_prompt = indices[first : first + selfplay.proposals_per_prompt]
                 items[kind] += [replace(item, index=index) for index in same_prompt]

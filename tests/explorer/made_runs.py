@@ -12,6 +12,7 @@ from tests.runs.factory import completion
 
 HOSTILE = "</pre><script>document.title='owned'</script>\"'&"
 """What must stay text on every page."""
+OF_CORPUS = f"corpus:{HOSTILE}.py:double"
 
 
 TOKENS = [("", -0.01, -0.02), ("", -3.0, -1.0), ("", None, None), *[("", -0.5, -0.6)] * 55]
@@ -120,7 +121,7 @@ def small_run(path: Path) -> MadeRun:
         deduction__proposer__funnel__valid=2, deduction__proposer__funnel__not_allowed=1, seconds__step=12.0,
         seconds__solve=8.0, policy__loss=0.5, eval__mean__accuracy=0.125,
     )  # fmt: skip
-    late = task("000002-deduction-0000", body="return a * 2 + 1", parents=(evil.id,), step=2, solve_rate=0.25)
+    late = task("000002-deduction-0000", body="return a * 2 + 1", step=2, solve_rate=0.25, parents=(evil.id, OF_CORPUS))
     run.step(
         2, [proposal(late.id), *(answer(late.id, verdict) for verdict in ("right", "wrong")), answer(easy.id)], [late],
         deduction__solver__accuracy=0.5, deduction__proposer__funnel__proposed=1, deduction__proposer__funnel__valid=1,

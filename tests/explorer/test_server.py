@@ -19,7 +19,7 @@ from azr.explorer.server import BODIES, COMPARING, make_app, names_of
 from azr.explorer.single_file import report
 from azr.records import Judgement
 from tests.evaluation.written import write_evaluation
-from tests.explorer.made_runs import HOSTILE, MadeRun, answer, eval_answer, proposal, small_run, task
+from tests.explorer.made_runs import HOSTILE, OF_CORPUS, MadeRun, answer, eval_answer, proposal, small_run, task
 
 
 class Page(HTMLParser):
@@ -67,7 +67,7 @@ def safe_pages(of: TestClient) -> dict[str, Page]:
         if (path := waiting.pop()) not in pages:
             pages[path] = page(of, path)
             waiting += pages[path].links
-    assert {re.split(r"[/?]", path)[2] for path in pages} == {"", *BODIES, *COMPARING}
+    assert {re.split(r"[/?]", path)[2] for path in pages} | {"corpus"} == {"", *BODIES, *COMPARING}
     for path, found in pages.items():
         assert found.tags.count("script") == found.tags.count("h1") == 1, path
         assert not [each for each in found.attributes if each[1].startswith("on") or each[1] == "style"], path
@@ -475,3 +475,26 @@ def test_flagged_responses_stand_with_the_text_around(tmp_path: Path) -> None:
     (link,) = [link for link in found.links if "/response?" in link]
     assert "flagged: sandbox, superiority" in page(of, link).text
     page(of, "/0/flags?rule=none", 404)
+
+
+def test_the_corpus_is_shown_by_file_and_function_and_its_tasks_lead_there(tmp_path):
+    run = MadeRun(tmp_path / "run")
+    about, like = task("a", parents=(OF_CORPUS,), solve_rate=0.25), task("b", parents=(OF_CORPUS, "a"), solve_rate=0.5)
+    answers = [*(answer("a", verdict) for verdict in ("right", "wrong")), *(answer("b", "wrong") for _ in range(2))]
+    run.step(1, [proposal("a"), proposal("b"), *answers], [about, like])
+    run.step(2, [answer("a")], [])
+    of = client(run)
+    html = of.get("/0/corpus").text
+    assert f"{HOSTILE}.py" in Page(html).text
+    # Two tasks, one of the function itself: 0.25 when proposed, 1 by its last answer; five answers to both.
+    assert re.findall(r'class="number">([\d.]+)<', html) == ["2", "1", "5", "0.25", "1"]
+    (link,) = [each for each in Page(html).links if "/corpus?" in each]
+    assert {"a", "b"} <= set(re.findall(r"task\?id=(\w)", of.get(link).text))
+    assert link in page(of, "/0/task?id=b").links and link in page(of, "/0/lineage?id=b").links
+    assert "No task was made from it" in page(of, "/0/corpus?id=corpus:a.py:x").text
+
+
+def test_a_run_without_a_corpus_has_no_page_of_it(tmp_path):
+    run = MadeRun(tmp_path / "run")
+    run.step(1, [proposal("a")], [task("a")])
+    assert not [each for each in page(client(run), "/0/").links if "corpus" in each]
