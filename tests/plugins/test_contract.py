@@ -12,6 +12,7 @@ from azr.tasks.base import ProposalLimits, RejectReason, Verdict
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 from examples.expressions import Expressions
+from examples.repair import BROKEN, PAIRS, WHOLE, Repair
 
 ADD = "def f(a):\n    return a + 1"
 SMALL = ProposalLimits(source_bytes=500, induction_inputs=2, repeats=2)
@@ -73,6 +74,17 @@ class TestExpressions(KindContract):
     right = outputs("8 + 3 * (17 - 2)")
     wrong = outputs("17 * 3 + 2", "51 + 2")
     malformed = (*outputs("53"), (Section("program", "1 + 2"),))
+
+
+class TestRepair(OfPrograms):
+    kind = Repair()
+    references = (KINDS["induction"].make_task("whole", WHOLE, tuple(PAIRS), tuple(PAIRS.values())),)
+    proposals = ((Section("program", f"{WHOLE} - 1"),), (Section("program", "def f(a):\n    return 0"),))
+    # One that is not broken, one that raises, and one that is none.
+    refused = ((Section("program", WHOLE),), (Section("program", "def f(a):\n    return a[9]"),), program(BROKEN))
+    right = ((Section("program", "def f(a):\n    return sum(sorted(a)[1:])"),),)
+    wrong = ((Section("program", BROKEN),), (Section("program", "def f(a):\n    return {2: 2}.get(len(a), 0)"),))
+    malformed = ((Section("program", "x = 1"),), *outputs("2"))
 
 
 class Raises(Expressions):
