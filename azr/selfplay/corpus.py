@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def read_corpus(path: Path, codec: PromptCodec, held_out: Collection[str]) -> Co
         if tree is None:
             left_out["in files that Python cannot read"] += 1
             continue
-        lines, module = source.splitlines(), _Module(_Bare().visit(tree))
+        lines, module = re.split("\r\n|\r|\n", source), _Module(_Bare().visit(tree))
         for name, function, is_method in module.functions():
             alone = _called_f([function], function.name)
             if alone is None or not is_program(alone):
@@ -126,7 +127,12 @@ def _sources(path: Path) -> Iterator[tuple[str, str]]:
     for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
         inside = file.relative_to(path) if path.is_dir() else Path(file.name)
         if file.is_file() and not any(part.startswith(".") for part in inside.parts):
-            yield inside.as_posix(), file.read_text(encoding="utf-8", errors="replace")
+            try:
+                yield inside.as_posix(), file.read_text(encoding="utf-8", errors="replace")
+            except OSError as error:
+                raise UserError(
+                    f"{file} of selfplay.corpus cannot be read ({error.strerror}): let it be read."
+                ) from error
 
 
 class _Module:

@@ -70,9 +70,11 @@ def test_passages_keep_their_source_and_say_where_they_are_from(read, tmp_path, 
     assert passage.message == ALONE.strip()
     assert [*corpus.lines()] == ["corpus: 1 functions, 1 of them for proposers to see, 1 to be played"]
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("\n".join(json.dumps({"text": text, "license": "MIT"}) for text in (ALONE, ALONE, "print(")))
+    old = ALONE.replace("\n", "\r\n").replace("Twice", "\x0cTwice")  # a form feed ends no line for Python
+    rows.write_text("\n".join(json.dumps({"text": text, "license": "MIT"}) for text in (old, ALONE, "print(")))
     again = read_corpus(rows, codec, ())
     assert [each.id for each in again.passages] == ["corpus:rows.jsonl-1:double"]
+    assert again.passages[0].message == ALONE.strip().replace("Twice", "\x0cTwice")
     assert again.left_out == {"equal to others up to names and constants": 1, "in files that Python cannot read": 1}
     assert next(reversed([*again.lines()])).startswith("corpus, left out: 1 equal to others")
 
