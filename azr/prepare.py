@@ -175,8 +175,8 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
         first_tasks(prepared.empty_buffer(), config.kinds)
     if config.kinds and config.selfplay.corpus is not None:
         held_out = {*evaluation.programs, *codec.example_programs(KINDS[kind] for kind in config.kinds)}
-        corpus = read_corpus(Path(config.selfplay.corpus), codec, held_out)
-        prepared = replace(prepared, corpus=corpus.passages, notes=[*prepared.notes, *corpus.lines()])
+        corpus, of_corpus = read_corpus(Path(config.selfplay.corpus), codec, held_out)
+        prepared = replace(prepared, corpus=corpus, notes=[*prepared.notes, *of_corpus])
     return prepared
 
 

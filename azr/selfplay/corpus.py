@@ -10,8 +10,7 @@ import ast
 import builtins
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from textwrap import dedent
 
@@ -35,30 +34,11 @@ _OF_DATA = frozenset(
 """Attributes of plain data."""
 
 
-@dataclass(frozen=True, slots=True)
-class Corpus:
-    """Passages of a corpus, in the order of their files; and how many functions are not among them, or are shown only,
-    by a few words on why."""
-
-    passages: Sequence[Task]
-    left_out: Mapping[str, int]
-    shown_only: Mapping[str, int]
-
-    def lines(self) -> Iterator[str]:
-        """Yield what a run says of its corpus at its start."""
-        playable = sum(bool(each.program) for each in self.passages)
-        found = len(self.passages) + sum(self.left_out.values())
-        yield f"corpus: {found} functions, {len(self.passages)} of them for proposers to see, {playable} to be played"
-        for what, why in (("left out", self.left_out), ("not to be played", self.shown_only)):
-            if why:
-                most = ", ".join(f"{count} {reason}" for reason, count in Counter(why).most_common(5))
-                yield f"corpus, {what}: {most}"
-
-
-def read_corpus(path: Path, codec: PromptCodec, held_out: Collection[str]) -> Corpus:
+def read_corpus(path: Path, codec: PromptCodec, held_out: Collection[str]) -> tuple[list[Task], list[str]]:
     """Return the functions of the .py files below a folder, of one such file, or of the rows of a .jsonl file (`.gz` is
     unpacked) that have Python under ``text``. A passage is a task without inputs: its program is the function, called
-    f, with what it needs of its file, or empty if it cannot be played; its message the source.
+    f, with what it needs of its file, or empty if it cannot be played; its message the source. The second part are
+    lines on how many functions there are, and on why others are left out or not played.
 
     ``held_out``: `held_out_keys` of programs that nothing may come near.
 
@@ -107,7 +87,13 @@ def read_corpus(path: Path, codec: PromptCodec, held_out: Collection[str]) -> Co
             f"selfplay.corpus={path} has nothing to show ({why}): give a folder with .py files, or a .jsonl file whose "
             "rows have Python under text."
         )
-    return Corpus(list(passages.values()), left_out, shown_only)
+    playable, found = sum(bool(each.program) for each in passages.values()), len(passages) + left_out.total()
+    notes = [f"corpus: {found} functions, {len(passages)} of them for proposers to see, {playable} to be played"]
+    for what, reasons in (("left out", left_out), ("not to be played", shown_only)):
+        if reasons:
+            most = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(5))
+            notes.append(f"corpus, {what}: {most}")
+    return [*passages.values()], notes
 
 
 def _sources(path: Path) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,7 +16,7 @@ from azr.executor.pool import SandboxPool
 from azr.prompts.codec import PromptCodec
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.corpus import Corpus, read_corpus
+from azr.selfplay.corpus import read_corpus
 from azr.selfplay.journal import Journal, write_journal
 from azr.selfplay.play import SelfPlayStep
 from azr.tasks.normalize import held_out_keys
@@ -42,7 +43,7 @@ def codec() -> PromptCodec:
 
 @pytest.fixture
 def read(tmp_path, codec):
-    def from_text(text: str, held_out=()) -> Corpus:
+    def from_text(text: str, held_out=()) -> tuple[list[Task], list[str]]:
         (tmp_path / "code" / "inner").mkdir(parents=True, exist_ok=True)
         (tmp_path / "code" / "inner" / "one.py").write_text(text)
         return read_corpus(tmp_path / "code", codec, held_out)
@@ -56,32 +57,32 @@ FILES = programs(Path(__file__).with_name("corpus.txt"), "file")
 @pytest.mark.parametrize("name", FILES)
 def test_a_function_comes_with_what_it_needs_or_says_why_it_is_not_played(name, read):
     source, _, expected = FILES[name].partition("\n>>>\n")
-    corpus = read(source + "\ndef passed(x): pass\n")  # one to show, whatever becomes of the others
-    why = [f"# {reason}" for reason in (*corpus.left_out, *corpus.shown_only)]
-    why.remove("# return nothing")
-    found = [each.program for each in corpus.passages if each.program] + why
+    passages, (_, *notes) = read(source + "\ndef passed(x): pass\n")  # one to show, whatever becomes of the others
+    reasons = [reason for note in notes for reason in re.findall(r"[:,] \d+ ([^,]+)", note)]
+    reasons.remove("return nothing")
+    found = [each.program for each in passages if each.program] + [f"# {reason}" for reason in reasons]
     assert found == (expected.split("\n---\n") if "show(x)" not in source else [])
 
 
 def test_passages_keep_their_source_and_say_where_they_are_from(read, tmp_path, codec):
-    corpus = read(ALONE)
-    (passage,) = corpus.passages
+    (passage,), notes = read(ALONE)
     assert passage.id == "corpus:inner/one.py:double" and passage.program == TASK
     assert passage.message == ALONE.strip()
-    assert [*corpus.lines()] == ["corpus: 1 functions, 1 of them for proposers to see, 1 to be played"]
+    assert notes == ["corpus: 1 functions, 1 of them for proposers to see, 1 to be played"]
     rows = tmp_path / "rows.jsonl"
     old = ALONE.replace("\n", "\r\n").replace("Twice", "\x0cTwice")  # a form feed ends no line for Python
     rows.write_text("\n".join(json.dumps({"text": text, "license": "MIT"}) for text in (old, ALONE, "print(")))
-    again = read_corpus(rows, codec, ())
-    assert [each.id for each in again.passages] == ["corpus:rows.jsonl-1:double"]
-    assert again.passages[0].message == ALONE.strip().replace("Twice", "\x0cTwice")
-    assert again.left_out == {"equal to others up to names and constants": 1, "in files that Python cannot read": 1}
-    assert next(reversed([*again.lines()])).startswith("corpus, left out: 1 equal to others")
+    (again,), notes = read_corpus(rows, codec, ())
+    assert again.id == "corpus:rows.jsonl-1:double"
+    assert again.message == ALONE.strip().replace("Twice", "\x0cTwice")
+    assert notes[1:] == [
+        "corpus, left out: 1 equal to others up to names and constants, 1 in files that Python cannot read"
+    ]
 
 
 def test_what_is_held_out_or_holds_control_tokens_is_never_shown(read, codec):
     kept = ALONE + "\ndef half(number):\n    return number / 2\n"
-    assert [each.id[-4:] for each in read(kept, held_out_keys(TASK)).passages] == ["half"]
+    assert [each.id[-4:] for each in read(kept, held_out_keys(TASK))[0]] == ["half"]
     (token, *_) = byte_tokenizer().all_special_tokens
     with pytest.raises(UserError, match=r"nothing to show .1 with control tokens of the model.: give a folder"):
         read(f"def f(text):\n    return text + {token!r}\n")
