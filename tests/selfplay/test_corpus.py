@@ -19,11 +19,12 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.corpus import read_corpus
 from azr.selfplay.journal import Journal, write_journal
 from azr.selfplay.play import SelfPlayStep
-from azr.tasks.normalize import held_out_keys
+from azr.tasks.normalize import held_out_keys, is_program, parse
 from azr.tasks.prompts import ChatFormat, CompletionFormat
 from azr.tasks.registry import KINDS
 from tests.conftest import byte_tokenizer
 from tests.runs import factory
+from tests.selfplay.test_hostile_texts import HOSTILE, PROGRAMS
 from tests.tables import programs
 
 ALONE = """
@@ -103,6 +104,16 @@ def test_a_corpus_that_cannot_be_used_is_refused_in_a_sentence(name, text, sente
         (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=sentence):
         read_corpus(tmp_path / name, codec, ())
+
+
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_no_text_of_a_corpus_raises_and_what_is_played_is_a_program(number, read):
+    bodies = [
+        PROGRAMS[number].replace("{{", "{").replace("}}", "}").replace("{}", text) for text in HOSTILE[number % 3 :: 3]
+    ]
+    for body in bodies:
+        passages, _ = read(f"def spare(x):\n    return x\n\n{body}\n") if parse(body) else read(ALONE)
+        assert all(is_program(each.program) for each in passages if each.program)
 
 
 def passage(message: str = "") -> Task:
