@@ -1,9 +1,11 @@
-"""Print the prompts of a recipe exactly as its model gets them, about the task that each kind starts from and the
-first row of each source of its file. Options of the config may follow, such as --model.path FOLDER."""
+"""Print the prompts of a recipe exactly as its model gets them, about the task that each kind starts from, the first
+row of each source of its file and the first functions of its corpus. Options of the config may follow, such as
+--model.path FOLDER."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +40,8 @@ def main(argv: Sequence[str]) -> int:
     codec = load_codec(config, folder)
     kinds = (options.kind,) if options.kind else config.kinds
     roles = [options.role] if options.role else ROLES
-    for line in (*_lines(config, codec, kinds, roles), *_row_lines(config, codec)):
+    of_corpus = _corpus_lines(config, codec, kinds) if "proposer" in roles else ()
+    for line in (*_lines(config, codec, kinds, roles), *of_corpus, *_row_lines(config, codec)):
         print(line)
     ends = " or ".join(f"{end} ({codec.decode([end])})" for end in codec.stops.token_ids)
     strings = "".join(f", or with the text {text}" for text in codec.stops.strings)
@@ -84,6 +87,24 @@ def _lines(config: Config, codec: PromptCodec, kinds: Sequence[str], roles: Sequ
             else:
                 ids = codec.solver_prompt(kind, kind.seed())
             yield from _shown(f"{name}, {role}", ids, longest, codec)
+
+
+def _corpus_lines(config: Config, codec: PromptCodec, kinds: Sequence[str]) -> Iterator[str]:
+    """Prompts that show the first function of the corpus, and that give the first that can be played."""
+    if config.selfplay.corpus is None:
+        return
+    from azr.selfplay.corpus import read_corpus
+
+    passages, _ = read_corpus(Path(config.selfplay.corpus), codec, ())
+    given = [replace(each, message="") for each in passages if each.program][:1]
+    for kind in (KINDS[name] for name in kinds if KINDS[name].plays_corpus):
+        for passage in [*passages[:1], *given] if kind.proposes_programs else given:
+            references = [passage, kind.seed()] if passage.message else [passage]
+            ids, _ = codec.proposer_prompt(kind, references, config.rollout.max_prompt_tokens)
+            how = "is shown" if passage.message else "is given"
+            yield from _shown(
+                f"{kind.name}, proposer, who {how} {passage.id}", ids, config.rollout.max_prompt_tokens, codec
+            )
 
 
 def _shown(name: str, ids: PromptIds, longest: int, codec: PromptCodec) -> Iterator[str]:

@@ -6,6 +6,8 @@ from azr.cli.main import dispatch
 from tests import chat_tokenizers
 from tests.datasets.test_rows import write
 
+KINDS = ("deduction", "induction")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -40,3 +42,17 @@ def test_rows_of_a_file_are_shown_as_they_are_asked_with_a_trace_as_it_is_learne
     assert heads[2] == "======== more, row 3, graded by math" and len(heads) == 4
     assert "User: 2 + 2?\nAssistant: <think>\n======== its first trace" in shown and "\nTwo.</think>4<|" in shown
     assert "1 + 1?" not in shown and "proposer" not in shown
+
+
+def test_functions_of_a_corpus_are_shown_as_proposers_see_them(folder, tmp_path, capsys):
+    (tmp_path / "code.py").write_text(
+        "class A:\n    def b(self, x):\n        return x\n\n\ndef two(x):\n    return x * 2\n"
+    )
+    argv = ["prompts", "azr_llama8b_ppo", "--model.path", str(folder), "--selfplay.kinds", ",".join(KINDS)]
+    assert dispatch([*argv, "--selfplay.corpus", str(tmp_path), "--role", "proposer"]) == 0
+    shown = capsys.readouterr().out
+    heads = [line.partition(", proposer, who is ")[::2] for line in shown.splitlines() if "corpus:" in line]
+    told = [(kind.split()[1], rest.rpartition(":")[0]) for kind, rest in heads]
+    passages = [("deduction", "shown corpus:code.py:A.b"), *((kind, "given corpus:code.py:two") for kind in KINDS)]
+    assert told == passages
+    assert "copy nothing of it:\n```python\ndef b(self, x):" in shown and "def f(x):\n    return x * 2" in shown
