@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -115,44 +116,6 @@ class ModelShape:
         return rank * sum(count * (self.hidden + width) for count, width in chosen)
 
 
-def _shape(
-    family: str, hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, vocabulary: int,
-    tied: bool = False, head_size: int = 128,
-) -> ModelShape:  # fmt: skip
-    return ModelShape(
-        hidden=hidden, layers=layers, heads=heads, kv_heads=kv_heads, intermediate=intermediate, vocabulary=vocabulary,
-        tied=tied, head_size=head_size, qkv_bias=CHECKED[family].biases, family=CHECKED[family],
-    )  # fmt: skip
-
-
-_QWEN2 = {
-    "0.5B": _shape("qwen2", 896, 24, 14, 2, 4864, 151936, tied=True, head_size=64),
-    "1.5B": _shape("qwen2", 1536, 28, 12, 2, 8960, 151936, tied=True),
-    "3B": _shape("qwen2", 2048, 36, 16, 2, 11008, 151936, tied=True),
-    "7B": _shape("qwen2", 3584, 28, 28, 4, 18944, 152064),
-    "14B": _shape("qwen2", 5120, 48, 40, 8, 13824, 152064),
-    "32B": _shape("qwen2", 5120, 64, 40, 8, 27648, 152064),
-}
-_LLAMA_8B = _shape("llama", 4096, 32, 32, 8, 14336, 128256)
-_QWEN3_4B = _shape("qwen3", 2560, 36, 32, 8, 9728, 151936, tied=True)
-KNOWN = {
-    f"Qwen/Qwen2.5-{family}{size}{tuned}": shape
-    for size, shape in _QWEN2.items()
-    for family in ("", "Coder-")
-    for tuned in ("", "-Instruct")
-} | {
-    "Elliott/Qwen2.5-Math-7B-16k-think": _QWEN2["7B"],
-    "meta-llama/Llama-3.1-8B": _LLAMA_8B,
-    "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_8B,
-    "Qwen/Qwen3-4B": _QWEN3_4B,
-    "Qwen/Qwen3-4B-Base": _QWEN3_4B,
-    "Qwen/Qwen3-0.6B": _shape("qwen3", 1024, 28, 16, 8, 3072, 151936, tied=True),
-    "HuggingFaceTB/SmolLM3-3B": _shape("smollm3", 2048, 36, 16, 4, 11008, 128256, tied=True),
-    "allenai/Olmo-3-7B-Think": _shape("olmo3", 4096, 32, 32, 32, 11008, 100278),
-}
-"""By hub name, from the models' published config.json."""
-
-
 def shape_of(path: str, config_file: str | None = None) -> ModelShape:
     """The shape of the model at `path`, a local folder or hub name, or as the given config.json says.
 
@@ -173,6 +136,11 @@ def _read(file: Path) -> ModelShape:
         tree = parse_object(file.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{file} is no model's config.json: {error}") from error
+    return _stated(tree, file)
+
+
+def _stated(tree: Mapping[str, Any], file: Path) -> ModelShape:
+    """Return the shape that a config.json states. Raises UserError, which names the file, if it states none."""
     family = tree.get("model_type")
     if family not in CHECKED:
         raise UserError(f"{file} describes a {family!r} model; a plan can be made for {', '.join(CHECKED)}.")
@@ -210,6 +178,15 @@ def _read(file: Path) -> ModelShape:
         family=checked,
         **delta,
     )
+
+
+_SHAPES = Path(__file__).with_name("shapes.toml")
+KNOWN = {
+    name: _stated(shape, _SHAPES)
+    for shape in tomllib.loads(_SHAPES.read_text(encoding="utf-8"))["shape"]
+    for name in shape["names"]
+}
+"""By hub name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
