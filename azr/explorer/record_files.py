@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from azr.files import open_regular
 from azr.records import Sample
@@ -13,6 +15,7 @@ from azr.runs.sample_file import T, read_members, read_record, read_sample
 
 ROLLOUTS = re.compile(r"step_(\d{6,})\.jsonl\.gz")
 """Name of a step's rollout file."""
+P = TypeVar("P")
 _MOST_TEXT = 1 << 28
 """Longest text of a gzip member; a run writes about a megabyte."""
 
@@ -35,22 +38,28 @@ class LinePlace:
 
 def read_samples(path: Path, problems: list[str]) -> Iterator[tuple[LinePlace, Sample]]:
     """Yield every sample of a rollout file or an evaluation. Note what cannot be read, once for all lines of a sort."""
+    lines = (
+        (place, line)
+        for place, line in read_lines(path, problems)
+        if place.member or place.start or not line.startswith(b'{"protocol"')  # an evaluation's first line
+    )
+    return _records(lines, read_sample, problems)
+
+
+def _records(
+    lines: Iterable[tuple[P, bytes]], read: Callable[[bytes], T], problems: list[str]
+) -> Iterator[tuple[P, T]]:
+    """Yield place and record of every line that holds one."""
     bad, reason = 0, ""
-    for place, line in read_lines(path, problems):
-        if place.member == place.start == 0 and line.startswith(b'{"protocol"'):
-            continue  # an evaluation's first line
+    for place, line in lines:
         try:
-            sample = read_sample(line)
+            record = read(line)
         except ValueError as error:
             bad, reason = bad + 1, reason or str(error)
             continue
-        yield place, sample
-    _note_unread(bad, reason, problems)
-
-
-def _note_unread(count: int, reason: str, problems: list[str]) -> None:
-    if count:
-        problems.append(f"{count} of its lines cannot be read, the first because {reason}")
+        yield place, record
+    if bad:
+        problems.append(f"{bad} of its lines cannot be read, the first because {reason}")
 
 
 def read_places(path: Path, places: Sequence[LinePlace]) -> list[Sample]:
@@ -89,11 +98,5 @@ def read_grown(path: Path, offset: int, kind: type[T], problems: list[str]) -> t
         problems.append(f"it cannot be read: {error.strerror}")
         return [], offset
     end = grown.rfind(b"\n") + 1
-    records, bad, reason = list[T](), 0, ""
-    for line in grown[:end].split(b"\n")[:-1]:
-        try:
-            records.append(read_record(line, kind))
-        except ValueError as error:
-            bad, reason = bad + 1, reason or str(error)
-    _note_unread(bad, reason, problems)
-    return records, offset + end
+    lines = enumerate(grown[:end].split(b"\n")[:-1])
+    return [each for _, each in _records(lines, partial(read_record, kind=kind), problems)], offset + end
