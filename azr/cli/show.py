@@ -36,11 +36,9 @@ def main(argv: Sequence[str]) -> int:
     if options.task is not None:
         _print_task(index, options.task)
         return 0
-    role, kind, verdict = options.role or "", options.kind or "", options.verdict or ""
-    flag, order = _rule(index, options.flagged), options.order
-    wanted = SampleFilter(
-        step=options.step, role=role, kind=kind, verdict=verdict, flag=flag, order=order, limit=options.n or RESPONSES
-    )
+    _check_rule(index, options.flagged)
+    named = {name: getattr(options, name) for name in ("step", "role", "kind", "verdict", "order")}
+    wanted = SampleFilter(**named, flag=options.flagged, limit=options.n or RESPONSES)
     if wanted == SampleFilter(limit=RESPONSES) and options.n is None:
         _print(_overview(index))
         return 0
@@ -51,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         known = f"it has steps {there[0]} to {there[-1]}" if there else "it has none yet"
         raise UserError(f"{index.run} has no rollouts of step {step}: {known}.")
     kinds = queries.kinds(index)
-    if options.kind is not None and options.kind not in kinds:
+    if options.kind and options.kind not in kinds:
         raise UserError(f"{index.run} has no kind {options.kind!r}; its kinds are {', '.join(kinds) or 'none'}.")
     rows, total = queries.find_samples(index, wanted)
     for sample in rows:
@@ -66,22 +64,24 @@ def parser() -> Parser:
     parser.add_argument("--step", type=whole(0, 10**9), help="only responses of this step")
     parser.add_argument("--kind", help="only of this kind of task, or of this suite")
     parser.add_argument("--role", choices=("proposer", "solver"), help="only of this role")
-    parser.add_argument("--verdict", choices=VERDICTS, help="only proposals and responses with this verdict")
-    parser.add_argument("--flagged", nargs="?", const=ANY_RULE, default="", metavar="RULE", help="only responses that "
+    parser.add_argument(
+        "--verdict", choices=VERDICTS, help="only proposals and responses with this verdict"
+    )
+    parser.add_argument("--flagged", nargs="?", const=ANY_RULE, metavar="RULE", help="only responses that "
         "the safety screen flagged, by this rule or by any")  # fmt: skip
     parser.add_argument("--order", choices=tuple(SAMPLE_ORDERS), default="step", help="order of the responses")
     parser.add_argument("-n", type=whole(1, 10_000), help=f"number of responses (default: {RESPONSES})")
     parser.add_argument("--task", metavar="ID", help="show one task with its attempts instead")
     parser.add_argument("--whole", action="store_true", help="print long prompts and responses in full")
+    parser.set_defaults(kind="", role="", verdict="", flagged="")
     return parser
 
 
-def _rule(index: RunIndex, asked: str) -> str:
+def _check_rule(index: RunIndex, asked: str) -> None:
     known = sorted({name.removeprefix(SAFETY) for each in queries.metrics(index) for name in each if SAFETY in name})
     rules = [name for name in known if name not in TOTALS]
     if asked and asked != ANY_RULE and rules and asked not in rules:
         raise UserError(f"The screen of {index.run} has no rule {asked!r}{did_you_mean(asked, rules)}")
-    return asked
 
 
 def _print_task(index: RunIndex, id: str) -> None:
