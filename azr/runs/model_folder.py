@@ -35,7 +35,6 @@ _SIZES = (
 _OTHER_HEAD_SIZE = frozenset({"qwen3", "gemma3_text", "glm4", "ministral3"})
 """Architectures whose heads share the hidden size only if the config says so."""
 _INDEX = "model.safetensors.index.json"
-_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
 def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path | None:
@@ -148,8 +147,8 @@ def check_model(folder: Path) -> None:
         raise UserError(f"{folder / 'config.json'} has no model_type: {ADVICE}.")
     check_weights(folder)
     read_object(folder / "tokenizer_config.json")
-    if not any((folder / name).is_file() for name in _VOCABULARIES):
-        raise UserError(f"{folder} has no vocabulary, such as {_VOCABULARIES[0]}: {ADVICE}.")
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise UserError(f"{folder} has no vocabulary, such as {_TOKENIZER_FILES[0]}: {ADVICE}.")
     if (path := folder / "tokenizer.json").is_file():
         from tokenizers import Tokenizer
 
