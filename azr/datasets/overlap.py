@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -34,28 +35,23 @@ def normal(text: str) -> str:
 class Overlap:
     """All questions of some suites."""
 
-    def __init__(self, suites: Mapping[str, Iterable[Question]]) -> None:
+    def __init__(self, suites: Mapping[str, Sequence[Question]]) -> None:
         """``suites``: questions by the name of their suite."""
-        self.counts: dict[str, int] = {}
+        self.counts = {name: len(questions) for name, questions in suites.items()}
         self._exact: dict[str, set[str]] = {}
         texts: dict[str, set[str]] = {}
         for name, questions in suites.items():
-            self.counts[name] = 0
             for question in questions:
                 text = question.problem or question.message
-                self.counts[name] += 1
                 self._exact.setdefault(normal(text), set()).add(name)
                 # What differs in its punctuation alone is the same question.
                 texts.setdefault(" ".join(_WORD.findall(text.casefold())), set()).add(name)
-        self._runs: dict[int, set[str]] = {}
-        times: dict[int, int] = {}
+        runs, times = dict[int, set[str]](), Counter[int]()
         for text, names in texts.items():
             for run in set(_runs(text)):
-                self._runs.setdefault(run, set()).update(names)
-                times[run] = times.get(run, 0) + 1
-        for run, count in times.items():
-            if count >= STOCK:
-                del self._runs[run]
+                runs.setdefault(run, set()).update(names)
+                times[run] += 1
+        self._runs = {run: names for run, names in runs.items() if times[run] < STOCK}
 
     def find(self, *texts: str, traces: Iterable[str] = ()) -> dict[str, Match]:
         """Return the suites that hold one of the texts or a line of it, or a question with a run of words that a text

@@ -93,10 +93,9 @@ class MathGrader(AbstractAsyncContextManager["MathGrader"]):
             given = math_spelling.PERCENT.sub(r"\\frac{\1}{100}", given)
         if not left or not given:
             return dict(_WRONG)
-        compared = await self._ask({"gold": wanted, "answer": given, "tolerance": tolerance})
-        return None if compared is None else {name: bool(value) for name, value in compared.items()}
+        return await self._ask({"gold": wanted, "answer": given, "tolerance": tolerance})
 
-    async def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
+    async def _ask(self, question: dict[str, Any]) -> dict[str, bool] | None:
         """Return the worker's answer: None if it failed, or was late for the gold answer too."""
         try:
             return dict(await self._workers.ask(question, TIME_LIMIT_S))

@@ -124,16 +124,15 @@ class TextReader(AbstractAsyncContextManager["TextReader"]):
         await self._workers.end()
 
     async def flags(self, texts: Sequence[Text]) -> list[list[Flag] | None]:
-        """Return the flags of each text, in their order; None where the search took longer than `TEXT_LIMIT_S`."""
-        return [await self._ask(*text) for text in texts]
-
-    async def _ask(self, response: str, opened: bool) -> list[Flag] | None:
-        """Return the process's answer, or None when it died, failed or took longer."""
-        try:
-            answer: list[Flag] = await self._workers.ask({"response": response, "opened": opened}, TEXT_LIMIT_S)
-            return answer
-        except WorkerError:
-            return None
+        """Return the flags of each text, in their order; None where the process died, failed or took longer than
+        `TEXT_LIMIT_S`."""
+        found: list[list[Flag] | None] = []
+        for response, opened in texts:
+            try:
+                found.append(await self._workers.ask({"response": response, "opened": opened}, TEXT_LIMIT_S))
+            except WorkerError:
+                found.append(None)
+        return found
 
 
 def load(arguments: Sequence[str]) -> Callable[[Any], list[Flag]]:

@@ -73,24 +73,22 @@ class Plan:
     @property
     def problems(self) -> list[str]:
         """Why the run does not fit, a sentence each; empty when it fits."""
-        return list(self._problems())
-
-    def _problems(self) -> Iterator[str]:
-        config, nodes = self.config, self.nodes
+        config, nodes, found = self.config, self.nodes, list[str]()
         if config.num_gpus > nodes.total_gpus:
-            yield f"it asks for {config.num_gpus} GPUs and there are {nodes.total_gpus}"
-        if config.rollout.tensor_parallel > nodes.gpus:
-            yield f"an engine needs {config.rollout.tensor_parallel} GPUs of one node, which has {nodes.gpus}"
+            found.append(f"it asks for {config.num_gpus} GPUs and there are {nodes.total_gpus}")
+        if (width := config.rollout.tensor_parallel) > nodes.gpus:
+            found.append(f"an engine needs {width} GPUs of one node, which has {nodes.gpus}")
         for phase in self.memory:
             if self.total(phase) > self.usable:
-                yield f"{phase} takes {self.total(phase) / GIB:.1f} GiB of {self.usable / GIB:.1f}"
+                found.append(f"{phase} takes {self.total(phase) / GIB:.1f} GiB of {self.usable / GIB:.1f}")
         kv_tokens, longest = self.engine.kv_tokens, config.max_trajectory_tokens
         if kv_tokens < longest:
-            yield f"an engine's KV cache holds {kv_tokens} tokens, less than one trajectory of {longest}"
-        host = sum(self.host.values())
-        if nodes.host_memory_gib is not None and host > nodes.host_memory_gib * GIB:
+            found.append(f"an engine's KV cache holds {kv_tokens} tokens, less than one trajectory of {longest}")
+        host, has = sum(self.host.values()), nodes.host_memory_gib
+        if has is not None and host > has * GIB:
             parts = ", ".join(f"{what} {size / GIB:.0f}" for what, size in self.host.items() if size)
-            yield f"a node's {nodes.host_memory_gib:g} GiB of host memory are less than {host / GIB:.0f} GiB: {parts}"
+            found.append(f"a node's {has:g} GiB of host memory are less than {host / GIB:.0f} GiB: {parts}")
+        return found
 
 
 def decide_checkpointing(config: Config, taken: Callable[[Config], float], has: float) -> tuple[Config, str]:

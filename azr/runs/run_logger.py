@@ -37,6 +37,8 @@ from azr.runs.trackers import Trackers, is_due, sample_tables
 
 MOST_WAITING = 2
 """Pieces of work that are under way or wait, each with a step's responses in memory."""
+WINDOW = 3
+"""Steps whose means the final table shows."""
 log = logging.getLogger(__name__)
 
 
@@ -238,21 +240,15 @@ class BackgroundWriter:
 
 
 def summary(
-    steps: Sequence[Metrics],
-    run: RunDirectory,
-    evals: Sequence[Metrics] = (),
-    gains: Sequence[str] = (),
-    *,
-    window: int = 3,
-    tensorboard: bool = True,
+    steps: Sequence[Metrics], run: RunDirectory, evals: Sequence[Metrics], gains: Sequence[str], *, tensorboard: bool
 ) -> str:
-    """The table at the end of a run: means over the first and the last ``window`` steps, or over half of them.
+    """The table at the end of a run: means over the first and the last `WINDOW` steps, or over half of them.
 
     ``steps`` holds at least one step's metrics, oldest first; ``evals`` the metrics that have evaluation results, of
     which the first and the last are shown; ``gains``: sentences below the table; ``tensorboard`` tells whether the
     run wrote for it.
     """
-    window = max(1, min(window, len(steps) // 2))
+    window = max(1, min(WINDOW, len(steps) // 2))
     rates = {"valid proposals": [valid_rate(step) for step in steps]}
     for kind in sorted({kind for step in steps for kind in solve_rates(step)}):
         rates[f"solve rate, {kind}"] = [solve_rates(step).get(kind) for step in steps]

@@ -125,7 +125,8 @@ def test_the_final_table_compares_start_and_end_and_the_first_and_the_last_evalu
     others = {"mean@2_low": 0.0, "greedy": 0.5, "deduction/mean@2": 0.3, "deduction/short/mean@2": 0.1}
     measured = [{"mean@2": share} | others for share in (0.125, 0.5, 0.75)]
     evals: list[Metrics] = [{f"eval/exam/{name}": value for name, value in each.items()} for each in measured]
-    table = summary([{}], RunDirectory(Path("orz_ckpt/x")), evals=evals).splitlines()
+    run = RunDirectory(Path("orz_ckpt/x"))
+    table = summary([{}], run, evals, [], tensorboard=False).splitlines()
     assert {"exam              12.5%   75.0%", "exam, deduction   30.0%   30.0%"} <= set(table)
 
     def at(accuracy: float, valid: int) -> Metrics:
@@ -134,15 +135,14 @@ def test_the_final_table_compares_start_and_end_and_the_first_and_the_last_evalu
         return {"deduction/solver/accuracy": accuracy, "buffer/deduction": 40} | counts
 
     steps = [at(0.1, 4), at(0.3, 6), at(0.0, 0), at(0.5, 9), at(0.7, 10)]
-    run = RunDirectory(Path("orz_ckpt/x"))
-    *table, view, tensorboard, then = summary(steps, run, gains=["exam: a gain"], window=2).splitlines()
+    *table, view, tensorboard, then = summary(steps, run, [], ["exam: a gain"], tensorboard=True).splitlines()
     assert "azr export orz_ckpt/x FOLDER" in then
     assert table == [
         "5 steps; start and end: means of 2 steps each", "                                 start     end",
         "valid proposals                  50.0%   95.0%", "solve rate, deduction            20.0%   60.0%",
         "tasks in the buffer, deduction              40", "exam: a gain", "run directory: orz_ckpt/x",
     ]  # fmt: skip
-    (title, *_) = summary(steps[:1], run).splitlines()
+    (title, *_) = summary(steps[:1], run, [], [], tensorboard=True).splitlines()
     assert title == "1 steps; start and end: means of 1 step each"
     assert view.startswith("to see it:     ") and view.endswith("bin/azr view orz_ckpt/x")
     assert tensorboard.endswith("tensorboard --logdir orz_ckpt/x/tensorboard")
