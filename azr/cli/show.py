@@ -64,9 +64,7 @@ def parser() -> Parser:
     parser.add_argument("--step", type=whole(0, 10**9), help="only responses of this step")
     parser.add_argument("--kind", help="only of this kind of task, or of this suite")
     parser.add_argument("--role", choices=("proposer", "solver"), help="only of this role")
-    parser.add_argument(
-        "--verdict", choices=VERDICTS, help="only proposals and responses with this verdict"
-    )
+    parser.add_argument("--verdict", choices=VERDICTS, help="only proposals and responses with this verdict")
     parser.add_argument("--flagged", nargs="?", const=ANY_RULE, metavar="RULE", help="only responses that "
         "the safety screen flagged, by this rule or by any")  # fmt: skip
     parser.add_argument("--order", choices=tuple(SAMPLE_ORDERS), default="step", help="order of the responses")
