@@ -18,3 +18,8 @@ def values(path: Path, heading: str) -> list[Any]:
     """Return what lies below a heading, JSON a line. Lines that begin with ``#`` are comments."""
     lines = path.read_text().split(f"\n#### {heading}\n")[1].split("\n#### ")[0].splitlines()
     return [json.loads(line) for line in lines if line and line[0] != "#"]
+
+
+def table(file: str, heading: str) -> list[Any]:
+    """Return what lies below a heading of the tables.txt beside a file, as `values`."""
+    return values(Path(file).with_name("tables.txt"), heading)

@@ -10,17 +10,10 @@ from hypothesis import strategies as st
 from azr.graders.code_blocks import blocks, definition, program
 from azr.graders.programs import Calls, assembled
 from azr.graders.stated_values import ProgramValue, stated_value
+from tests.tables import table
 
 VALUE = ProgramValue("def f(x):\n    return x", "output", "1", "1")
-PROGRAMS = (
-    "def area(a, b):\n    return a * b",
-    "import math\n\n\ndef area(a, b):\n    if a:\n        return math.prod((a, b))\n    return 0",
-    'def area(a, b):\n    """The area.\n\n    ```python\n    area(2, 3)\n    ```\n    """\n    return a * b',
-    "def area(a, b):\n    '''Example:\n```\n6\n```\n    '''\n    return a * b",
-    "def area(a, b):\n    # ```\n    # area(2, 3)\n    # ```\n    tag = '</think>'\n    return a * b",
-    "class Solution:\n    def area(self, a, b):\n        text = 'it isn\\'t'  # \"\"\"\n        return a * b",
-    "area = lambda a, b: a * b",
-)
+PROGRAMS = table(__file__, "programs of an area")
 USAGES = (
     "print(area(2, 3))", ">>> area(2, 3)\n6", "assert area(2, 3) == 6", "def area(a: int, b: int) -> int:",
     "class TestArea(unittest.TestCase):\n    def test(self):\n        self.assertEqual(area(2, 3), 6)",
@@ -124,17 +117,7 @@ def test_thinking_that_ends_in_a_string_of_its_own_program_is_no_answer():
     assert same(definition(response, "area"), OTHER)
 
 
-@pytest.mark.parametrize(("response", "wanted"), [
-    ("```python\nprint(int(input()) + 1)\n```\nA part of it:\n```python\nx + 1\n```", "print(int(input()) + 1)\n"),
-    ("```python\nprint(1)\n```\n```python\nprint(2)\n```", "print(2)\n"),
-    ("```python\nprint(input())\n```\nBetter:\n```python\nprint(input()[0])\n```", "print(input()[0])\n"),
-    ("So:\n\nn = int(input())\nprint(n)\n\nThat is all.", "n = int(input())\nprint(n)\n"),
-    ("n = int(input())\nprint(n", "n = int(input())\nprint(n"),
-    ("So:\nprint(input())\nprint(1\nDone.", "So:\nprint(input())\nprint(1\nDone."),
-    ("```python\na = 1\n```", "a = 1\n"), ("```\na\n```\n```python\nb\n```\n```text\nc\n```", "b\n"),
-    ("<think>```python\na\n```</think>\n```py\nb\n```", "b\n"), ("x = 1", "x = 1"), ("```python\nopen end", "open end"),
-    ("<answer>```python\nd\n```</answer>", "d\n"), ("````python\ns = '''\n```\n'''\n````", "s = '''\n```\n'''\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(("response", "wanted"), table(__file__, "scripts"))
 def test_a_script_is_the_last_block_that_reads(response, wanted):
     assert program(response) == wanted
 
@@ -142,11 +125,7 @@ def test_a_script_is_the_last_block_that_reads(response, wanted):
 HEAD = 'from typing import List\n\n\ndef area(a: int, b: int) -> int:\n    """The area."""\n'
 
 
-@pytest.mark.parametrize("body", [
-    "    total = a * b\n    return total", "total = a * b\nreturn total", "total = a * b\n    return total",
-    "if not a:\n        return 0\n    total = a * b\n    return total",
-    "    total = a * b\n    return total\n\nIt multiplies.",
-])  # fmt: skip
+@pytest.mark.parametrize("body", table(__file__, "bodies"))
 def test_a_body_goes_on_with_the_head(body):
     response = f"```python\n{body}\n```\nUse it:\n```python\nprint(area(1, 2))\n```"
     gold = Calls(entry="area", cases={}, prelude=HEAD, begun=True)
@@ -156,20 +135,12 @@ def test_a_body_goes_on_with_the_head(body):
     assert space["area"](2, 3) == 6
 
 
-@pytest.mark.parametrize(("response", "language", "content"), [
-    ("So ```output\nTrue\n```", "output", "True\n"), ("```output\nTrue```", "output", "True"),
-    ("1. x: ```output\n   True\n   ```", "output", "   True\n"), ("```output\nTrue", "output", "True"),
-    ("   ```output\n   True\n   ```", "output", "True\n"), ("> ```output\n> True\n> ```", "output", "True\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(("response", "language", "content"), table(__file__, "blocks of values"))
 def test_blocks_of_values(response, language, content):
     (found,) = blocks(response)
     assert (found.language, found.content) == (language, content)
 
 
-@pytest.mark.parametrize(("response", "wanted"), [
-    ("It is ```[1]```.", "[1]"), ("\\boxed{\\{'a': 1\\}}", "{'a': 1}"), ("\\boxed{\\text{True}}", "True"),
-    ("\\boxed{\\texttt{'a\\_b'}}", "'a_b'"), ("\\boxed{'a\\\\b'}", "'a\\\\b'"), ("\\boxed{{'a': 1}}", "{'a': 1}"),
-    ("```output\n[1]\n```\nfor\n```python\nf(1)\n```", "[1]"), ("```output\n1\n```\n```output\n2\n```", "2"),
-])  # fmt: skip
+@pytest.mark.parametrize(("response", "wanted"), table(__file__, "values in one line"))
 def test_values_in_one_line_and_in_latex(response, wanted):
     assert stated_value(response, VALUE) == wanted

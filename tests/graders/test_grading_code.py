@@ -106,16 +106,7 @@ async def test_programs_that_fail_elsewhere_fail_here(answers, name):
 
 async def test_no_module_of_answers_opens_a_wall(answers):
     """Whatever answers may import, files, processes, sockets and threads are as far away as ever."""
-    attempts = [
-        "os.listdir('/')", "open('/etc/passwd')", "open('x', 'w')", "pathlib.Path('/').stat()", "os.pipe()",
-        "sqlite3.connect('x.db').execute('create table a (b)')", "shelve.open('x')", "zipfile.ZipFile('x.zip', 'w')",
-        "tarfile.open('x.tar', 'w')", "subprocess.run(['true'], check=True)", "os.fork()", "os.execv('/bin/sh', ['a'])",
-        "multiprocessing.Process(target=print).start()", "multiprocessing.Queue()", "asyncio.SelectorEventLoop()",
-        "_thread.start_new_thread(print, ())", "os.kill(1, 0)", "runpy.run_path('/etc/passwd')", "gzip.open('x.gz')",
-        "asyncio.run(asyncio.open_connection('127.0.0.1', 80))", "glob.glob('/*')[0]",
-        "importlib.import_module('ctypes')", "os.open('/dev/null', 0)", "os.environ['HOME']", "shutil.copy('/a', '/b')",
-        "importlib.import_module('socket')", "time.clock_settime(0, 1)", "faulthandler.enable(open('x', 'w'))",
-    ]  # fmt: skip
+    attempts = tables.table(__file__, "attempts at a wall")
     modules = {each.partition(".")[0] for each in attempts if "." in each.partition("(")[0]}
     source = f"""import {", ".join(modules)}
 REFUSALS = OSError, ImportError, LookupError, RuntimeError, sqlite3.Error
@@ -148,15 +139,7 @@ def f(name):
     assert not missing & needed
 
 
-ROWS = [
-    ([1, 2], "(1, 2)", True), ([[1, [2]], 3], "((1, (2,)), 3)", True), ([], "()", True), ([1], "[1]", True),
-    ({"1": [2], "a": {"2": 3}}, "{1: (2,), 'a': {2: 3}}", True), ({"true": 1, "null": 2}, "{True: 1, None: 2}", True),
-    ({"1": 1, "2": 2}, "{1: 2, 2: 1}", False), ({"1": 1}, "{1: 1, '1': 1}", False), ({"1": 1}, "{1: 1, 2: 2}", False),
-    ([1, 2], "(2, 1)", False), ([1, 2], "{1, 2}", False), ([1, 2], "'[1, 2]'", False), (["a"], "'a'", False),
-    ([], "None", False), ({}, "[]", False), ([1, 2], "(1, 2, 3)", False), ("1", "1", False),
-    ([0.1], "(0.1 + 1e-9,)", True),
-    ([0.1], "(0.2,)", False), (7, "List[int] and 7", True), (2, "gcd(4, 6)", True), (9, "pow(3, 2)", True),
-]  # fmt: skip
+ROWS = tables.table(__file__, "rows of JSON")
 
 
 @pytest.mark.parametrize(("wanted", "expression", "right"), ROWS)
@@ -166,13 +149,7 @@ async def test_rows_hold_what_json_can_say(answers, wanted, expression, right):
     assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
 
 
-NEAR = [
-    ([["x", 0.3]], [["x", 0.1 + 0.2]], True), ({"mean": 0.3}, {"mean": 0.1 + 0.2}, True), (3, 3.0000000001, True),
-    ([[0.3], [0.3, 1]], [[0.1 + 0.2], [0.1 + 0.2, 1]], True), ([0.3, None], [0.1 + 0.2, None], True), (3.0, 3, True),
-    ([["x", 0.3]], [["y", 0.3]], False), ({"mean": 0.3}, {"mean": 0.4}, False), (10**9, 10**9 + 1, False),
-    ([0.3, None], [0.3, 0], False), ([0.3], [0.3, 0.3], False), (True, 1.0000001, False), ("0.3", "0.30", False),
-    (2**53 + 1, float(2**53), False), ([2**64], [2.0**64], True), (1, float("nan"), False), (10**400, 1e300, False),
-]  # fmt: skip
+NEAR = [*tables.table(__file__, "rows with a tolerance"), (2**53 + 1, float(2**53), False), (1, float("nan"), False)]
 
 
 @pytest.mark.parametrize(("wanted", "returned", "right"), NEAR)
@@ -209,37 +186,16 @@ async def test_long_inputs_and_outputs_pass(answers):
     assert {each.verdict for each in await grade_all(ProgramGrader(answers.execute), pairs)} == {Verdict.RIGHT}
 
 
-EXACTLY = [
-    ("1\n2\n", "1\n2", True), ("1 2", "1  2", True), ("1.0", "1.00", True), ("0.333", "0.3333", False),
-    ("a b", "a  b", False), (" a \n b ", "a\nb", True), ("1\n\n2", "1\n2", False), ("YES", "Yes", False),
-    ("", "", True), ("1", "", False), ("nan", "nan", True), ("1e2", "100", True), ("0.3333", "0.33333", False),
-    ("10.0", "10", True), ("1_0", "10", False), ("\u0661\u0660", "10", False), ("\uff11\uff10", "10", False),
-    ("1_0.0", "10", False),
-]  # fmt: skip
-AS_JUDGES_DO = [
-    ("0.3333333333333333", "0.333333333", True), ("0.30000000000000004", "0.3", True), ("0.333", "0.3333", False),
-    ("0.333333", "0.333333333", True), ("1.41421356237", "1.41421356", True), ("3.00001", "3.0", False),
-    ("1000000008", "1000000007", False), ("1234567.90", "1234567.89", False), ("0.0000005", "0.0000001", False),
-    ("1e-20", "0.0", True), ("1e-6", "0.0", False), ("0.1", "0", False), ("nan", "0.5", False),
-    ("inf", "1e400", False), ("#1: 0.3333333333", "#1: 0.333333333", True), ("#2: 0.5", "#1: 0.5", False),
-    ("0.5 0.5", "0.5", False), ("123456789012.34501", "123456789012.345", True), ("0,5", "0.5", False),
-    ("1_0", "10", False), ("\u0661\u0660", "10", False), ("\uff11\uff10", "10", False), ("1_0.0", "10", False),
-    ("9007199254740992", "9007199254740993", False), ("1e20", "100000000000000000001", False),
-    ("1e20", "100000000000000000000", True), ("1e99999999999", "2.5", False),
-    ("5", "1e400", False), ("5", "9" * 320 + ".5", False),
-]  # fmt: skip
-WITH_TOLERANCE = [
-    ("0.334", "0.3333", 1e-3, True), ("0.335", "0.3333", 1e-3, False), ("1000.5", "1000.0", 1e-3, True),
-    ("1000000008", "1000000007", 1e-6, False), ("2.0000001", "2", 1e-6, True),
-    ("1000000000000000000", "1000000000000000001", 1e-6, False), ("0.3343", "0.3333", 1e-3, True),
-]  # fmt: skip
+EXACTLY = tables.table(__file__, "output, exactly")
+AS_JUDGES_DO = tables.table(__file__, "output, as judges do")
+WITH_TOLERANCE = tables.table(__file__, "output, with a tolerance")
 
 
 def test_output_is_compared_line_by_line_as_text_and_as_numbers_within_the_tolerance():
     """An absolute tolerance, relative for an expected number with a point; None: that of judges. Digits are plain."""
-    table = [(*row[:2], 0.0, row[2]) for row in EXACTLY] + [(*row[:2], None, row[2]) for row in AS_JUDGES_DO]
-    table += WITH_TOLERANCE
-    assert [row for row in table if same_output(*row[:3]) is not row[3]] == []
+    rows = [(*row[:2], 0.0, row[2]) for row in EXACTLY] + [(*row[:2], None, row[2]) for row in AS_JUDGES_DO]
+    rows += WITH_TOLERANCE
+    assert [row for row in rows if same_output(*row[:3]) is not row[3]] == []
     assert all(same_output(wanted, wanted, None) for _, wanted, _ in AS_JUDGES_DO)
 
 
@@ -268,11 +224,7 @@ async def test_values_are_compared_as_evalplus_does(answers, wanted, expression,
     assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
 
 
-JUDGED = [
-    ("set", [4, 5], "[5, 4, 4]", "[5]"), ("not none", True, "(1,)", "None"), ("not none", False, "None", "(1,)"),
-    ("any", 1, "2", None), ("or zero", 5, "0", "1"), ("truth", True, "3", "0"), ("sequence", [1], "(1,)", "(2,)"),
-    ("root", None, "-0.5", "1"), ("digits", 7, "1", "2"), ("surface", 7, "35", "34"),
-]  # fmt: skip
+JUDGED = tables.table(__file__, "special judges")
 
 
 @pytest.mark.parametrize(("judge", "wanted", "right", "wrong"), JUDGED)
@@ -316,19 +268,7 @@ async def test_no_forgery_is_right(way):
     assert {each.verdict for each in said[::2]} <= {Verdict.WRONG, Verdict.MALFORMED}
 
 
-@pytest.mark.parametrize("program, reason", [
-    ("def f(x): return x", "f(2) returned 2, not 4"),
-    ("def f(x): return 4 if x == 2 else 'no' * 99", f"f([1, 'a']) returned '{'no' * 49}…, not 0"),
-    ("def f(x): return 4 if x == 2 else 10**5000", "f([1, 'a']) returned a value too large to write, not 0"),
-    ("def f(x): return 4 if x == 2 else 1 / 0", "f([1, 'a']) ended with ZeroDivisionError"),
-    ("class A: pass\ndef f(x): return A()", "f(2) returned <A>, not 4"),
-    ("def f(x): return [{'b', 'a', 'c', 'd'}]", "f(2) returned [{'a', 'b', 'c', 'd'}], not 4"),
-    ("def f(x):\n    while True: pass", "f(2) ended with timeout"),
-    ("import os\ndef f(x): os.kill(os.getpid(), 9)", "f(2) ended with PermissionError"),
-    ("print(input())", "the input '7\\n' gave '7\\n', not '8'"),
-    ("print(1 / 0)", "the input '7\\n' ended with ZeroDivisionError"),
-    ("while True: pass", "the input '7\\n' ended with timeout"),
-])  # fmt: skip
+@pytest.mark.parametrize("program, reason", tables.table(__file__, "reasons"))
 async def test_a_wrong_answer_says_which_test_failed_and_how(program, reason):
     cases = {"base": (case_text([2]),), "plus": (case_text([[1, "a"]]),)}
     gold = Calls(entry="f", cases=cases, expected={"base": (4,), "plus": (0,)})
@@ -394,12 +334,7 @@ INPUTS = [
 
 _EXEC = "getattr(__import__('builtins'), 'ex' + 'ec')('x = 1')"
 _LOOP = "[x for x in range(9) if sum([x]) == 3]"
-SEARCHES = [
-    _EXEC, _LOOP, "max(range(9), key=lambda x: x == 3)", "(lambda g: g(g))(lambda g: [3])", "next(iter([[3]]))",
-    "[3].__class__([3])", "'{0.__class__}'.format([3])[:0] or [3]", "(lambda: [3])()", "*map(int, '3')",
-    "x=[y for y in [3]]",
-    "**{'x': [y for y in [3]]}", "breakpoint()", "f.__code__", "().__class__.__base__.__subclasses__()", "open(0)",
-]  # fmt: skip
+SEARCHES = [*tables.table(__file__, "searches"), _EXEC, _LOOP]
 
 
 FUNCTIONS = [

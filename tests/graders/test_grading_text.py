@@ -1,5 +1,3 @@
-# ruff: noqa: RUF001 (signs that look like others are what is tested)
-
 import asyncio
 import time
 import weakref
@@ -20,6 +18,7 @@ from azr.graders.mathematics import MathGold, MathGrader
 from azr.graders.question import Question
 from azr.tasks.base import Verdict
 from tests.graders.grading import grade_all, needs, questions, reference
+from tests.tables import table
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 PAIRS = [line for line in Path(__file__).with_name("math_pairs.txt").read_text().splitlines() if line[:1] in ("=", "!")]
@@ -187,46 +186,14 @@ async def test_a_worker_that_dies_is_replaced_and_its_question_asked_again():
         assert (await grader.grade(asked, "14/2")).verdict is Verdict.RIGHT
 
 
-@pytest.mark.parametrize(("response", "answer"), [
-    ("so \\boxed{\\frac{1}{2}} and \\boxed{3}", "\\frac{1}{2}, 3"), ("<think>\\boxed{4}</think> \\boxed{5}", "5"),
-    ("", None), ("<think>\\boxed{4}</think>", None), ("The answer is $12$.", "12"),
-    ("The final answer is: 3.5.", "3.5"), ("first 4, then 17 apples.", "17"), ("no idea", None), ("\\boxed{}", None),
-    ("\\boxed 7", "7"), ("\\fbox{8}", "8"), ("\\boxed{\\{1,2\\}}", "\\{1,2\\}"), ("It costs 1,234 dollars", "1,234"),
-    ("both \\boxed{4} and $\\boxed{6}$", "4, 6"), ("\\boxed{4}. No: \\boxed{6}", "6"),
-    ("\\boxed{4}, $x=\\boxed{4}$", "4"), ("<think>a</think>\\boxed{8}</think>", "8"),
-    ("<think>\\boxed{8}</think></think>", None), ("There are **8** ways by Lemma 2.", "8"),
-    ("By **8** we are done.\nSo 9", "9"), ("<answer>\\boxed{9}</answer> and \\boxed{1}", "9"),
-    ("\\boxed{" + "1" * 3_000 + "}", None), ("The answer is 18. She has 3 left.", "18"), ("answer: 3.5.", "3.5"),
-    ("The answer is 18, since 9 * 2 = 18.", "18"), ("The answer is 18 (9 times 2).", "18"), ("**Answer:**\n18", "18"),
-    ("The answer is:\n\n**18**", "18"), ("The answer is:\n$$\n18\n$$", "18"), ("Answer:\n\\[ \\frac12 \\]", "\\frac12"),
-    ("The answer is $70,000, not $130,000.", "$70,000"), ("The answer is $70,000 per year.", "$70,000"),
-    ("The answer is 4 (or 5).", "4 (or 5)"), ("The answer is 2 (\\sin x).", "2 (\\sin x)"),
-    ("answer: 3 (mod 7)", "3 (mod 7)"), ("The answer is:\n1. x = 3\n2. x = 5", "1. x = 3"), ("answer is 5\u200b.", "5"),
-    ("Answer: 5\n\nAnswer:", "5"), ("4 left.\n#### 12", "12"),
-    ("\\boxed{4} \\text{ or } \\boxed{6}", "4, 6"), ("The answer is not 5.", "not 5"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("response", "answer"), [*table(__file__, "final answers"), ("\\boxed{" + "1" * 3_000 + "}", None)]
+)
 async def test_final_answers_are_found(response, answer):
     assert final_answer(response) == answer
 
 
-@pytest.mark.parametrize(("response", "label"), [
-    ("ANSWER: B", "B"), ("\\boxed{C}", "C"), ("\\boxed{C) text}", "C"), ("The answer is (D).", "D"), ("b", "B"),
-    ("\\boxed{\\text{A}}", "A"), ("answer: A\nno, ANSWER: B", "B"), ("**Answer:** C", "C"), ("ANSWER: E", None),
-    ("", None), ("the answer is clear", None), ("<think>ANSWER: A</think>", None), ("\\boxed{E}\nANSWER: A", "A"),
-    ("The answer is a matter of taste.", None), ("The answer is I think C", None), ("the answer is a.", "A"),
-    ("\\boxed{A = 2r}\nANSWER: C", "C"), ("\\boxed{A = 2r}", None), ("\\boxed{B}\nANSWER: C", "C"),
-    ("ANSWER: B\n\\boxed{C}", "C"), ("Answer: “C”", "C"), ("ＡＮＳＷＥＲ：Ｃ", "C"), ("__Answer: `B`__", "B"),
-    ("\\boxed{Choice D}", "D"), ("\\boxed{\\rm D}", "D"), ("The right choice is (C).", "C"), ("C) A cell", "C"),
-    ("The answer has to be B", "B"), ("The answer is not B", None), ("<answer>Option C</answer>", "C"),
-    ("\\boxed{2}", None), ("\\boxed{D + 1}", None), ("A cell is what I mean", None),
-    ("The answer is A because of c", "A"), ("the answer is c because", "C"), ("answer is option **B**", "B"),
-    ("\\boxed{a map}", None), ("\\boxed{$\\text{B}$}", "B"), ("Answer: $\\text{D}$", "D"),
-    ("ANSWER: A or B", "A, B"), ("ANSWER: (A), (B)", "A, B"), ("ANSWER: A/B", "A, B"), ("The answer is A & B.", "A, B"),
-    ("\\boxed{A} \\text{ or } \\boxed{C}", "A, C"), ("\\boxed{A, C}", "A, C"), ("ANSWER: A (or possibly B)", "A, B"),
-    ("ANSWER: A, B is wrong", "A"), ("ANSWER: A, a map", "A"), ("A\nANSWER: A. B and C are wrong.", "A"),
-    ("\\boxed{\\textsf{A}}", "A"), ("\\boxed{\\bf A}", "A"), ("ANSWER: {A}", "A"), ("ANSWER: \u200bA", "A"),
-    ("\\boxed{\\mathbf{\\text{A}}}", "A"), ("\\boxed{A}, again \\boxed{A}", "A"),
-])  # fmt: skip
+@pytest.mark.parametrize(("response", "label"), table(__file__, "labels"))
 async def test_labels_are_found(response, label):
     said = await ChoiceGrader().grade(question(Choice("A", ("A", "B", "C", "D"))), response)
     assert said.answer == (None if label is None else (("answer", label),))

@@ -22,6 +22,7 @@ from azr.evaluation.suites.short_answers import (
 from azr.graders.stated_values import ProgramValue, stated_value
 from tests.executor.public_data import file
 from tests.graders.grading import questions
+from tests.tables import table
 
 ANSWERS = Path(__file__).with_name("model_answers.jsonl")
 """The ends of 60 answers each of Qwen2.5-Coder-0.5B-Instruct and SmolLM2-135M-Instruct to CRUXEval, greedy, asked in
@@ -49,80 +50,22 @@ def test_what_python_can_read_but_not_write_is_not_read_as_data(stated, sentence
         assert stated_value(sentence.format(stated), gold) in (None, stated, OUTPUT.output)
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        "", "I think so.", "Yes", "```python\ndef f(x):\n    return 3\n```", "assert f(4) == [4, 1]",
-        "`f(4) == [4, 1]` holds.", "```python\nassert f(4) == [4, 1]\n```", "```output\nf(3)\n```",
-        "So the call is `f(3)`.", "The output could be `[3, 1]`.\nI am not sure.", "Therefore, the input is `3`.",
-        "Input:\n```\n3\n```", "The length of the list is `2`.", "The function returns 2 elements.",
-        "The output is:\n```\nI am not sure.\n```", "The output is:\n```\n<output>\n```",
-        "The output is:\n```\n[x, y]\n```", "Steps:\n[3, 1]\n[3, 2]\nI stop here.", "So `3` is the input.",
-        "f(4) = [4, 1]", "`f(4) -> [4, 1]`", "Therefore, the computed output is `[3, ", "```output\n[3, ",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("response", table(__file__, "outputs of other forms"))
 def test_a_text_that_gives_no_output_states_none(response):
     assert stated_value(response, OUTPUT) is None
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        "[3, 1]", "`[3, 1]`", "assert f(3) == [3, 1]", "f(3) returns [3, 1].", "f(x=3) -> [3, 1]",
-        "The output is **[3, 1]**.", "The answer is [3, 1]", "Answer: `[3, 1]`",
-        "The function returns the list `[3, 1]`, as `y` is 1.",
-        "First `f(2)` would give `[2, 1]`.\n\nThe returned value is `[3, 1]`.", "Thus we have: ```output\n[3, 1]\n```",
-        "The result of the call is:\n```python\n[3, 1]\n```\nLet me know if you have questions.",
-        "The output is `[3, 1]`, i.e. `output = f(3) == [3, 1]`", "The output is `[3, 1]`, i.e. `output = f(3)`",
-        "i.e. ```output = [3, 1]```", "```output\noutput\n[3, 1]\n```", "```output\nassert f(3) == [3, 1]\n```",
-        "[THOUGHT]\n`f(3)` is `[1]`.\n[/THOUGHT]\n[ANSWER]\nassert f(3) == [3, 1]\n[/ANSWER]",
-        "**Output:** `[3, 1]`", "**Output:**\n\n`[3, 1]`", "Steps.\n### Output\n[3, 1]", "Result: [3, 1]",
-        "The output is $[3, 1]$.", "Therefore `[3, 1]` is returned.", "So `[3, 1]` is the output of the function.",
-        "```\nf(3) = [3, 1]\n```", "```\nf(3) -> [3, 1]\n```", "f(3) \u2192 [3, 1]",
-        "It returns `f(3)`, so the result is `[3, 1]`",
-        "[ANSWER]\nassert f(3) == [3, 1]\n", "[ANSWER]\n[3, 1]\n[/ANSWER]",
-        "[ANSWER]\n```python\nassert f(3) == [3, 1]\n```\n[/ANSWER]",
-        "```\n[3, 1]\n```\n\nThe output is:\n```\n[3, 1]\n```\n\nThe output is:\n```\n[3,",
-        "The working says `[9]`.\n```output\n[3, 1]\n```\nThe function returns `[9]`.",
-        "<think>```output\n[9]\n```</think>\nThe call returns `[3, 1]`.",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("response", table(__file__, "outputs"))
 def test_outputs_are_read_where_they_stand(response):
     assert stated_value(response, OUTPUT) == "[3, 1]"
 
 
-@pytest.mark.parametrize(
-    ("response", "wanted"),
-    [
-        ("It returns `'a'`, so the output is `'b'`.", "'b'"), ("The output is 'a, b or c'.", "'a, b or c'"),
-        ("The output is:\n```\nab\n```", "'ab'"), ("```output\nthe cow\n```", "'the cow'"), ("ab", None),
-        ("The output is `'ab'`, i.e. ```output\ncd\n```", "'cd'"), ("The output is ab.", None),
-        ("So <answer>ab</answer>", "'ab'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("response", "wanted"), table(__file__, "strings without quotes"))
 def test_strings_in_blocks_may_lack_their_quotes(response, wanted):
     assert stated_value(response, TEXT) == wanted
 
 
-@pytest.mark.parametrize(
-    ("response", "wanted"),
-    [
-        ("The input is `3`.", "3"), ("An input that works is 3.", "3"), ("```python\nprint(f(3))\n```", "3"),
-        ("Take `f(3, 1)`, so the arguments are `3, 1`.", "3, 1"), ("assert f(3) == [3, 1]", "3"),
-        ("The arguments are:\n```python\nx = 3\ny = 1\n```", "x=3, y=1"), ("Thus the answer is `f(3)`.", "3"),
-        ("The function returns `[3, 1]` when called with the argument `3`.", "3"),
-        ("```input\ninput(3, 1)\n```", "3, 1"),
-        ("Therefore, the arguments for which `f` returns `[3, 1]` are `3`.", "3"), ("So `3` is the input.", "3"),
-        ("**Input:** `3`", "3"), ("**Output:** `[3, 1]`", None), ("So `[3, 1]` is returned.", None),
-        ("assert f(4) == [4, 1]", None), ("The function returns `[3, 1]`.", None), ("The output is `[3, 1]`.", None),
-        ("The value is:\n```\n[3, 1]\n```", None), ("The output is:\n```\n[3, 1]\n```", None),
-        ("The loop begins with `index = 1`.", None), ("```python\nprint(g(3))\n```", None),
-        ("`f(4)` returns `[4, 1]`, which is not it.", None), ("The arguments are:\n```python\ninput()\n```", None),
-        ("[ANSWER]\nassert f(3) == [3, 1]\n", "3"), ("[ANSWER]\nassert f(3) == [4, 1]\n", "3"),
-        ("[ANSWER]\nassert g(3) == [3, 1]\n", None), ("[ANSWER]\nassert f(3) == [4,", "3"),
-        ("[ANSWER]\nassert f('==') == [4, 1]\n", "'=='"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("response", "wanted"), table(__file__, "inputs"))
 def test_inputs_are_read_where_they_stand(response, wanted):
     assert stated_value(response, INPUT) == wanted
 
