@@ -16,6 +16,7 @@ from azr.errors import SECTIONS, UserError
 from azr.prepare import check
 from tests.mistakes import mistake
 from tests.recipes import recipes
+from tests.tables import table
 
 RECIPES = recipes()
 NUMERIC = {option.path: option for option in config_options().values() if re.search(r"\bnumber\b", option.accepts)}
@@ -31,25 +32,7 @@ def test_every_recipe_is_sound_planned_read_back_has_room_to_reason_and_holds_on
     assert len((Path(playground.__path__[0]) / f"{name}.py").read_text().splitlines()) <= 45
 
 
-@pytest.mark.parametrize("text, options, says", [
-    ("run: {stepz: 3}", "run.steps", "There is no option 'run.stepz'"), ("3: {4: 5}", "", "no option '3.4'"),
-    ("runn: {steps: 3}", "run.steps", "did you mean run.steps?"), ("run: 3", "run.name", "run is a section of options"),
-    ("run: {steps: {a: 3}}", "run.steps", "There is no option"), ("run:", "run.name", "run is a section"),
-    ("run: {steps: many}", "run.steps", "a whole number of at least 1 and at most 1,000,000,000."),
-    ("run: {steps: true}", "run.steps", "is True"), ("run: {name: 3}", "run.name", "is 3; it must be text."),
-    ("run: {name: }", "run.name", "is None; it must be text."), ("selfplay: {kinds: [1]}", "selfplay.kinds", "is [1]"),
-    ("cluster: {address: [1]}", "cluster.address", "is [1]; it must be text or none."),
-    ("selfplay: {kinds: deduction}", "selfplay.kinds", "is 'deduction'; it must be a list of names."),
-    ("run: {deterministic: maybe}", "run.deterministic", "it must be true or false."),
-    ("train: {device: gpu}", "train.device", "is 'gpu'; it must be one of auto, cpu, cuda."),
-    ("algorithm: {estimator: gea}", ESTIMATOR, "it must be one of trrpp, gae, reinforce++"),
-    ("algorithm: {estimator: {name: gea}}", ESTIMATOR, "is 'gea'"),
-    ("algorithm: {estimator: [gae]}", ESTIMATOR, "is ['gae']"),
-    ("algorithm: {estimator: {name: rloo, lambda_: 1}}", f"{ESTIMATOR}.lambda_ {ESTIMATOR}", "this run's is rloo"),
-    ("algorithm: {estimator: {name: gae, lambda_: 2}}", f"{ESTIMATOR}.lambda_", "is 2; it must be"),
-    ("algorithm: {kl: {coef: .inf}}", "algorithm.kl.coef", "is inf"),
-    ("algorithm: {kl: {coef: .nan}}", "algorithm.kl.coef", "is nan"),
-])  # fmt: skip
+@pytest.mark.parametrize("text, options, says", table(__file__, "texts that are no config"))
 def test_other_texts_are_refused_in_one_line(text, options, says):
     with mistake(*options.split(), says=says):
         from_yaml(text)

@@ -25,6 +25,7 @@ from azr.train import adapter_files
 from tests.conftest import byte_tokenizer
 from tests.e2e.three_kinds import config as mini
 from tests.mistakes import mistake, sentences
+from tests.tables import table
 from tests.tiny_models import FAMILIES, save_weights, tiny_config
 
 RESUMED = ResumeState(state=INITIAL, notes=())
@@ -67,19 +68,7 @@ def test_options_that_contradict_each_other_are_named(sound, words):
     assert str(raised.value) == RULES[words]
 
 
-@pytest.mark.parametrize("words, options, says", [
-    ("--model.path data/no_such_model", "model.path", "holds no model"),
-    ("--model.path 'two words/and more'", "model.path", "the hub has no such model"),
-    ("--rollout.max-response-tokens 1097", "rollout.max_prompt_tokens rollout.max_response_tokens", "at most 4096"),
-    ("--run.name a/b", "--run.name --run.root", ""), ("--run.root 'a\0b'", "--run.root", "cannot be the name of a"),
-    ("--eval.path playground", "", "There is no exam in playground"),
-    ("--eval.path none", "eval.every eval.path eval.suites", ""), ("--eval.suites exam,exam", "", "named twice"),
-    ("--selfplay.seeds no_such.jsonl", "", "cannot be read"), ("--selfplay.seeds README.md", "", "holds no task"),
-    ("--rollout.max-prompt-tokens 100", "rollout.max_prompt_tokens eval.suites eval.every", ""),
-    ("--eval.suites exam cruxeval-u", "--list", "did you mean cruxeval-"),
-    ("--eval.data no_such", "", "There is no folder no_such"),
-    ("--eval.data data --eval.suites mbpp+", "--list", "data has no MbppPlus.jsonl"),
-])  # fmt: skip
+@pytest.mark.parametrize("words, options, says", table(__file__, "refused configs"))
 @pytest.mark.parametrize("fetch", [True, False])
 def test_what_is_not_there_is_named(sound, words, options, says, fetch):
     with mistake(*options.split(), says=says):
@@ -110,12 +99,7 @@ def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
         prepare(sound)
 
 
-@pytest.mark.parametrize("name, text, says", [
-    ("tokenizer_config.json", "[]", "holds no JSON object"), ("tokenizer_config.json", "{", "is not JSON"),
-    ("tokenizer_config.json", "\x00", "is not JSON"), ("tokenizer.json", "{", "holds no tokenizer that loads"),
-    ("tokenizer.json", None, "holds no tokenizer (none of tokenizer.json, "), ("config.json", "{", "is not JSON"),
-    ("config.json", "[]", "holds no JSON object"),
-])  # fmt: skip
+@pytest.mark.parametrize("name, text, says", table(__file__, "broken files of a model"))
 def test_a_missing_or_broken_file_of_the_model_is_named(sound, tmp_path, name, text, says):
     (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
     with pytest.raises(UserError) as raised:

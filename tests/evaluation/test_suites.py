@@ -19,6 +19,7 @@ from azr.tasks.base import Verdict
 from tests.executor.public_data import file
 from tests.graders.grading import fenced, needs, questions
 from tests.mistakes import mistake
+from tests.tables import table
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 PUBLIC = [name for name, suite in SUITES.items() if suite.sha256]
@@ -202,11 +203,7 @@ GOOD = STATED | {"name": '"good"'}
 
 
 @pytest.mark.parametrize("key, value, says", [
-    ("grader", '"guess"', "guess"), ("prompt", '"{nothing}"', "no field 'nothing'"), ("name", '"mbpp+"', "already"),
-    ("fields", '{answr = "a"}', "fields names 'answr'"), ("colour", '"red"', "colour"),
-    ("file", '"none.jsonl"', "has no none.jsonl"), ("fields", '{answer = "gold"}', "no field 'gold'"),
-    *(("name", name, "is not of letters") for name in ('"a,b"', '"a/b"', '""', '"a b"')),
-    ("prompt", '"', "mine.toml declares no suite: "), ("rows", 5000 * "[", "it is nested too deep"),
+    *table(__file__, "bad suites"), ("rows", 5000 * "[", "it is nested too deep"),
 ])  # fmt: skip
 def test_a_bad_declaration_is_one_sentence_for_who_asks_for_it(tmp_path, key, value, says):
     write_lines(tmp_path / "rows.jsonl", {"q": "1", "answer": "1"})

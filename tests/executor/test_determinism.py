@@ -16,6 +16,7 @@ from azr.executor.pool import SandboxPool
 from tests import tables
 from tests.executor.conftest import CONFIG, execute_many
 from tests.executor.hostile.attack import ROUTES
+from tests.tables import table
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -95,16 +96,7 @@ async def test_the_collector_begins_anew_for_every_call_of_a_process(monkeypatch
             assert None not in found and len(set(found)) == 1, found
 
 
-COINS = {
-    # One bit each, which repeats must find out: the walls cannot, for any process has hashes and addresses.
-    "a hash": "hash('k{n}') & 1", "a hash, method by name": "getattr('k{n}', '__hash__')() & 1",
-    "a hash of bytes": "hash(b'k{n}') >> 3 & 1", "the order of a set": "list({{'a{n}', 'b{n}'}})[0][0]",
-    "the order of a comprehension": "next(iter({{c + '{n}' for c in 'ab'}}))[0]",
-    "a view": "list(dict.fromkeys(['a{n}', 'b{n}']).keys() & {{'a{n}': 1, 'b{n}': 2}})[0][0]",
-    "a text of an object": "bin(int(repr(object()).split('0x')[1].rstrip('>'), 16)).count('1') & 1",
-    "an address": "bin(id(object())).count('1') & 1",
-    "an address of a function": "bin(int(str(f).split('0x')[1].rstrip('>'), 16)).count('1') & 1",
-}  # fmt: skip
+COINS = dict(table(__file__, "results that differ"))
 EACH = 23
 """Programs of each kind of coin."""
 MOST_SUSPECTS = 15

@@ -15,6 +15,7 @@ from azr.executor import static_check
 from azr.executor.static_check import ALLOWED_MODULES, load
 from tests import tables
 from tests.executor.public_data import public_programs, seed_programs
+from tests.tables import table
 
 # Public programs and fragments hold odd escapes and numbers.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning")
@@ -171,15 +172,7 @@ def assert_exact(source: str) -> None:
 
 
 FRAGMENTS = st.sampled_from(
-    ["import os", "from re import enum", "import math as m", "from math import *", "m.sys", "math", "x", "open", "eval",
-     "x.__globals__", "x.f_back", "x.mro", "self.__dict__", "'__glo' 'bals__'", "'__glo' + 'bals__'", "'_' * 2",
-     "'gi_fr'", "'ame'", "'%s__' % '__globals'", "f'{x}__dict__'", "b'__mro__'", "'\\x5f_code__'", "r'\\x5f'",
-     "'\uff41'", "\U0001d4eeval", "\ufb01", "getattr(x, 'a')", "getattr(x, y)", "input", "def", "class A", "lambda",
-     "global open", "nonlocal x", "del open", "match x", "case A(__code__=x)", "case open", "with x as open",
-     "for open in x", "@open", "return", "yield", "await x", "async", "if 0", "if x", "else", "try", "except x as open",
-     "finally", "pass", ":=", "=", "==", "+", "%", "*", "**", ".", "...", ",", ":", ";", "(", ")", "[", "]", "{", "}",
-     "\n", "\n    ", "\n        ", " ", "\\\n", "#", "'", '"', "'''", "1", "0x5f", "\f", "\t", "\r", "\ufeff", "\xa0",
-     "\x00", "\ud800", "__", "_", "globals", "f", "rb"]
+    table(__file__, "fragments")
 )  # fmt: skip
 SOURCES = [source for _, *sources in REFUSED for source in sources] + HONEST[:-1]
 STATEMENTS = st.sampled_from([source.replace("\n", "\n    ") for source in SOURCES])

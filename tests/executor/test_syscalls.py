@@ -15,24 +15,12 @@ import pytest
 from azr.executor import syscalls
 from azr.executor.syscalls import ALLOW, CALLS, KILL, MACHINES, REFUSE, compile_filter
 from tests import tables
+from tests.tables import table
 
 LAST_CALL = 600
 PAST_ANY_FILTER = (335, 336)
 """Linux lets uretprobe and uprobe past every filter. Called by anything but a probe they end the process."""
-KERNEL = {
-    # Linux, arch/x86/entry/syscalls/syscall_64.tbl
-    "x86_64": {
-        "read": 0, "write": 1, "mmap": 9, "munmap": 11, "brk": 12, "mremap": 25, "madvise": 28, "clone": 56,
-        "setresuid": 117, "prctl": 157, "setrlimit": 160, "futex": 202, "clock_gettime": 228, "clock_nanosleep": 230,
-        "exit_group": 231,
-    },
-    # Linux, include/uapi/asm-generic/unistd.h
-    "aarch64": {
-        "read": 63, "write": 64, "exit_group": 94, "futex": 98, "clock_gettime": 113, "clock_nanosleep": 115,
-        "setresuid": 147, "setrlimit": 164, "prctl": 167, "brk": 214, "munmap": 215, "mremap": 216, "clone": 220,
-        "mmap": 222, "madvise": 233,
-    },
-}  # fmt: skip
+KERNEL = dict(table(__file__, "calls"))
 HEADERS = {
     "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
     "aarch64": ("/usr/include/asm-generic/unistd.h",),

@@ -20,6 +20,7 @@ from azr.explorer.single_file import report
 from azr.records import Judgement
 from tests.evaluation.written import write_evaluation
 from tests.explorer.made_runs import HOSTILE, OF_CORPUS, MadeRun, answer, eval_answer, proposal, small_run, task
+from tests.tables import table
 
 
 class Page(HTMLParser):
@@ -165,17 +166,9 @@ def test_long_lists_have_pages_that_keep_what_was_asked(tmp_path: Path) -> None:
 
 
 NOTHING = {
-    "/0/step?step=9": "There are no records of step 9: the run has steps 1 to 2.",
+    **dict(table(__file__, "addresses of nothing")),
     f"/0/tasks?text={60_000 * 'a'}": "text must have at most 1,000 characters, not 60,000.",
-    "/0/step?step=x": "step must be a whole number, not 'x'.", "/0/tasks?rate_from=x": "rate_from must be a number",
-    "/0/tasks?order=x": "order must be one of newest, oldest", "/0/lineage?id=x": "There is no task 'x'",
-    "/0/task?id=%3Cscript%3E": "There is no task '<script>' in this run.",
-    "/0/response?step=1&line=99": "There is no response 99 in step 1.",
-    "/0/question?suite=exam&id=q9": "There is no answer to the question 'q9'",
-    "/0/evaluations?left=7-1": "left must be one of 0-0, 0-2, not '7-1'.",
-    "/9/": "There is no such page here.", "/0/nope/x": "There is no such page here.", "/<b>": "no such page here.",
-    "/0/?metric=x": "No step has a number 'x'.", "/0/responses?role=x": "role must be one of proposer, solver",
-}  # fmt: skip
+}
 
 
 def test_an_address_of_nothing_is_a_sentence_and_an_empty_run_has_every_page(run: MadeRun, tmp_path: Path) -> None:

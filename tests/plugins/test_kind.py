@@ -28,6 +28,7 @@ from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS, derived_tasks
 from tests import tables
+from tests.tables import table
 
 LIMITS = ProposalLimits(source_bytes=1000, induction_inputs=3, repeats=2)
 
@@ -104,16 +105,7 @@ def broken(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> str
     return name
 
 
-@pytest.mark.parametrize("text, said", [
-    ("raise", "raised RuntimeError: out of ideas"), ("other", "returned Task(id='another'"),
-    ("nothing", "returned None, which is neither a task nor a RejectReason"),
-    ("program", "returned a task whose program does not define f"),
-    ("numbers", "returned a task that JSON cannot hold"), ("object", "returned a task that JSON cannot hold"),
-    ("set", "returned a task that JSON does not give back as it was"), ("view raises", "raised KeyError: 'p1'"),
-    ("view label", "returned a task with the section 'no section'; its labels are"),
-    ("run", "raised ValueError: a request has 1 to 128 inputs, not 0"),
-    ("run" + 129 * " 1", "raised ValueError: a request has 1 to 128 inputs, not 129"),
-])  # fmt: skip
+@pytest.mark.parametrize("text, said", table(__file__, "answers and verdicts"))
 async def test_a_proposal_that_a_kind_fails_over_is_lost_and_the_log_names_the_kind(broken, text, said, caplog):
     async def run(request: ExecutionRequest) -> ExecutionResult:
         return ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),))

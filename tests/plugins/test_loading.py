@@ -18,6 +18,7 @@ from azr.tasks.base import Verdict
 from azr.tasks.registry import KINDS
 from tests.mistakes import mistake
 from tests.plugins.conftest import REGISTRIES
+from tests.tables import table
 
 ROOT = Path(__file__).parents[2]
 Write = Callable[..., str]
@@ -125,35 +126,10 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
 
 
 @pytest.mark.parametrize("text, said", [
-    ("import no_such_module_anywhere", "cannot be imported: ModuleNotFoundError: No module named 'no_such"),
-    ("import sys; sys.exit(3)", "cannot be imported: SystemExit: 3"),
-    ("x = 1", "defines no kinds, proposer_rewards, bonuses or estimators"),
-    ("kinds = [3]", r"has 3 among its kinds: give it objects of azr\.tasks\.base\.TaskKind\.$"),
-    *((KIND.format(body=body), said) for body, said in (
-        ('name = "deduction"', "calls its kind 'deduction', which exists"),
-        ('name = "My kind"', "calls its kind 'My kind'; a name is small letters"),
-        ('name = "output"', "calls a kind 'output', which prompts call a part of a task"),
-        ('labels = ("output", "two words")', "has the label 'two words': use lower-case letters"),
-        ('labels = ("output", "deduction")', "has the label 'deduction': use lower-case letters"),
-        ('reference_kinds = ("yours",)', "has references of 'yours', which is no kind"),
-        ("def seed(self): return 1 / 0", "cannot be played: ZeroDivisionError: division by zero"),
-        ("def seed(self): return None", r"cannot be played: seed\(\) gives None, which is no task"),
-        ("def solution(self, task): return ()", "its proposal or solution is not read back"),
-        ("def solution(self, task): return (3,)", r"seed\(\) gives a task with the section 3"),
-        ('labels = ("input",)', "with the section .*'output'.*; its labels are input"),
-        ("references_per_prompt = lambda self, n: 'all'", r"references_per_prompt\(6\) is no number"),
-    )),
+    *table(__file__, "modules that cannot be used"),
+    *((KIND.format(body=body), said) for body, said in table(__file__, "kinds that cannot be used")),
     (KIND.format(body="") + "kinds *= 2", "calls two kinds 'mine'"),
     (KIND.format(body="") + "kinds = Mine()", r"kinds of the plug-in \S+ is <.*: make it a list of objects of azr"),
-    ("proposer_rewards = {'variance': print}", "calls its reward 'variance', which exists"),
-    ("from azr.config import GAE\nestimators = [GAE]", "calls its estimator 'gae', which exists"),
-    ("from azr.config import GAE\nestimators = [GAE()]", r"among its estimators: give it classes of azr\.est"),
-    ("bonuses = {'short': 3}", r"short of the plug-in \S+ is no function"),
-    ("proposer_rewards = {'half': lambda rate: rate}", "reward half .* cannot be called .TypeError: .*takes 1"),
-    ("proposer_rewards = {'half': lambda rate, options: None}", "reward half .* returns None, which is no finite"),
-    ("bonuses = {'short': lambda task, references, known: task.size}", "short .* cannot be called .AttributeError"),
-    ("bonuses = [len]", r"bonuses of the plug-in \S+ is \[<.*\]: make it a dict of functions by name\.$"),
-    ("raise RuntimeError('no licence')", "cannot be imported: RuntimeError: no licence"),
 ])  # fmt: skip
 def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(plugin: Write, text: str, said: str, capsys) -> None:
     before = [dict(each) for each in REGISTRIES]

@@ -15,6 +15,7 @@ from azr.own_data import own_data
 from azr.prepare import check
 from azr.rollout.engine_options import TAKEN, argument_names, engine_options
 from azr.rollout.vllm_adapter import compute_threads
+from tests.tables import table
 
 
 def test_names_read_from_the_source_are_those_of_vllm() -> None:
@@ -36,23 +37,7 @@ def test_values_are_read_as_in_a_config() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("entries", "sentence"),
-    [
-        (["max_num_batched_token:1"], "no such engine argument; did you mean max_num_batched_tokens"),
-        (["gpu_memory_utilization:0.9"], "the option rollout.gpu_memory_utilization decides: set that"),
-        (["worker_cls:mine"], "which a run sets itself: leave it out"),
-        (["block_size:16", "block_size:32"], "names 'block_size' twice"),
-        (["block_size"], "it must be a name and a value"),
-        (["block_size:["], "whose value is not YAML"),
-        (["max_num_batched_tokens:abc"], "holds 'max_num_batched_tokens:abc', whose value must be a whole number"),
-        (["block_size:1.5"], "must be a whole number"),
-        (["enforce_eager:1"], "must be true or false"),
-        (["revision:12"], "must be text"),
-        (["cudagraph_capture_sizes:8"], "must be a list"),
-        (["scheduling_policy:lifo"], "must be fcfs or priority"),
-    ],
-)
+@pytest.mark.parametrize(("entries", "sentence"), table(__file__, "options of engines"))
 def test_what_cannot_be_passed_on_is_refused_before_a_start(entries: list[str], sentence: str) -> None:
     config = override(Config(), {"rollout.engine_options": entries})
     with pytest.raises(UserError, match=sentence):

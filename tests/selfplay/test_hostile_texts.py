@@ -21,6 +21,7 @@ from azr.tasks.prompts import ChatFormat, Section
 from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
 from tests.runs import factory
+from tests.tables import table
 from tools.pretrain.generator import random_sample
 
 SECONDS, ROUNDS = 4.0, 500
@@ -28,26 +29,10 @@ STYLE = ChatFormat(lambda question: question + "<think>")
 CODEC = PromptCodec(chat_tokenizers.plain(), STYLE)
 BONUS_CONFIG = IntrinsicRewardConfig(bonuses=tuple(f"{name}:1" for name in BONUSES))
 HOSTILE = [
-    "0x" + "f" * 5000, "-0x" + "f" * 5000, "0b" + "1" * 20000, "0o" + "7" * 9000, "9" * 5000, "1e999", "1e999j",
-    "-1e-999", "[" * 300 + "]" * 300, "(" * 90 + ")" * 90, "{" * 70 + "}" * 70, "lambda: 0", "f(f(f))", "x := 3",
-    "*[1, 2]", "**{}", "f'{1!r:>{2}}'", "f'{\"a\" + \"b\"}'", "f\"{'a' 'b'}\"", "f'{f\"{1}\"}'",
-    "f'''{'\"' + \"'\"}'''", "f'{{}}{{'", "'\\ud800'", "'\\N{DASH}'", "b'\\xff'", "'\\x00'", "\x00", "\ufeff1",
-    "1_0_0", "0777", "...", "None if 1 else 2", "{**{}}", "[i for i in 9]", "a\\\nb", "1\r\n2", "\t1", "'" * 3, '"""',
-    "# nothing", "yield", "await 1", "ﬁ", "ªº", "é = 1", "1 if", "not", "~" * 500 + "1", "-" * 500 + "1",
-    "1 " + "+ 1" * 400, "a." * 200 + "b", "x" * 9000, "range(10**9)", "[0] * 10**9", "'a' * 10**10", "2 ** 10 ** 9",
-    "dict(a=1, a=2)", "set([[]])", "{[]: 1}", "frozenset({1: 2})", "float('nan')", "complex(1, 'a')", "</answer>",
-    "```", "<|im_end|>",
+    *table(__file__, "hostile texts"), "0x" + "f" * 5000, "-0x" + "f" * 5000, "0b" + "1" * 20000, "0o" + "7" * 9000,
+    "9" * 5000, "[" * 300 + "]" * 300, "~" * 500 + "1", "-" * 500 + "1", "1 " + "+ 1" * 400, "x" * 9000,
 ]  # fmt: skip
-PROGRAMS = [
-    "def f(a): return {}", "def f(a):\n    return f'{{{{{}}}}}'", "def f(a, *, b={}): return a",
-    "def f(*a): return {}", "def f(a, /): return {}", "async def f(a): return {}",
-    "def f(a):\n  def f(b): return {}\n  return f(a)", "f = lambda a: {}", "class f:\n  x = {}", "def f(a): {}",
-    "@{}\ndef f(a): return a", "def f(a={}): return a", "def f(a: {}) -> {}: return a", "x = {}\ndef f(a): return x",
-    "def f(a):\n  '''{}'''\n  return a", "def f(a):\n  match a:\n    case {}: return 1",
-    "def f(a):\n  try: return {}\n  except* ValueError: pass", "def f(a):\n  global b, c\n  del {}", "type f = {}",
-    "def f(a):\n\treturn {}\n        ", "import {}\ndef f(a): return a", "from . import {}\ndef f(a): return a",
-    "def f(a):\n  with {} as b: pass", "def f(a):\n  for a in {}: pass",
-]  # fmt: skip
+PROGRAMS = table(__file__, "programs around a hostile text")
 
 
 class Echo:

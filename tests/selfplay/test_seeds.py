@@ -27,6 +27,7 @@ from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import IDENTITY, KINDS
 from tests.conftest import byte_tokenizer
 from tests.selfplay.test_play import Script, half_right, proposal
+from tests.tables import table
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -108,19 +109,8 @@ async def test_every_task_is_checked_anew_and_every_refusal_has_its_line_and_rea
     await work.run()
     refused = {each["line"]: each for each in map(json.loads, work.refused.read_text().splitlines())}
     assert list(refused) == sorted(refused)
-    assert {number: each["reason"] for number, each in refused.items()} == {
-        2: "broken", 5: "broken", 6: "broken", 7: "broken", 8: "broken", 9: "duplicate", 10: "not_allowed",
-        11: "non_deterministic", 12: "failed", 13: "in_benchmark", 14: "not_played", 15: "malformed", 16: "too_large",
-        18: "broken", 19: "broken", 20: "malformed", 21: "malformed", 22: "broken",
-        23: "broken", 24: "malformed", 25: "malformed", 26: "malformed",
-    }  # fmt: skip
-    details = {
-        2: "is not JSON", 5: "missing required field `program`", 6: "did you mean deduction?", 7: "$.program",
-        8: "not a JSON object", 9: "equal to the task of line 1", 10: "line 1: imports random", 11: "different results",
-        12: "ZeroDivisionError", 13: "held-out exam", 14: "abduction is not among selfplay.kinds",
-        16: "rollout.max_prompt_tokens", 18: "has one input, not 2", 19: "1 to 128 inputs, not 0", 22: "not UTF-8",
-        23: "half of a character",
-    }  # fmt: skip
+    assert {number: each["reason"] for number, each in refused.items()} == dict(table(__file__, "refused seeds"))
+    details = dict(table(__file__, "details of refused seeds"))
     assert {number: word for number, word in details.items() if word not in refused[number]["detail"]} == {}
     assert [task.id for task in stored] == ["seed-000001", "seed-000004", "seed-000017"]
     assert [task.outputs for task in stored] == [("2",), ("3",), ("2", "4", "'xx'")]
@@ -131,15 +121,7 @@ async def test_every_task_is_checked_anew_and_every_refusal_has_its_line_and_rea
     assert said[1] == "tasks to start from: 2 deduction, 1 induction"
 
 
-AUTHORS = [
-    {"snippet": "def f(a):\n    return math.sqrt(a)", "input": "4", "output": "2.0", "imports": ["import math"]},
-    {"snippet": "import math\ndef f(a):\n    return math.pi > a", "input": "9", "output": "True",
-     "imports": ["import math"], "_input_type": "int"},
-    {"snippet": "def f(a):\n    return a", "inputs": ["1", "'x'"], "outputs": ["1", "'x'"], "message": "Same.",
-     "imports": []},
-    {"snippet": "def f(a):\n    return a"},
-    {"snippet": "import random\ndef f(a):\n    return random.random()", "input": "1", "output": "''", "imports": []},
-]  # fmt: skip
+AUTHORS = table(__file__, "records of the authors")
 """Records as the Absolute Zero authors' code writes them."""
 
 

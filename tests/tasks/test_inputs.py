@@ -17,6 +17,7 @@ from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict, eval
 from azr.tasks.inputs import Computed, evaluation_request, read_input
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
+from tests.tables import table
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -50,33 +51,15 @@ async def test_data_is_read_without_the_program(text):
     assert read_input(text, "no program (") == values.canonical_arguments(values.parse_arguments(text))
 
 
-@pytest.mark.parametrize(
-    "text, stored",
-    [
-        ("a=1, b=[2]", "1, [2]"), ("b=[2], a=1", "1, [2]"), ("1, b=2", "1, 2"), ("a=1", "1"), ("a = 1", "1"),
-        ("a = 1,\nb = 'x',", "1, 'x'"), ("a = [\n  1,\n]\nb = 2  # two", "[1], 2"),
-        ("  b: int = 2\n  a: list[int] = [1]", "[1], 2"), ("a = 1; b = nan", "1, nan"), ("a = 1, 2", "(1, 2)"),
-        ("# the first\na = {'k': 1}", "{'k': 1}"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text, stored", table(__file__, "data by name"))
 async def test_data_by_name_takes_its_place_without_running_anything(text, stored):
     assert read_input(text, PROGRAM) == read_input(text, PROGRAM, is_answer=True) == stored
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "b=1", "1, a=2", "z=1", "1, c=2", "1, a=1, a=1", "a=1, a=1", "a = 1\na = 2", "*[1]", "**{'a': 1}", "a = b = 1",
-        "a, b = 1, 2", "a += 1", "a[0] = 1", "a: int", "a = 1\nprint(a)", "import os", "def g(): pass", "return 1",
-        "1\n2", "0) or (1", "1)(2", "1), _(2", "1)[0](2", "1) if True else _(2", "1)\n_(2", "1)#", "lambda: 1",
-        "[lambda x: x]", "{'key': lambda v: v}", "(y := 1)", "await x", "(yield)", "f'{1}'", "...", "[1, ..., 3]", "x",
-        "x + 1", "id(1)", "hash('a')", "object()", "type(1)", "print(1)", "open('x')", "eval('1')", "exec('1')",
-        "input()", "getattr(1, 'real')", "vars()", "__import__('os')", "().__class__", "''._x", "_inputs",
-        "1 + " * 200 + "1", "-" * 20_000 + "1", "(" * 20_000, "[" * 90 + "1 + 1" + "]" * 90, "0x" + "f" * 5_000,
-        "[1 + 1, 0x" + "f" * 5_000 + "]", "9" * 5_000 + " + 1", "1 + 1 #" + "x" * 9_000, "'a\x00b' + 'c'",
-        "'\ud800' + 'c'",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    *table(__file__, "no inputs"), "1 + " * 200 + "1", "-" * 20_000 + "1", "(" * 20_000, "0x" + "f" * 5_000,
+    "[1 + 1, 0x" + "f" * 5_000 + "]", "9" * 5_000 + " + 1", "1 + 1 #" + "x" * 9_000,
+])  # fmt: skip
 async def test_what_is_no_input_is_refused_before_anything_runs(text):
     assert read_input(text, PROGRAM) is None
     assert read_input(text, PROGRAM, is_answer=True) is None
@@ -93,30 +76,13 @@ async def test_no_text_raises_and_what_is_evaluated_is_a_program(text):
             assert len(before) <= 3 + len(ast.parse(PROGRAM).body)
 
 
-@pytest.mark.parametrize(
-    "text, stored",
-    [
-        ("'a' * 7", "'aaaaaaa'"), ("list(range(5))", "[0, 1, 2, 3, 4]"), ("dict(a=1, b=2)", "{'a': 1, 'b': 2}"),
-        ("[0] * 3, len('code')", "[0, 0, 0], 4"), ("2**31 - 1, 1/4, 999^3", "2147483647, 0.25, 996"),
-        ("'test'.upper(), [1] + [2]", "'TEST', [1, 2]"), ("[*range(3)], {**{'a': 1}}", "[0, 1, 2], {'a': 1}"),
-        ("float('100.5'), nan, [inf] * 2", "100.5, nan, [inf, inf]"),
-        ("'\\n' * 2, b'\\x00' * 2, '\\ud800' * 2", "'\\n\\n', b'\\x00\\x00', '\\ud800\\ud800'"),
-        ("'é' * 2, -1 ** 2, (-1) ** 2", "'éé', -1, 1"), ("[1, 2, 3][::-1], sorted({3, 1})", "[3, 2, 1], [1, 3]"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text, stored", table(__file__, "constant expressions"))
 async def test_constant_expressions_are_stored_as_their_values(pool, text, stored):
     assert await evaluate(pool, text) == (stored,)
     assert await evaluate(pool, text, is_answer=True) == (stored,)
 
 
-@pytest.mark.parametrize(
-    "text, stored",
-    [
-        ("[x for x in range(9) if x % 2]", "[1, 3, 5, 7]"), ("''.join([chr(ord('a') + i) for i in range(3)])", "'abc'"),
-        ("list(map(str, range(2)))", "['0', '1']"), ("double(2)", "4"), ("STEP if STEP > 2 else 0", "3"),
-        ("f(1)", "(1, 3, ())"), ("b=1 + 1, a=f(1)[0]", "1, 2"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text, stored", table(__file__, "loops of a proposal"))
 async def test_a_proposal_may_loop_and_use_its_program_and_an_answer_may_not(pool, text, stored):
     assert await evaluate(pool, text, program=PROGRAM) == (stored,)
     assert read_input(text, PROGRAM, is_answer=True) is None

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from azr.tasks.normalize import fingerprint, normalize, parse_program
+from tests.tables import table
 
 PLAIN = "def f(a):\n    b = a + 1\n    return b"
 
@@ -21,29 +22,9 @@ def test_fingerprints_tell_what_is_computed_and_not_how_it_is_written():
     assert "sorted" in normalize("def f(a):\n    return sorted(a)"), "builtins keep their names"
 
 
-TWINS = [
-    "def f(x):\n match x:\n  case [{0}, *{1}]: return {0}, {1}\n  case 1 as {0}: return {0}\n"
-    "  case {{1: 1, **{1}}}: return {1}",
-    "import math as {0}\nfrom bisect import bisect as {1}\ndef f(x): return {0}.floor({1}(x, 1))",
-    "{0} = 0\ndef f(x):\n global {0}\n {0} += x\n def g():\n  nonlocal x\n  x = {0}\n return g()",
-    "def g({0}=1, *, {1}=2): return {0} + {1}\ndef f(x): return g({0}=x, {1}=3)",
-    "class C:\n {0} = 1\n def __init__(self, {1}): self.{1} = {1}\n def go(self, {0}): return self.{1} + C.{0}\n"
-    "def f(x):\n match C({1}=x):\n  case C({1}=y): return y, C(x).go({0}=2)",
-    "class C:\n def {0}(self): return 1\n async def {1}(self): return 2\ndef f(x): return C().{0}(), C().{1}",
-]  # fmt: skip
+TWINS = table(__file__, "twins")
 """The same with any names."""
-STRANGERS = [
-    ("import {} as v1\ndef f(x): return v1.pi", "math", "cmath"), ("def f(x):\n '{}'\n return f.__doc__", "a", "b"),
-    ("def {0}(): 1\ndef f(x): return {0}.__name__", "g", "h"),
-    ("class C:\n def {}(self): return 2\ndef f(x): return bool(C())", "__len__", "__iter__"),
-    ("class C(list):\n def {}(self, x): 1\ndef f(x): return C(x).append(1)", "append", "extend"),
-    ("class C:\n def {0}(self): 1\ndef f(x): return x.{0}()", "sort", "copy"),
-    ("class C:\n def __init__(self, x): self.{} = x\ndef f(x): return vars(C(x))", "a", "b"),
-    ("from enum import Enum\nclass K(Enum):\n {} = 1\ndef f(x): return K(1).name", "A", "B"),
-    ("def f(x, {0}): return sorted(x, {0}={0})", "key", "reverse"), ("def f(x, {0}): return f'{{{0}=}}'", "a", "b"),
-    ("def f({0}): return dict({0}={0})", "a", "b"),
-    ("class C:\n {0}\n def g(self):\n  {0}\n  return self.x\ndef f(a): return C().g()", "x = 1; y = 2", "y = 1; x = 2"),
-]  # fmt: skip
+STRANGERS = table(__file__, "strangers")
 
 
 def test_twins_may_choose_every_name_that_only_they_see_and_strangers_are_never_one():
