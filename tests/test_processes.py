@@ -14,6 +14,7 @@ import pytest
 
 from azr.processes import ended_at_once
 from tests.runs.factory import until
+from tests.tables import programs
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["its parent", "one above"])
@@ -59,25 +60,7 @@ def test_ctrl_c_is_a_line_and_unwinds_no_module(tmp_path: Path, command: str, un
     assert (done.returncode, done.stdout, done.stderr) == (130, unwound, "interrupted\n")
 
 
-STARTING = """
-import hashlib, subprocess, sys, tempfile
-from dataclasses import replace
-from azr import system
-from azr.cli import run
-from azr.processes import SOCKETS
-from tests.e2e.three_kinds import config
-
-async def start_ray(*args):
-    deaf = "trap '' INT TERM; sleep 600; true"
-    nowhere = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
-    started = [subprocess.Popen(["sh", "-c", deaf], **nowhere).pid for _ in range(2)]
-    print(*started, *(tempfile.mkdtemp(prefix=SOCKETS.format(process)) for process in started), flush=True)
-    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # in C, where Python calls no handler
-
-system.start_ray = start_ray
-config = replace(config, run=replace(config.run, root=sys.argv.pop()))
-run.launch(config)
-"""
+STARTING = programs(Path(__file__).with_name("programs.txt"), "process")["a run while it starts"]
 
 
 def test_ctrl_c_while_a_run_starts_ends_all_processes_together(tmp_path: Path) -> None:

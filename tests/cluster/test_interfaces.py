@@ -18,6 +18,7 @@ from azr.config import ClusterConfig, Config, RolloutConfig, TimeoutConfig, Trai
 from azr.hardware import network_environment
 from azr.rollout.engine import RolloutEngine
 from azr.train.policy import PolicyWorker
+from tests import tables
 
 pytestmark = pytest.mark.long
 
@@ -27,22 +28,7 @@ CONFIG = Config(
     train=TrainConfig(dtype="bfloat16"),
     timeout=TimeoutConfig(start_s=30.0, train_s=30.0),
 )
-NODES = """
-set -e
-unshare --net --mount --uts sleep 300 & other=$!
-trap 'kill $other' EXIT
-until [ "$(readlink /proc/$other/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.05; done
-ip link add link0 type veth peer name link1 netns $other
-node() {  # rank, and how to enter its namespaces
-    printf '127.0.0.1 localhost\\n127.0.1.1 node%s\\n' $1 > $FOLDER/hosts$1
-    $2 sh -ec "hostname node$1; mount --bind $FOLDER/hosts$1 /etc/hosts; ip link set lo up
-        ip addr add 10.77.0.1$1/24 dev link$1; ip link set link$1 up; ip route add default dev link$1
-        exec $PYTHON -m tests.cluster.test_interfaces $1 $FOLDER"
-}
-node 1 "nsenter --target $other --net --mount --uts" & second=$!
-node 0 ""
-wait $second
-"""
+NODES = tables.programs(Path(__file__).with_name("programs.txt"), "shell")["two nodes"]
 """Two network namespaces joined by a cable. In each /etc/hosts has the line that Debian and Ubuntu write."""
 
 

@@ -16,39 +16,12 @@ from transformers import AutoModelForCausalLM
 from azr.cli.main import dispatch
 from azr.own_data import own_data
 from tests.e2e.runs import LIMIT_S, ROOT, metrics
+from tests.tables import programs
 
 pytestmark = pytest.mark.long
 
-BROKEN = """
-import time
-from examples.expressions import Expressions
-class Broken(Expressions):
-    name = "broken"
-    reference_kinds = ("broken",)
-    count = 0
-    async def validate(self, proposal, limits, run):
-        Broken.count += 1
-        if Broken.count == 1: return 3
-        if Broken.count == 2: time.sleep(1.5)
-        raise RuntimeError("out of ideas")
-kinds = [Broken()]
-from azr.config import RLOO
-class Counting(RLOO):
-    name = "counting"
-    by: int = 1
-    def score(self, batch):
-        self.state["count"] = self.state.get("count", 0) + self.by
-        return super().score(batch)
-estimators = [Counting]
-"""
-"""It begins with nonsense, takes too long over the second proposal, and fails over every one after the first."""
-SHORT_LIMIT = """
-import sys
-from azr.plugins import calls
-calls.TIME_LIMIT_S = 1.0
-from azr.cli.main import dispatch
-sys.exit(dispatch(["run", "azr_14m_mini", *sys.argv[1:]]))
-"""
+BROKEN, SHORT_LIMIT = programs(Path(__file__).with_name("programs.txt"), "process").values()
+"""The first begins with nonsense, takes too long over the second proposal, and fails over every one after that."""
 OPTIONS = [
     *("--train.lora.rank", "8", "--train.policy-lr", "5e-4", "--reward.proposer", "medium", "--eval.every", "0"),
     *("--run.plugins", "examples.expressions", "examples.medium", "broken", "--run.no-stop-when-malformed"),

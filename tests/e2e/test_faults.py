@@ -116,32 +116,6 @@ def test_a_run_that_is_asked_to_end_leaves_no_process(tmp_path: Path) -> None:
     assert gone_after(stopped, 10), "processes of the run that was stopped are left"
 
 
-CLOCK = """
-#define _GNU_SOURCE
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-int clock_gettime(clockid_t clock, struct timespec *now) {
-  int failed = syscall(SYS_clock_gettime, clock, now);
-  const char *jump = getenv("AZR_TEST_JUMP");
-  if (!failed && clock == CLOCK_REALTIME && jump && access(jump, F_OK) == 0) now->tv_sec += 400 * 86400;
-  return failed;
-}
-time_t time(time_t *at) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  if (at) *at = now.tv_sec;
-  return now.tv_sec;
-}
-int gettimeofday(struct timeval *at, void *zone) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  at->tv_sec = now.tv_sec, at->tv_usec = now.tv_nsec / 1000;
-  return 0;
-}
-"""
 PRIVATE_SHM = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$0" "$@"')
 root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount file systems")
 
@@ -149,8 +123,8 @@ root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount f
 @root_alone
 def test_stops_jumps_of_the_clock_a_second_resume_and_a_full_shm_change_nothing(straight, tmp_path: Path) -> None:
     """Nor does a copy of the folder that is made meanwhile, which goes on by itself to the same end."""
-    (tmp_path / "clock.c").write_text(CLOCK)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "clock.so", tmp_path / "clock.c"], check=True)
+    clock = Path(__file__).with_name("clock.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "clock.so", clock], check=True)
     jump, run, copy = tmp_path / "jump", tmp_path / "three_kinds", tmp_path / "copy" / "three_kinds"
 
     def first(pid: int) -> None:

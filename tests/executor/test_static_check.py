@@ -171,9 +171,7 @@ def assert_exact(source: str) -> None:
         assert static_check._reasons(ast.parse(source), code) == ()
 
 
-FRAGMENTS = st.sampled_from(
-    table(__file__, "fragments")
-)  # fmt: skip
+FRAGMENTS = st.sampled_from(table(__file__, "fragments"))
 SOURCES = [source for _, *sources in REFUSED for source in sources] + HONEST[:-1]
 STATEMENTS = st.sampled_from([source.replace("\n", "\n    ") for source in SOURCES])
 WRAPPERS = st.sampled_from(

@@ -18,7 +18,7 @@ from azr.tasks.base import Verdict
 from azr.tasks.registry import KINDS
 from tests.mistakes import mistake
 from tests.plugins.conftest import REGISTRIES
-from tests.tables import table
+from tests.tables import programs, table
 
 ROOT = Path(__file__).parents[2]
 Write = Callable[..., str]
@@ -31,38 +31,8 @@ class Mine(Expressions):
     {body}
 kinds = [Mine()]
 """
-ALL = (
-    KIND.format(body="")
-    + """
-proposer_rewards = {"half": lambda rate, options: rate / 2}
-bonuses = {"short": lambda task, references, known: 0.5}
-from azr.config import Positive
-from azr.estimators import Estimator
-class Plain(Estimator):
-    name = "plain"
-    scale: Positive = 1.0
-    '''Their factor.'''
-    def score(self, batch):
-        return self.scale * batch.rewards_N[batch.seq_index_R]
-estimators = [Plain]
-grade = lambda row, response: response == row["answer"]
-half, short = proposer_rewards["half"], bonuses["short"]
-"""
-)
-ENTRIES = """
-[azr.kinds]
-mine = MODULE:Mine
-[azr.rewards]
-half = MODULE:half
-[azr.bonuses]
-short = MODULE:short
-[azr.estimators]
-plain = MODULE:Plain
-[azr.graders]
-exact = MODULE:grade
-[console_scripts]
-other = no.such:module
-"""
+MORE, ENTRIES = programs(Path(__file__).with_name("kinds.txt"), "stated").values()
+ALL = KIND.format(body="") + MORE
 OPTIONS = {"selfplay.kinds": ("mine",), "reward.proposer": "half", "algorithm.estimator": "plain"}
 OPTIONS |= {"reward.intrinsic.bonuses": ("short:0.5",), "algorithm.estimator.scale": "2"}
 

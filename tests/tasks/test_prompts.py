@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +27,7 @@ from azr.tasks.prompts import (
     read_sections,
 )
 from azr.tasks.registry import FAILING, KINDS, NO_ERROR, WORKED, Worked
+from tests.tables import programs
 
 
 @pytest.mark.parametrize(
@@ -207,37 +209,14 @@ NUM_INPUTS = 4
 STYLE = CompletionFormat(lambda text: range(len(text) // 4), PromptFacts(induction_inputs=NUM_INPUTS))
 WORKING = CompletionFormat(lambda text: (), PromptFacts(induction_inputs=NUM_INPUTS), works=True)
 ALL = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-PROPOSAL = """Python exercises. Each has a function f and one input for it.
-
-Exercise 1
-```python
-def f(words, n):
-    kept = [word.upper() for word in words if len(word) > n]
-    return '-'.join(kept[::-1])
-```
-```input
-['tea', 'lemon', 'ox'], 2
-```
-
-Exercise 2
-```python
-def f(a):
-    return a
-```
-```input
-'Hello world'
-```
-
-Exercise 3
-```python
-"""
+PROPOSAL = programs(Path(__file__).with_name("prompts.txt"), "completion")["a proposal"]
 
 
 def test_references_are_the_examples_and_the_prompt_ends_inside_the_answer():
     kind = KINDS["deduction"]
     shown = [kind.examples(NUM_INPUTS)[0], kind.seed()]
     prompt = STYLE.propose(kind, [*shown, kind.seed()])
-    assert prompt.startswith(PROPOSAL.removesuffix("```python\n")) and "Exercise 4\n```python\n" in prompt
+    assert prompt.startswith(f"{PROPOSAL}\n") and "Exercise 4\n```python\n" in prompt
     assert "```output" not in prompt, "nor may the answer hold one"
     few = STYLE.propose(kind, [kind.seed()])
     assert few.count("\n\nExercise") == 4 and few.rindex("return a\n") > few.index("Exercise 3"), (

@@ -31,25 +31,11 @@ for _name, _body in tables.values(PROGRAMS, "chance: refused by the static check
 CLOCKS = Family("coarse clocks")
 """All runs of a validation agree on the hour, and a verification later does not."""
 _TWO = "two = chr(95) * 2"
-for _name, _program in {
-    **{name: f"import time\ndef f(): return {value}" for name, value in {
-        "the hour": "int(time.time()) // 3600", "the year": "time.localtime().tm_year",
-        "the year as text": "time.strftime('%Y')", "the day of the week": "time.ctime()[:3]",
-        "days since the start": "time.monotonic_ns() // (86400 * 10**9)", "the date in words": "time.asctime()[-4:]",
-        "processor time": "int(time.process_time() + time.thread_time()) // 60",
-        "a clock by number": "[int(time.clock_gettime(n)) // 3600 for n in range(8)]",
-        "a sleep": "time.sleep(0.1)",
-    }.items()},
-    "times of the process": "import posix\ndef f(): return posix.times().elapsed // 10**9",
-    "the date": "import _datetime\ndef f(): return _datetime.date.today().year",
-    "the module made anew": "import sys\ndef f():\n    del sys.modules['time']\n    import time\n    return time.gmtime().tm_year",
-    "a class of dates": "import _datetime\nclass D(_datetime.datetime): pass\ndef f(): return D.today().year",
-    "a loader's module": "import _frozen_importlib as m\ndef f():\n    spec = m.BuiltinImporter.find_spec('time')\n"
-    "    made = m.module_from_spec(spec)\n    spec.loader.exec_module(made)\n    return made.time_ns() // (3600 * 10**9)",
-    "the module made by the machinery": "import _imp\nclass Spec: name, origin = 'time', None\ndef f():\n    made = _imp.create_builtin(Spec)\n"
-    "    _imp.exec_builtin(made)\n    return int(made.time()) // 3600",
-}.items():  # fmt: skip
-    CLOCKS.add(_name, DENIED + " TypeError AttributeError KeyError", _program, repeats=2)
+_ENDS = DENIED + " TypeError AttributeError KeyError"
+for _name, _value in tables.values(PROGRAMS, "clocks: values"):
+    CLOCKS.add(_name, _ENDS, f"import time\ndef f(): return {_value}", repeats=2)
+for _name, _program in tables.values(PROGRAMS, "clocks: programs"):
+    CLOCKS.add(_name, _ENDS, _program, repeats=2)
 CLOCKS.add("one that the sandbox kept for itself", "ok", """
     import gc, sys
     def f():
