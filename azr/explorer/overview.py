@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from markupsafe import Markup
 
@@ -16,56 +17,11 @@ from azr.explorer.evaluations import results
 from azr.explorer.queries import TaskFilter
 from azr.explorer.site import BadAddress, Compared, Links, Series, ShownRun, Values, chart, render
 from azr.files import open_regular
-from azr.records import ORIGINS
 
 EVAL = "eval/"
 _MEASURE = r"greedy|(?:mean|pass)@\d+"
 """Ends the names of evaluations' shares of right answers."""
-_ORIGIN = "|".join(ORIGINS)
-_GROUPS = {
-    "solver": (
-        ("solve rate of this step's attempts", "(.+)/solver/accuracy", "%", (0.0, 1.0)),
-        ("reward of solvers", "(.+)/solver/reward", "", ()),
-        ("mean length of answers", "(.+)/solver/response_length", "tokens", (0.0,)),
-        ("length of answers, p90", "(.+)/solver/tokens/p90", "tokens", (0.0,)),
-        ("cut off among answers", "(.+)/solver/truncated", "%", (0.0, 1.0)),
-        ("teaching mass", f"(.+)/solver/({_ORIGIN})/teaching_mass", "4s(1-s)", (0.0,)),
-        ("teaching mass per group", f"(.+)/solver/({_ORIGIN})/mass_per_group", "4s(1-s)", (0.0,)),
-        ("groups without a gradient", f"(.+)/solver/({_ORIGIN})/idle", "%", (0.0, 1.0)),
-        ("solve rate of chained tasks", "chains/(.+)/(predicted)|(.+)/solver/(chained)/solve_rate", "%", (0.0, 1.0)),
-    ),
-    "proposals": (
-        ("valid proposals", "(.+)/proposer/valid_rate", "%", (0.0, 1.0)),
-        ("learnable tasks among the valid", "(.+)/proposer/learnable_rate", "%", (0.0, 1.0)),
-        ("estimated solve rate of new tasks", "(.+)/proposer/solve_rate", "%", (0.0, 1.0)),
-        ("reward of proposers", "(.+)/proposer/reward", "", ()),
-        ("mean length of proposals", "(.+)/proposer/response_length", "tokens", (0.0,)),
-        ("length of proposals, p90", "(.+)/proposer/tokens/p90", "tokens", (0.0,)),
-        ("cut off among proposals", "(.+)/proposer/truncated", "%", (0.0, 1.0)),
-        ("tasks in the buffer", "buffer/(.+)", "tasks", (0.0,)),
-        ("distinct shapes among stored programs", "shapes/(.+)", "shapes", (0.0,)),
-    ),
-    "training": (
-        ("policy loss", "policy/loss", "", ()),
-        ("gradient norm of the policy", "policy/grad_norm", "", ()),
-        ("entropy of the policy", "policy/entropy", "nats", ()),
-        ("mismatch of trainer and engine", "policy/mismatch_mean", "nats", ()),
-        ("critic loss", "critic/loss", "", ()),
-        ("tokens that the update computes", "computed_tokens/train policy", "tokens", ()),
-    ),
-    "time": (("time of a step", "seconds/step", "seconds", (0.0,)),),
-}  # fmt: skip
-"""Charts by group: title, names of metrics, whose parentheses name the lines, unit, and values on the axis."""
-_WHY = "(?:malformed|ungraded)/(.+)"
-_PARTS: tuple[tuple[str, str, str, str, Literal["line", "area"]], ...] = (
-    ("proposals", "proposal funnel", "(.+)/proposer/funnel/(?!proposed)(.+)", "proposals", "area"),
-    ("proposals", "what duplicates repeat", "(.+)/proposer/repeats/(.+)", "proposals", "area"),
-    ("proposals", "malformed or ungraded proposals", f"(.+)/proposer/{_WHY}", "proposals", "area"),
-    ("solver", "malformed or ungraded answers", f"(.+)/solver/{_WHY}", "answers", "area"),
-    ("solver", "malformed or ungraded traces", f"(.+)/solver/trace/{_WHY}", "traces", "area"),
-    ("time", "phases, which overlap", "()seconds/(?!step|executor alone|checkpoint|learned)(.+)", "seconds", "line"),
-)
-"""Charts of a single run: group, title, names of metrics, whose parentheses name the kind and the part, unit, shape."""
+_CHARTS = tomllib.loads(Path(__file__).with_name("charts.toml").read_text(encoding="utf-8"))["chart"]
 _PLAYED = ("/solver/trajectories", "/proposer/trajectories", "/solver/accuracy", "/proposer/funnel/proposed")
 MAX_CONFIG = 100_000
 """Bytes of a config that are read."""
@@ -132,25 +88,31 @@ def charts(compared: Compared, runs: Measured, names: Sequence[str]) -> dict[str
     """Return charts of what was measured in any of the runs, by group."""
     groups = {"evaluations": [*_evaluations(compared, runs, names)]}
     names = [name for name in names if not name.startswith(EVAL)]
-    for group, rows in _GROUPS.items():
-        groups[group] = [
-            chart(title, _series(compared, runs, _matching(names, pattern)), unit, bounds=bounds)
-            for title, pattern, unit, bounds in rows
-        ]
-    for group, title, pattern, unit, shape in _PARTS:
-        by_kind: defaultdict[str, dict[str, str]] = defaultdict(dict)
-        for match in filter(None, (re.fullmatch(pattern, name) for name in names)):
-            by_kind[match[1]][match[0]] = match[2].replace("_", " ")
-        for kind, found in by_kind.items():
-            parts = sorted(found, key=lambda name: not name.endswith("/valid"))
-            of_runs = []
-            for run, steps in runs:
-                zero = 0.0 if shape == "area" else None
-                played = [step for step in steps if any(name.startswith(kind and f"{kind}/") for name in step)]
-                series = [Series(found[name], _points(played, name, zero)) for name in parts]
-                of_runs.append(chart(title, series, unit, shape=shape, of=kind, run=run if len(runs) > 1 else None))
-            groups[group].append(render("beside", charts=[*filter(None, of_runs)]))
+    for row in _CHARTS:
+        of_group = groups.setdefault(row["group"], [])
+        if "shape" in row:
+            of_group += _by_kind(row, runs, names)
+        else:
+            series = _series(compared, runs, _matching(names, row["metrics"]))
+            of_group.append(chart(row["title"], series, row.get("unit", ""), bounds=row.get("axis", ())))
     return {group: [*filter(None, of_group)] for group, of_group in groups.items()}
+
+
+def _by_kind(row: Mapping[str, Any], runs: Measured, names: Sequence[str]) -> Iterator[Markup]:
+    """Yield a chart of each kind's parts, of several runs side by side."""
+    by_kind: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for match in filter(None, (re.fullmatch(row["metrics"], name) for name in names)):
+        by_kind[match[1]][match[0]] = match[2].replace("_", " ")
+    zero = 0.0 if row["shape"] == "area" else None
+    for kind, found in by_kind.items():
+        parts = sorted(found, key=lambda name: not name.endswith("/valid"))
+        of_runs = []
+        for run, steps in runs:
+            played = [step for step in steps if any(name.startswith(kind and f"{kind}/") for name in step)]
+            series = [Series(found[name], _points(played, name, zero)) for name in parts]
+            shown = run if len(runs) > 1 else None
+            of_runs.append(chart(row["title"], series, row["unit"], shape=row["shape"], of=kind, run=shown))
+        yield render("beside", charts=[*filter(None, of_runs)])
 
 
 def _evaluations(compared: Compared, runs: Measured, names: Sequence[str]) -> Iterator[Markup]:

@@ -290,7 +290,7 @@ def test_every_chart_says_what_it_shows_and_any_number_can_be_drawn(run: MadeRun
     ):  # fmt: skip
         assert said in text
     source = (resources.files("azr.explorer") / "templates" / "pages.html").read_text()
-    titles = [each[0] for rows in overview._GROUPS.values() for each in rows] + [each[1] for each in overview._PARTS]
+    titles = [row["title"] for row in overview._CHARTS]
     assert [title for title in titles if f'"{title}": "' not in source] == []
 
 
