@@ -1,4 +1,3 @@
-# ruff: noqa: RUF001 (signs that look like others are what is read)
 """Spellings of mathematical answers that math-verify 0.9.0 does not read, and what it drops without being asked.
 
 Whatever the library reads is left to it. Each pattern here works on at most one answer, thousands of characters.
@@ -21,19 +20,15 @@ _GROUPED = re.compile(
     r"(?<![\d.,])(?<!\{,\})\d{1,3}(?:(?:,\\!\s?|\\!\s?|\{,\}\s*|\\[,;: ]|~)\d{3})+(?!\d)(?!(?:,|\{,\})\d)"
 )
 _SUPERSCRIPT = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
-_HALVES = {"½": "12", "⅓": "13", "⅔": "23", "¼": "14", "¾": "34", "⅕": "15", "⅖": "25", "⅗": "35", "⅘": "45",
-           "⅙": "16", "⅚": "56", "⅛": "18", "⅜": "38", "⅝": "58", "⅞": "78"}  # fmt: skip
+THIN = dict.fromkeys(map(ord, "\u00a0\u2006\u2007\u2008\u2009\u200a\u202f"), "\\,")
+_STATED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_MANY = _STATED["many"]
+_FRACTIONS = [sign for sign, instead in _STATED["signs"].items() if instead.startswith("\\frac")]
 _SIGN_TABLE = str.maketrans({
     **{chr(0xFF01 + n): chr(0x21 + n) for n in range(94)},
     **dict.fromkeys("\u00a0\u2002\u2003\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000", "\\,"),
-    "∞": "\\infty ", "∅": "\\emptyset ", "÷": "/", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "∪": "\\cup ",
-    "∩": "\\cap ", "…": "\\ldots ", "⋯": "\\cdots ", "−": "-", "–": "-",
-    "’": "'", "′": "'", "″": "''",
+    **_STATED["signs"],
 })  # fmt: skip
-THIN = dict.fromkeys(map(ord, "\u00a0\u2006\u2007\u2008\u2009\u200a\u202f"), "\\,")
-_MANY = {"dozen": "12", "hundred": "10^{2}", "thousand": "10^{3}", "million": "10^{6}", "billion": "10^{9}",
-         "trillion": "10^{12}"}  # fmt: skip
-_STATED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _REWRITES = [(re.compile(each["pattern"]), each["instead"]) for each in _STATED["rewrites"]]
 _HEDGES = [re.compile(each["pattern"]) for each in _STATED["hedges"]]
 _BASE_UNITS = {spelling: name for name, spellings in _STATED["units"].items() for spelling in spellings.split()}
@@ -132,9 +127,8 @@ class Qualifiers:
 def respelled(text: str) -> str:
     """An answer as the library reads it: its numbers without blanks, its signs as commands."""
     # Each of these signs is written by many letters.
-    if sum(map(text.count, _HALVES)) > 20:
+    if sum(map(text.count, _FRACTIONS)) > 20:
         return text
-    text = "".join(f"\\frac{{{_HALVES[sign][0]}}}{{{_HALVES[sign][1]}}}" if sign in _HALVES else sign for sign in text)
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", _raised, text)
     text = " ".join(text.translate(_SIGN_TABLE).split())  # patterns take the cube of the number of blanks
     text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
