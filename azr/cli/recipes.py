@@ -10,15 +10,14 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from azr.cli.options import Parser
 from azr.config import Config
 from azr.launch import PACKAGE, recipes
-from azr.plan.inputs import GIB, Assumptions, ClusterSpec, shape_of
-from azr.plan.planner import make_plan
+from azr.plan.inputs import GIB
+from azr.plan.planner import known_plan
 
 _SIZES_GIB = (24, 48, 80)
 """Sizes of GPUs."""
@@ -42,9 +41,7 @@ def parser() -> Parser:
 
 def _listed(name: str, config: Config, proven: list[str]) -> dict[str, Any]:
     """``proven``: runs of it; empty for a recipe that has only been parsed, planned and placed."""
-    nodes = ClusterSpec.with_gpus(config.num_gpus)
-    shape = shape_of(config.model.path)
-    plans = (make_plan(config, shape, replace(nodes, gpu_memory_gib=size), Assumptions()) for size in _SIZES_GIB)
+    plans = filter(None, (known_plan(config, size) for size in _SIZES_GIB))
     # The largest is what recipes are made for: each fits on it.
     plan = next(plan for plan in plans if not plan.problems or plan.nodes.gpu_memory_gib == max(_SIZES_GIB))
     return {
