@@ -20,11 +20,11 @@ from azr.errors import UserError
 from azr.isolated import InvalidReply
 from azr.plugins import own as groups
 from azr.plugins.calls import PluginKind, guarded
-from azr.plugins.own import Stated, checked_task, read_stated
+from azr.plugins.own import STYLES, Stated, checked_task, read_stated
 from azr.registry import find_entry
 from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS
 from azr.tasks.base import TaskKind
-from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts, PromptFormat
+from azr.tasks.prompts import LABELS, PromptFacts
 from azr.tasks.registry import KINDS
 
 NAME, _LABEL = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[a-z][a-z_]*")
@@ -112,8 +112,7 @@ def _checked(plugin: str, kind: TaskKind, beside: Collection[str]) -> PluginKind
 def _problem(kind: TaskKind) -> str:
     """Return what is wrong with a kind's first task; empty if nothing is. Raises InvalidReply as `checked_task`."""
     task, facts = checked_task(kind, kind.seed()), PromptFacts()
-    styles: tuple[PromptFormat, ...] = (CompactFormat(), ChatFormat(str))
-    for style in styles:
+    for style in STYLES:
         for sections in (kind.proposal(task), kind.solution(task)):
             if style.parse(style.response(sections), kind.labels) != sections:
                 return "its proposal or solution is not read back as it was written"

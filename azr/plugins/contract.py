@@ -25,10 +25,10 @@ from azr.executor.pool import SandboxPool
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.own_data import own_data
 from azr.plugins.calls import TIME_LIMIT_S
-from azr.plugins.own import checked_task
+from azr.plugins.own import STYLES, checked_task
 from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, TaskKind, Verdict
-from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFacts, PromptFormat, Section
+from azr.tasks.prompts import PromptFacts, Section
 
 Sections = tuple[Section, ...]
 
@@ -94,7 +94,7 @@ class KindContract:
         shown = [sections for task in self._tasks() for sections in (kind.proposal(task), kind.solution(task))]
         told = (kind.proposer_instructions(PromptFacts()), kind.solver_instructions(PromptFacts()))
         shown += [each.example.answer for each in told]
-        for style in _styles():
+        for style in STYLES:
             for sections in shown:
                 read = style.parse(style.response(sections), kind.labels)
                 assert read == tuple(sections), f"{sections} is written, and read as {read}"
@@ -153,7 +153,7 @@ class KindContract:
         kind, tasks = self.kind, self._tasks()
         tokenizer = Tokenizer.from_file(str(Path(own_data("azr_14m_base")) / "tokenizer.json"))
         shown = tasks[: kind.references_per_prompt(len(tasks))]
-        for style in _styles():
+        for style in STYLES:
             for prompt in (style.propose(kind, shown), *(style.solve(kind, kind.solver_view(task)) for task in tasks)):
                 length = len(tokenizer.encode(prompt).ids)
                 assert length <= self.max_prompt_tokens, f"a prompt has {length} tokens: {prompt[:500]}"
@@ -192,10 +192,6 @@ class KindContract:
             await pool.start()
             cls._pool = pool
         return await cls._pool.execute(request)
-
-
-def _styles() -> tuple[PromptFormat, ...]:
-    return CompactFormat(), ChatFormat(str)
 
 
 def _with_hostile_texts(sections: Sections) -> Iterator[Sections]:

@@ -17,7 +17,7 @@ from azr.records import Task
 from azr.registry import entries_of, find_entry, import_own, load_entry
 from azr.tasks.base import TaskKind
 from azr.tasks.normalize import is_program
-from azr.tasks.prompts import Section
+from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFormat, Section
 from azr.text import brief
 
 KINDS, REWARDS, BONUSES, ESTIMATORS = "azr.kinds", "azr.rewards", "azr.bonuses", "azr.estimators"
@@ -27,6 +27,8 @@ _NAMES = {KINDS: "kinds", REWARDS: "proposer_rewards", BONUSES: "bonuses", ESTIM
 """Their names in a module."""
 _NAMED = {KINDS: "objects of azr.tasks.base.TaskKind", ESTIMATORS: "classes of azr.estimators.Estimator"}
 """Groups of what has its name in itself."""
+STYLES: tuple[PromptFormat, ...] = (CompactFormat(), ChatFormat(str))
+"""Formats in which tasks of every kind are shown and read."""
 Stated = dict[str, dict[str, Any]]
 """What a plug-in adds, by its group of entry points and by name."""
 
