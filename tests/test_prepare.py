@@ -208,10 +208,11 @@ def test_heads_that_engines_cannot_share_out_are_named(sound, tmp_path, nested):
 def test_a_run_goes_on_with_the_ends_of_responses_that_it_began_with(sound):
     codec, run = prepare(sound).codec, RunDirectory.of(sound.run).create(sound)
     now = PromptForm(codec.template, codec.stops)
-    now.write(run.prompt_form)
+    now.keep(run.prompt_form)
     prepare(sound, RESUMED)
     before = replace(now, stops=Stops((), (1, 2)))
-    before.write(run.prompt_form)
+    run.prompt_form.unlink()
+    before.keep(run.prompt_form)
     with mistake(says="The list of end tokens of this run has changed"):
         prepare(sound, RESUMED)
     assert PromptForm.read(run.prompt_form) == before, "preparing writes nothing"

@@ -175,11 +175,6 @@ class PromptForm:
     """Text of the Jinja chat template; None where prompts have none."""
     stops: Stops
 
-    def write(self, path: Path) -> None:
-        """Write it whole or not at all: a run that is killed meanwhile must find a file that it can read, or none."""
-        with atomic_write(path) as staging:
-            staging.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-
     @classmethod
     def read(cls, path: Path) -> PromptForm | None:
         """Read a file; None when there is none. Raises UserError when it holds something else."""
@@ -191,10 +186,12 @@ class PromptForm:
             raise UserError(f"{path} cannot be read ({error!r}): remove it to use the model's template.") from error
 
     def keep(self, path: Path) -> None:
-        """Write it for a new run; check it for one that goes on, as `check`."""
+        """Write it for a new run, whole or not at all: that may be killed meanwhile. Check it for one that goes on, as
+        `check`."""
         self.check(path)
         if not path.exists():
-            self.write(path)
+            with atomic_write(path) as staging:
+                staging.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
     def check(self, path: Path) -> None:
         """Raise UserError when the run of this file began with another template or other stops."""
