@@ -11,6 +11,7 @@ import binascii
 import io
 import json
 import pickle
+import tomllib
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -36,17 +37,14 @@ def record():
     task["check"](recorded)
     return taken
 """
-_HUMANEVAL_JUDGES = {
-    32: ("root", 1e-4), 33: ("sequence", 0.0), 37: ("sequence", 0.0), 52: ("truth", 0.0), 56: ("truth", 0.0),
-    61: ("truth", 0.0), 2: ("", 1e-6), 4: ("", 1e-6),
-}  # fmt: skip
-"""Rule and tolerance of tests that do not ask for equality, by task."""
+_JUDGES = tomllib.loads(Path(__file__).with_name("judges.toml").read_text(encoding="utf-8"))
+"""Rules, of HumanEval also tolerances, of tests that do not ask for equality, by task."""
 
 
 def _humaneval_row(suite: str, row: Row, number: int) -> Question:
     id, prompt, entry = text(row, "task_id"), text(row, "prompt"), text(row, "entry_point")
     ast.parse(reference := prompt + text(row, "canonical_solution"))
-    judge, atol = _HUMANEVAL_JUDGES.get(int(id.partition("/")[2]), ("", 0.0))
+    judge, atol = _JUDGES["humaneval"].get(id.partition("/")[2], ("", 0.0))
     cases: Mapping[str, tuple[str, ...]] = {"base": ()}
     recorder = ""
     if suite == "humaneval":
@@ -80,17 +78,9 @@ def _mbpp_row(suite: str, row: Row, number: int) -> Question:
     ast.parse(reference := text(row, "canonical_solution"))
     task, atol = int(id.partition("/")[2]), float(row["atol"])
     cases = _plus_cases(row, partial(restored, task))
-    judge, reference = _MBPP_JUDGES.get(task, ""), f"{prompt}\n{reference}"
+    judge, reference = _JUDGES["mbpp"].get(str(task), ""), f"{prompt}\n{reference}"
     gold = Calls(entry=entry, cases=cases, reference=reference, atol=atol, judge=judge)
     return _function_question(suite, id, "write", prompt.strip().strip('"').strip(), gold)
-
-
-_MBPP_JUDGES = {
-    **dict.fromkeys((2, 7, 111, 140, 232, 249, 579, 769), "set"),
-    **dict.fromkeys((737, 787, 794), "not none"),
-    164: "any", 295: "or zero", 581: "surface", 558: "digits",
-}  # fmt: skip
-"""Rules of tasks that EvalPlus does not judge by equality, by task."""
 
 
 def _tuples(value: list[Any]) -> list[Any]:
