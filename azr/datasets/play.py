@@ -12,7 +12,7 @@ from azr.answering import Generate, Problem, answer, cut_off_judgement, judged
 from azr.concurrency import Phase, gather, stable_seed
 from azr.config import Config
 from azr.datasets.rows import DataRow, RowGrader, RowOrder
-from azr.graders.extraction import boxes
+from azr.graders.extraction import placed_boxes
 from azr.graders.own import is_own
 from azr.graders.question import Grader, GraderName
 from azr.prompts.codec import PromptCodec
@@ -145,7 +145,7 @@ def graded_part(grader: GraderName, prompt: str, response: str, form: ResponseFo
     if is_own(grader):
         return response, ""
     part, reason = answer_part(response, prompt, form)
-    if reason or grader != "math" or form == "thought" or boxes(part):
+    if reason or grader != "math" or form == "thought" or placed_boxes(part):
         return part, reason
     mark = next((mark for mark in MARKS if mark in prompt and mark in part), None)
     return ("", "no_box") if mark is None else (part[part.rindex(mark) :], "")

@@ -47,13 +47,9 @@ def reply(response: str) -> str:
     return answer.partition(_ANSWERED)[0] if opened else before + answer
 
 
-def boxes(text: str) -> list[str]:
-    """Contents of all boxes with balanced braces, in the order of their beginnings; time is linear in the text."""
-    return [content for _, _, content in placed_boxes(text)]
-
-
 def placed_boxes(text: str) -> list[tuple[int, int, str]]:
-    """Beginning, end and content of each box."""
+    """Beginning, end and content of each box with balanced braces, in the order of their beginnings; time is linear in
+    the text."""
     starts = {found.end(): found.start() for found in _BOX.finditer(text)}
     if not starts:
         return []
@@ -84,8 +80,8 @@ def placed_boxes(text: str) -> list[tuple[int, int, str]]:
 
 def last_box(text: str) -> str | None:
     """Return the content of the last box."""
-    found = boxes(text)
-    return found[-1] if found else None
+    found = placed_boxes(text)
+    return found[-1][2] if found else None
 
 
 def joined_box(text: str, found: Sequence[tuple[int, int, str]]) -> str | None:

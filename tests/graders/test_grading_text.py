@@ -13,7 +13,7 @@ from azr.evaluation.suites import SUITES
 from azr.graders import make_grader, math_worker
 from azr.graders import mathematics as math_grader
 from azr.graders.choice import Choice, ChoiceGrader
-from azr.graders.extraction import boxes, final_answer
+from azr.graders.extraction import final_answer, placed_boxes
 from azr.graders.mathematics import MathGold, MathGrader
 from azr.graders.question import Question
 from azr.tasks.base import Verdict
@@ -204,4 +204,5 @@ async def test_boxes_have_balanced_braces_and_a_missing_library_is_one_sentence(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install -e '\.\[eval\]'"):
         MathGrader()
-    assert boxes("\\boxed{a}\\boxed{b{c}}") == ["a", "b{c}"] and len(boxes("\\boxed{" * 999 + "}" * 999)) == 999
+    assert [content for *_, content in placed_boxes("\\boxed{a}\\boxed{b{c}}")] == ["a", "b{c}"]
+    assert len(placed_boxes("\\boxed{" * 999 + "}" * 999)) == 999

@@ -85,7 +85,7 @@ def _final(text: str) -> str:
 
 READERS: dict[str, Callable[[str], Any]] = {
     "chat": ChatFormat(str).parse, "chat, lenient": ChatFormat(str, response_format="answer").parse,
-    "tags": CompactFormat("answer").parse, "boxes": extraction.boxes, "last box": extraction.last_box,
+    "tags": CompactFormat("answer").parse, "boxes": extraction.placed_boxes, "last box": extraction.last_box,
     "value": _tolerant(values.parse), "arguments": _tolerant(values.parse_arguments),
     "input": lambda text: inputs.read_input(text, TASK.program), "final answer": extraction.final_answer,
     "answered input": lambda text: inputs.read_input(text, TASK.program, is_answer=True),
