@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from azr.config import KEYS_PER_TOKEN
-from azr.errors import UserError
 from azr.records import Completion, grouped
 
 IntArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
@@ -137,7 +136,6 @@ def make_micro_batches(
     """Indices of completions as ``plan[rank][micro]``: each completion is in exactly one micro-batch.
 
     Completions of one prompt share a micro-batch, and that prompt's tokens, unless there are fewer prompts than ranks.
-    Raises UserError for fewer completions than ranks or one longer than a micro-batch.
     """
     groups = group_by_prompt(completions, tokens_per_micro_batch)
     if len(groups) < ranks:
@@ -193,18 +191,10 @@ def plan_micro_batches(lengths: Sequence[int], ranks: int, tokens_per_micro_batc
     Deterministic. A micro-batch is empty only where arithmetic forces it (three samples that each fill the budget,
     on two ranks); ``pack`` makes a dummy batch of it, so that no sample is dropped or duplicated.
 
-    Raises UserError for fewer samples than ranks or a sample longer than the budget.
+    There are at least as many samples as ranks, and none is longer than the budget.
     """
-    if len(lengths) < ranks:
-        raise UserError(
-            f"{len(lengths)} samples cannot feed {ranks} ranks; sample more, split into fewer updates or lower "
-            "train.data_parallel."
-        )
-    if max(lengths) > tokens_per_micro_batch:
-        raise UserError(
-            f"A sample of {max(lengths)} tokens exceeds train.tokens_per_micro_batch={tokens_per_micro_batch}; "
-            f"raise it to at least {max(lengths)} or shorten prompts and responses."
-        )
+    assert len(lengths) >= ranks, f"{len(lengths)} samples cannot feed {ranks} ranks"
+    assert max(lengths) <= tokens_per_micro_batch, f"a sample of {max(lengths)} tokens is longer than a micro-batch"
     # At most k samples of more than a (k + 1)th of the budget fit one micro-batch.
     large = [sum((k + 1) * length > tokens_per_micro_batch for length in lengths) / k for k in (1, 2, 3)]
     least = math.ceil(max(1, sum(lengths) / tokens_per_micro_batch, *large) / ranks)
@@ -251,13 +241,10 @@ def split_mini_batches(labels: Sequence[Hashable], count: int, seed: int) -> lis
 
     ``labels[i]`` is sample i's label, e.g. ``(kind, role)``. The samples of each label are shuffled by ``seed`` and
     dealt out in turn, so that a mini-batch's share of any label, and its size, differ by at most one sample from any
-    other's. Nothing is dropped; one mini-batch is all samples in order. Raises UserError for more mini-batches than
-    samples.
+    other's. Nothing is dropped; one mini-batch is all samples in order. There are no more mini-batches than samples.
     """
     if count == 1:
         return [list(range(len(labels)))]
-    if count > len(labels):
-        raise UserError(f"{len(labels)} samples cannot be split into {count} updates; ask for fewer updates.")
     rng = random.Random(seed)
     order: list[int] = []
     for samples in grouped((label, sample) for sample, label in enumerate(labels)).values():

@@ -48,10 +48,8 @@ class TrainBatch:
         ranks: int,
         tokens_per_micro_batch: int,
     ) -> Self:
-        """Pack the completions whose indices `mini_batches` hold, each in one micro-batch of one rank.
-
-        Raises UserError for a mini-batch of fewer completions than ranks or a completion longer than a micro-batch.
-        """
+        """Pack the completions whose indices `mini_batches` hold, at least as many in each as there are `ranks`. Each
+        is in one micro-batch of one rank, and no longer than that."""
         packed: list[list[tuple[PackedBatch, ...]]] = [[] for _ in range(ranks)]
         order: list[list[int]] = [[] for _ in range(ranks)]  # completions that each rank holds
         for members in mini_batches:

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from azr.algorithms import packing
@@ -21,7 +21,6 @@ from azr.algorithms.packing import (
     split_mini_batches,
 )
 from azr.config import KEYS_PER_TOKEN
-from azr.errors import UserError
 from azr.records import Completion
 from tests.runs import factory
 
@@ -69,10 +68,7 @@ def test_a_batch_is_the_same_in_another_process() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=60), st.integers(1, 5), st.integers(100, 300))
 def test_every_plan_keeps_its_promises(lengths: list[int], ranks: int, budget: int) -> None:
-    if len(lengths) < ranks:
-        with pytest.raises(UserError, match="cannot feed"):
-            plan_micro_batches(lengths, ranks, budget)
-        return
+    assume(len(lengths) >= ranks)
     plan = plan_micro_batches(lengths, ranks, budget)
     flat = [micro for rank in plan for micro in rank]
     assert sorted(i for micro in flat for i in micro) == list(range(len(lengths)))
@@ -114,17 +110,9 @@ def test_as_few_micro_batches_as_one_more_at_a_time_finds_in_few_tries(
     assert _fill_bins(order, lengths, 2 * found, 100) and not _fill_bins(order, lengths, 2 * found - 2, 100)
 
 
-def test_a_sample_over_the_budget_is_refused() -> None:
-    with pytest.raises(UserError, match="A sample of 101 tokens exceeds"):
-        plan_micro_batches([5, 101], 1, 100)
-
-
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=50), st.integers(1, 6), st.integers(0, 3))
 def test_mini_batches_are_alike_in_composition_and_drop_nothing(labels: list[str], count: int, seed: int) -> None:
-    if count > len(labels):
-        with pytest.raises(UserError, match="cannot be split"):
-            split_mini_batches(labels, count, seed)
-        return
+    assume(count <= len(labels))
     split = split_mini_batches(labels, count, seed)
     assert sorted(i for part in split for i in part) == list(range(len(labels)))
     for label in [*"abc", *labels]:
