@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from azr.algorithms.batch import Batch
-from azr.algorithms.segments import segment_sum
 from azr.config import AlgorithmConfig, Estimator
 
 
@@ -80,6 +79,6 @@ def loss_weights(
             index_M = torch.tensor(list(members))
             lengths_M, label_M = batch.lengths_N[index_M], label_N[index_M]
             nonempty_M = (lengths_M > 0).double()
-            share_M = value_N[index_M] * nonempty_M / segment_sum(label_M, nonempty_M)[label_M].clamp(min=1)
+            share_M = value_N[index_M] * nonempty_M / label_M.bincount(nonempty_M)[label_M].clamp(min=1)
             weight_N[index_M] = share_M / (share_M.sum() or 1) * tokens / lengths_M.clamp(min=1)
     return weight_N[batch.seq_index_R].float()

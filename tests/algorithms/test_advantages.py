@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from azr.algorithms.advantages import estimate_advantages, loss_weights, weighting_of
 from azr.algorithms.batch import Batch
-from azr.algorithms.segments import discounted_sum
 from azr.config import ESTIMATOR_TYPES, GAE, RAE, TRRPP, AlgorithmConfig, DrGRPO, KLConfig
 
 KIND_ROLE = ("deduction", "solver")
@@ -242,13 +241,13 @@ def test_gae_equals_its_definition_as_a_double_sum(lengths: list[int], lam: floa
 
 
 def test_a_discounted_sum_over_a_long_response() -> None:
-    seq_index = torch.tensor([0]).repeat_interleave(5000)
+    batch = Batch(rewards=[0.0], response_lengths=[5000], kind_roles=[("deduction", "solver")], groups=["a"])
     x = torch.randn(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     expected, total = [], 0.0
     for value in reversed(x.tolist()):
         total = value + 0.999 * total
         expected.append(total)
-    near(discounted_sum(x, seq_index, 0.999), expected[::-1], atol=1e-10)
+    near(batch.discounted(x, 0.999), expected[::-1], atol=1e-10)
 
 
 @pytest.mark.parametrize("estimator", list(ESTIMATOR_TYPES.values()))
