@@ -5,7 +5,6 @@ Every record here can be pickled by Ray, and none holds a tensor. Who reads reco
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     Ids = npt.NDArray[np.int32]
     Logprobs = npt.NDArray[np.float32]
 else:
-    Ids = Logprobs = array  # as `NO_TOKENS` has them
+    Ids = Logprobs = Sequence
 
 Role = Literal["proposer", "solver"]
 """Which half of self-play wrote a response."""
@@ -112,7 +111,7 @@ class Completion:
             assert name == "prompt_ids" or len(given) == count, f"{len(given)} {name} of {count} tokens"
             object.__setattr__(self, name, given)
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """As plain bytes: arrays by themselves cost Ray many times what they hold, and versions hardly ever change."""
         arrays = self.response_ids.tobytes(), self.logprobs.tobytes(), version_runs(self.weight_versions)
         return _unpickle, (self.prompt_ids, *arrays, self.finish_reason, self.text)
@@ -174,24 +173,6 @@ def _unpickle(
         weight_versions=np.repeat(versions, counts) if len(runs) > 1 else versions[0],
         text=text,
     )
-
-
-class _NoTokens(Completion):
-    """Its arrays are the standard library's."""
-
-    def __post_init__(self) -> None:
-        if self.response_ids is not _no:
-            super().__post_init__()
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        return "NO_TOKENS" if self.response_ids is _no else super().__reduce__()
-
-
-_no: Any = array("i")
-NO_TOKENS: Completion = _NoTokens(
-    prompt_ids=_no, response_ids=_no, logprobs=_no, finish_reason="stop", weight_versions=_no
-)
-"""Completion of a sample that was read from a file."""
 
 
 Reason = Literal[
@@ -273,6 +254,8 @@ NO_ROWS_TAKEN = RowsLeft(epoch=0, ids=(), file="")
 """State of a new run, and of a run without a data file."""
 
 
+NO_TOKENS: Any = None
+"""Completion of a sample that was read from a file."""
 Used = Literal["trained", "estimate", "ungraded", "unlearnable", "stale", "cut off", "recorded"]
 """What a sample was used for: it was trained on; it only estimated a solve rate; it could not be graded; its group was
 all right or all wrong, and `rollout.refill` left it out; it was too old to be trained on; it was masked because it was
@@ -334,7 +317,7 @@ class Sample:
     schema: int = 4
     """Version of this record; lines of another are refused."""
     completion: Completion = field(default=NO_TOKENS, repr=False, metadata={"in_files": False})
-    """Token ids and log-probabilities; not written to files, and empty in what was read from one."""
+    """Token ids and log-probabilities; not written to files."""
 
     def __post_init__(self) -> None:
         if self.completion is not NO_TOKENS:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from azr.records import NO_TOKENS, Completion, version_runs
+from azr.records import Completion, version_runs
 
 
 def completion(versions: list[int] | int, prompt: object = (5, 6, 7)) -> Completion:
@@ -46,9 +46,6 @@ def test_the_text_comes_with_a_response_and_what_is_given_stays_as_it_is() -> No
     assert prompt.flags.writeable and not held.prompt_ids.flags.writeable
 
 
-def test_versions_are_runs_and_no_tokens_the_same_object_in_another_process() -> None:
+def test_versions_are_runs() -> None:
     assert version_runs(np.array([2, 2, 3, 5, 5, 5], np.int32)) == [(2, 2), (3, 1), (5, 3)]
     assert version_runs(np.array([], np.int32)) == []
-    assert pickle.loads(pickle.dumps(NO_TOKENS)) is NO_TOKENS
-    nothing = Completion(prompt_ids=[], response_ids=[], logprobs=[], finish_reason="stop", weight_versions=[])
-    assert nothing == NO_TOKENS and NO_TOKENS.token_ids == () and hash(NO_TOKENS) == hash(nothing)
