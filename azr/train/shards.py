@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -115,32 +113,22 @@ def write_shard(folder: Path, rank: int, meta: Mapping[str, Any], pieces: Sequen
 
 
 class ShardReader:
-    """Reader of the files that `write_shard` of all ranks wrote. A context manager, as it holds files open."""
+    """Reader of the files that `write_shard` of all ranks wrote, which are open as long as it is there."""
 
     def __init__(self, folder: Path) -> None:
         """Raises UserError, naming the file, when one is missing, cut off or of another save than the first."""
-        with ExitStack() as files:
-            first = shard_path(folder, 0)
-            self._files = [files.enter_context(_opened(first))]
-            self.metas = [_meta(self._files[0], first)]
-            self.ranks: int = self.metas[0]["ranks"]
-            for rank in range(1, self.ranks):
-                path = shard_path(folder, rank)
-                self._files.append(files.enter_context(_opened(path)))
-                self.metas.append(_meta(self._files[-1], path))
-                if any(self.metas[-1][key] != self.metas[0][key] for key in ("ranks", "steps")):
-                    raise UserError(f"{path} is not of the same save as {first}")
-            self._exit = files.pop_all()
+        first = shard_path(folder, 0)
+        self._files = [_opened(first)]
+        self.metas = [_meta(self._files[0], first)]
+        self.ranks: int = self.metas[0]["ranks"]
+        for rank in range(1, self.ranks):
+            path = shard_path(folder, rank)
+            self._files.append(_opened(path))
+            self.metas.append(_meta(self._files[-1], path))
+            if any(self.metas[-1][key] != self.metas[0][key] for key in ("ranks", "steps")):
+                raise UserError(f"{path} is not of the same save as {first}")
         self._sizes = [{name: file.get_slice(name).get_shape()[0] for name in file.keys()} for file in self._files]  # noqa: SIM118
         self._folder = folder
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exit.close()
 
     def totals(self) -> dict[str, int]:
         """Elements of each whole tensor, by name."""

@@ -89,26 +89,26 @@ def load_state(engine: Any, folder: Path, rank: int, base_files: Mapping[str, st
     Learning rate and its warm-up are those of the engine at the saved step, so they may differ from the saved run's.
     Raises UserError, before anything is changed, when a file is missing, damaged or of another model.
     """
-    with ShardReader(folder) as reader:
-        meta = reader.metas[rank % reader.ranks]
-        check_base(meta["base_files"], base_files, f"The checkpoint {folder.parent.parent}")
-        # Where every rank holds everything, each reads it all; rank 0 wrote it.
-        groups = list(_groups(engine, 0 if isinstance(engine, WholeEngine) else rank))
-        keys = (MASTER, *MOMENTS) if meta["steps"] else (MASTER,)
-        reader.check({f"{key}/{part.name}": part.total for _, parts in groups for part in parts for key in keys})
-        engine.optimizer.checkpoint_event_prologue()  # no parameter is whole while its parts are written
-        engine.optimizer.optimizer.state.clear()
-        for group, (flat, parts) in enumerate(groups):
-            tensors = {MASTER: flat}
-            if meta["steps"]:
-                moments = {key: torch.zeros_like(flat) for key in MOMENTS}  # padding stays 0
-                steps = torch.tensor(meta["steps"], dtype=torch.float32, device=flat.device)
-                engine.optimizer.optimizer.state[flat] = {"step": steps, **moments}
-                tensors |= moments
-            for key, tensor in tensors.items():
-                for part in parts:
-                    reader.read(f"{key}/{part.name}", part.start, part.of(tensor))
-            engine.optimizer.fp16_partitioned_groups_flat[group].copy_(flat)
+    reader = ShardReader(folder)
+    meta = reader.metas[rank % reader.ranks]
+    check_base(meta["base_files"], base_files, f"The checkpoint {folder.parent.parent}")
+    # Where every rank holds everything, each reads it all; rank 0 wrote it.
+    groups = list(_groups(engine, 0 if isinstance(engine, WholeEngine) else rank))
+    keys = (MASTER, *MOMENTS) if meta["steps"] else (MASTER,)
+    reader.check({f"{key}/{part.name}": part.total for _, parts in groups for part in parts for key in keys})
+    engine.optimizer.checkpoint_event_prologue()  # no parameter is whole while its parts are written
+    engine.optimizer.optimizer.state.clear()
+    for group, (flat, parts) in enumerate(groups):
+        tensors = {MASTER: flat}
+        if meta["steps"]:
+            moments = {key: torch.zeros_like(flat) for key in MOMENTS}  # padding stays 0
+            steps = torch.tensor(meta["steps"], dtype=torch.float32, device=flat.device)
+            engine.optimizer.optimizer.state[flat] = {"step": steps, **moments}
+            tensors |= moments
+        for key, tensor in tensors.items():
+            for part in parts:
+                reader.read(f"{key}/{part.name}", part.start, part.of(tensor))
+        engine.optimizer.fp16_partitioned_groups_flat[group].copy_(flat)
     forget_node_copies(engine)
     for name, value in meta["counters"].items():
         setattr(engine, name, value)

@@ -124,10 +124,10 @@ def pairs(start_group, lend_group, policies, tiny_model_path, samples) -> Pairs:
 
 def whole(folder: Path) -> dict[str, Tensor]:
     """The state's tensors, put together from all ranks' parts."""
-    with ShardReader(folder) as reader:
-        tensors = {name: torch.zeros(size) for name, size in reader.totals().items()}
-        for name, tensor in tensors.items():
-            reader.read(name, 0, tensor)
+    reader = ShardReader(folder)
+    tensors = {name: torch.zeros(size) for name, size in reader.totals().items()}
+    for name, tensor in tensors.items():
+        reader.read(name, 0, tensor)
     return tensors
 
 
