@@ -186,7 +186,7 @@ class _Check:
                 if name in _NAMED_BY_TEXT:
                     attributes += [(call.lineno, part) for text in texts for part in text.split(".")]
                     formats += [(call.lineno, None) for text in texts if text in FORMATS]
-        telling = judged | {name for name, path in self.imports if path.endswith("*") or _module(path)}
+        telling = judged | {name for name, path in self.imports if path.endswith("*") or _is_module(path)}
         self.watched = BANNED_BUILTINS | telling | _FIELDS
         banned = BANNED_ATTRIBUTES | {"samples" for _, path in self.imports if path.startswith("statistics")}
         self.offences |= {(line, f"uses the attribute {name}") for line, name in attributes if name in banned}
@@ -272,7 +272,7 @@ class _Check:
             path = ".".join((start, *attributes))
             if offence := _offence(path):
                 self.offences.add((line, f"reaches {offence}"))
-            elif _module(path):
+            elif _is_module(path):
                 verb = "changes" if steps[end].opname in ("STORE_ATTR", "DELETE_ATTR") else "passes around"
                 self.offences.add((line, f"{verb} the module {path}"))
             elif why := self._misuse(path, place):
@@ -303,7 +303,7 @@ def _imported_into_classes(body: list[ast.stmt]) -> set[str]:
     for node in level:  # grows
         if isinstance(node, ast.Import | ast.ImportFrom):
             before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-            modules = (alias for alias in node.names if not before or _module(before + alias.name))
+            modules = (alias for alias in node.names if not before or _is_module(before + alias.name))
             found |= {alias.asname or alias.name.partition(".")[0] for alias in modules}
         elif isinstance(node, ast.stmt | ast.excepthandler) and not isinstance(node, ast.FunctionDef):
             level += ast.iter_child_nodes(node)
@@ -313,7 +313,7 @@ def _imported_into_classes(body: list[ast.stmt]) -> set[str]:
 def _offence(path: str) -> str | None:
     """What must not be reached on a dotted path, if anything."""
     top, *names = path.split(".")
-    value: object = importlib.import_module(top) if top in ALLOWED_MODULES else None
+    value = _resolve(top)
     if value is None:
         return top
     for index, name in enumerate(names):
@@ -354,13 +354,9 @@ def _member(value: object, name: str) -> object:
     return None
 
 
-def _module(path: str) -> str | None:
-    """Top-level name of the module that a dotted path leads to; None for what is no module, such as ``copy.copy``."""
-    top, _, last = path.rpartition(".")
-    if not top and last not in ALLOWED_MODULES:
-        return last
-    value = _resolve(path)
-    return value.__name__.partition(".")[0] if isinstance(value, ModuleType) else None
+def _is_module(path: str) -> bool:
+    """Whether a dotted path leads to a module, as ``copy`` does, and ``copy.copy`` does not."""
+    return isinstance(_resolve(path), ModuleType)
 
 
 @functools.cache

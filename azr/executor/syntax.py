@@ -72,8 +72,8 @@ def _of(nodes: Nodes, *kinds: type) -> Iterator[Any]:
     return chain.from_iterable(nodes.get(kind, ()) for kind in kinds)
 
 
-def _bound(nodes: Nodes) -> Iterator[str]:
-    """Names that a program binds, as often as it does."""
+def bound_names(nodes: Nodes) -> Iterator[str]:
+    """Names that a program binds or deletes, in any scope, as often as it does."""
     for node in _of(nodes, *_BINDING):
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
@@ -88,7 +88,7 @@ def _bound(nodes: Nodes) -> Iterator[str]:
 
 def _literals(nodes: Nodes) -> set[str]:
     """Names that are bound to nothing but literal texts."""
-    bound, texts = Counter(_bound(nodes)), Counter[str]()
+    bound, texts = Counter(bound_names(nodes)), Counter[str]()
     for node in _of(nodes, ast.Assign):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str())):
@@ -114,7 +114,7 @@ def open_patterns(nodes: Nodes, imports: set[tuple[str, str]]) -> list[tuple[int
     a metaclass. ``imports``: names and what they are bound to.
     """
     patterns = [node for node in nodes.get(ast.MatchClass, ()) if node.patterns]
-    bound, paths, plain = Counter(_bound(nodes)) if patterns else Counter[str](), dict(imports), set(_PLAIN)
+    bound, paths, plain = Counter(bound_names(nodes)) if patterns else Counter[str](), dict(imports), set(_PLAIN)
     bound.subtract(_imported(nodes))
 
     def path(part: ast.expr) -> str:
@@ -169,7 +169,7 @@ def _imported(nodes: Nodes) -> Iterator[str]:
 
 def compares_identities(nodes: Nodes) -> bool:
     """Whether ``is`` compares anything but None and its like, or a builtin type."""
-    bound = frozenset(_bound(nodes))
+    bound = frozenset(bound_names(nodes))
     for node in _of(nodes, ast.Compare):
         for operator, asked in zip(node.ops, node.comparators, strict=True):
             match operator, asked:
@@ -261,7 +261,7 @@ def _uses(nodes: Nodes) -> tuple[set[int], set[int]]:
 
     One is used up by a loop, or by a call of what is known to take that argument apart; everything else keeps it.
     """
-    bound, called, used = frozenset(_bound(nodes)), set[int](), set[int]()
+    bound, called, used = frozenset(bound_names(nodes)), set[int](), set[int]()
     for node in _of(nodes, ast.Call):
         called.add(id(node.func))
         used |= _used_up(node, bound)
@@ -301,7 +301,7 @@ def _annotations(nodes: Nodes) -> Iterator[ast.expr]:
 
 def has_plain_annotations(nodes: Nodes) -> bool:
     """Whether annotations are names of classes, with or without brackets, and so hold no text to evaluate."""
-    bound = frozenset(_bound({kind: nodes.get(kind, []) for kind in (ast.Name, ast.arg)}))
+    bound = frozenset(bound_names({kind: nodes.get(kind, []) for kind in (ast.Name, ast.arg)}))
     imported = frozenset(_imported(nodes))
     for annotation in _annotations(nodes):
         for part in ast.walk(annotation):

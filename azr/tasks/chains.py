@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 
+from azr.executor.syntax import bound_names, by_kind
 from azr.tasks.normalize import ENTRY, Renamed, parse, written
 
 
@@ -139,19 +140,6 @@ def _bound(alias: ast.alias) -> str:
 
 def bindings(tree: ast.AST) -> list[str]:
     """Return every name that a tree binds, deletes or declares, in any scope."""
-    names: list[str] = []
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
-                names.append(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                names.append(name)
-            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                names.append(name)
-            case ast.MatchMapping(rest=str(name)):
-                names.append(name)
-            case ast.Global(names=declared) | ast.Nonlocal(names=declared):
-                names += declared
-            case ast.alias():
-                names.append(_bound(node))
-    return names
+    nodes = by_kind(tree)
+    declared = [name for kind in (ast.Global, ast.Nonlocal) for node in nodes.get(kind, ()) for name in node.names]
+    return [*bound_names(nodes), *declared]
