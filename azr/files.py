@@ -62,21 +62,11 @@ def write_problem(folder: Path) -> str:
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a file to read. Raises OSError, also for a pipe or a device, which might never end."""
-    return open(path, "rb", opener=_regular)
-
-
-def _regular(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        is_folder = stat.S_ISDIR(mode)
-        raise (
-            OSError(errno.EISDIR, "Is a directory", path)
-            if is_folder
-            else OSError(errno.EINVAL, "no regular file", path)
-        )
-    return descriptor
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return file
 
 
 @dataclass(frozen=True, slots=True)
