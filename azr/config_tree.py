@@ -125,11 +125,6 @@ def _flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield path.removesuffix(".name") if path.removesuffix(".name") in config_options() else path, value
 
 
-def from_yaml(text: str) -> Config:
-    """A config from YAML such as a run's ``config.yaml``; what it leaves out has its default. Raises UserError."""
-    return from_tree(parse_yaml(text), Config())
-
-
 def parse_yaml(text: str) -> dict[str, Any]:
     """The mapping of sections that a YAML text holds. Raises UserError when it is none."""
     try:

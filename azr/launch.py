@@ -107,7 +107,7 @@ def load_recipe(name: str) -> Config:
     Raises UserError when there is none.
     """
     if is_run(name):
-        saved = read_config(str(Path(name) / RUN_CONFIG))
+        saved = read_config(Path(name) / RUN_CONFIG)
         # Paths of this project's data become those from this working directory.
         model, exam, seeds = saved.model, saved.eval, saved.selfplay
         return replace(
@@ -117,7 +117,7 @@ def load_recipe(name: str) -> Config:
             selfplay=replace(seeds, seeds=find_own_data(seeds.seeds) if seeds.seeds is not None else None),
         )
     if is_file(name):
-        return _of_script(name) if name.endswith(_SCRIPT) else read_config(name)
+        return _of_script(name) if name.endswith(_SCRIPT) else read_config(Path(name))
     word = name.removeprefix(f"{PACKAGE}.")
     if "/" in name or Path(name).exists():
         kind = "neither a run's folder nor a .py or .yaml file" if Path(name).exists() else "not there"
@@ -185,13 +185,10 @@ def _config_in(module: str) -> Config | None:
     return config if isinstance(config, Config) else None
 
 
-def read_config(file: str) -> Config:
+def read_config(file: Path, above: tuple[Path, ...] = ()) -> Config:
     """The config in a YAML file; with ``base:``, a recipe or a file beside it, its options change those of the base.
-    Raises UserError when the file holds no config of a run, or what it builds on is missing or leads back to it."""
-    return _read(Path(file), ())
-
-
-def _read(file: Path, above: tuple[Path, ...]) -> Config:
+    Raises UserError when the file holds no config of a run, or what it builds on is missing or leads back to it.
+    ``above``: files that build on it."""
     if (place := file.resolve()) in above:
         way = " builds on ".join(path.name for path in (*above[above.index(place) :], place))
         raise UserError(f"{way}: a config cannot build on itself; name another base in one of them.")
@@ -206,7 +203,7 @@ def _read(file: Path, above: tuple[Path, ...]) -> Config:
             raise UserError(f"base is {base!r}; it must be the name of a recipe or of a YAML file.")
         base = str(expand_home(base))
         if base.endswith(_YAML):
-            below = _read(file.parent / base, (*above, place))
+            below = read_config(file.parent / base, (*above, place))
         else:
             below = load_recipe(str(file.parent / base) if base.endswith(_SCRIPT) else base)
         return from_tree(tree, below)

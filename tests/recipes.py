@@ -1,10 +1,11 @@
-"""Every shipped recipe of a run, by name."""
+"""Every shipped recipe of a run, by name, and configs from text."""
 
 import importlib
 import pkgutil
 
 import playground
 from azr.config import Config
+from azr.config_tree import from_tree, parse_yaml
 
 
 def recipes() -> dict[str, Config]:
@@ -13,3 +14,7 @@ def recipes() -> dict[str, Config]:
     ]
     configs = {module.__name__.removeprefix("playground."): vars(module).get("config") for module in modules}
     return {name: config for name, config in configs.items() if isinstance(config, Config)}
+
+
+def from_yaml(text: str) -> Config:
+    return from_tree(parse_yaml(text), Config())

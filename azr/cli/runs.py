@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     options = {}
     for path in sorted(root.glob(f"*/{RUN_CONFIG}")):
         try:
-            options[path.parent] = leaves(read_config(str(path)))
+            options[path.parent] = leaves(read_config(path))
         except UserError as error:  # of another version
             print(f"left out: {error}", file=sys.stderr)
     if not options:

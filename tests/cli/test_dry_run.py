@@ -14,11 +14,12 @@ import pytest
 
 from azr.cli import run
 from azr.config import Config
-from azr.config_tree import from_yaml, override
+from azr.config_tree import override
 from azr.errors import UserError
 from azr.runs.run_dir import RunDirectory, RunOwner
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
+from tests.recipes import from_yaml
 from tests.runs.test_resume import save
 from tests.tiny_models import save_weights
 

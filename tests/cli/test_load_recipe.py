@@ -13,7 +13,7 @@ import pytest
 from azr.cli.main import dispatch
 from azr.cli.options import Parser
 from azr.config import DrGRPO
-from azr.config_tree import from_yaml, override
+from azr.config_tree import override
 from azr.errors import UserError
 from azr.launch import load_recipe, read_config
 from azr.launch import recipes as shipped
@@ -21,7 +21,7 @@ from azr.runs.run_dir import RunDirectory
 from playground.azr_14m_mini import config as mini
 from playground.azr_coder7b_ppo import config as coder
 from tests.mistakes import mistake
-from tests.recipes import recipes
+from tests.recipes import from_yaml, recipes
 
 
 def write(folder: Path, **files: str) -> None:
@@ -33,7 +33,7 @@ def test_a_tilde_is_the_home_folder_in_a_file_in_quotes_and_after_an_equals_sign
     monkeypatch.setenv("HOME", str(tmp_path))
     below, above = "base: azr_14m_mini\nrun: {root: ~/runs}\n", "base: ~/below.yaml\ndata: {path: ~/rows.jsonl}\n"
     write(tmp_path, below=below, above=above)
-    config = read_config(str(tmp_path / "above.yaml"))
+    config = read_config(tmp_path / "above.yaml")
     assert (config.run.root, config.data.path) == (f"{tmp_path}/runs", f"{tmp_path}/rows.jsonl")
     for words in (["--data.path=~/b", "--run.root", "~/c"], ["--data.path", "~/b", "--run.root=~/c"]):
         config = override(config, Parser("test", "").parse_with_overrides(words)[1])
@@ -91,7 +91,7 @@ def test_a_name_and_its_module_are_the_same_recipe_and_a_file_changes_its_base_a
     (tmp_path / "deep").mkdir()
     write(tmp_path, first="base: azr_coder7b_ppo\nrun: {steps: 7}\nalgorithm: {estimator: {name: dr_grpo}}")
     write(tmp_path / "deep", second="base: ../first.yaml\nrun: {name: second}")
-    config = read_config(str(tmp_path / "deep" / "second.yaml"))
+    config = read_config(tmp_path / "deep" / "second.yaml")
     assert config.run == replace(coder.run, steps=7, name="second") and config.algorithm.estimator == DrGRPO()
     assert config.selfplay == coder.selfplay and config.train == coder.train
 
@@ -126,11 +126,11 @@ def test_what_is_wrong_with_a_base_is_one_sentence(tmp_path):
         (tmp_path / f"{name}.yaml").write_bytes(b"\xff\xfe\0" if text is None else text.encode())
     for name, (_, says) in BROKEN.items():
         with pytest.raises(UserError) as raised:
-            read_config(str(tmp_path / f"{name}.yaml"))
+            read_config(tmp_path / f"{name}.yaml")
         said = str(raised.value)
         assert f"/{name}.yaml" in said and says in said and "\n" not in said
     with pytest.raises(UserError, match=r"^There is no file .*/gone\.yaml\.$"):
-        read_config(str(tmp_path / "gone.yaml"))
+        read_config(tmp_path / "gone.yaml")
 
 
 def test_azr_run_takes_a_name_and_a_file_and_the_folder_of_a_run_to_go_on_with(tmp_path, monkeypatch, capsys):

@@ -6,10 +6,10 @@ import math
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from azr.config_tree import from_yaml
 from azr.hardware import compute_type
 from tests.e2e import runs
 from tests.e2e.runs import ROOT, rollouts
+from tests.recipes import from_yaml
 
 pytestmark = pytest.mark.long
 

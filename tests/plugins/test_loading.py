@@ -8,7 +8,7 @@ import pytest
 
 from azr.cli.main import dispatch
 from azr.config import ESTIMATOR_TYPES, Config
-from azr.config_tree import config_options, from_yaml, override, to_tree
+from azr.config_tree import config_options, override, to_tree
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
 from azr.graders.own import OwnGrader
@@ -18,6 +18,7 @@ from azr.tasks.base import Verdict
 from azr.tasks.registry import KINDS
 from tests.mistakes import mistake
 from tests.plugins.conftest import REGISTRIES
+from tests.recipes import from_yaml
 from tests.tables import programs, table
 
 ROOT = Path(__file__).parents[2]

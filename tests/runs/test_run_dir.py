@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from azr.config import Config, RunConfig
-from azr.config_tree import from_yaml
 from azr.errors import UserError
 from azr.records import Stops
 from azr.runs import run_dir
 from azr.runs.run_dir import OWNER_FILE, PromptForm, RunDirectory, RunOwner, logging_to
+from tests.recipes import from_yaml
 
 
 def config(root: Path, name: str = "first") -> Config:

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from azr.algorithms.losses import mismatch_metrics
-from azr.config_tree import from_yaml
 from azr.records import Completion, FinishReason
 from azr.tasks.prompts import CompactFormat
 from benchmarks import staleness
 from benchmarks.staleness import CutCodec, draw_lengths, forced_lengths, learned
 from tests.conftest import byte_tokenizer
+from tests.recipes import from_yaml
 from tests.runs import factory
 
 pytestmark = pytest.mark.long

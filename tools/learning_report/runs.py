@@ -11,7 +11,7 @@ from statistics import fmean
 from radon.metrics import h_visit
 
 from azr.config import Config
-from azr.config_tree import from_yaml, leaves
+from azr.config_tree import from_tree, leaves, parse_yaml
 from azr.errors import UserError
 from azr.evaluation.report import load
 from azr.records import Sample
@@ -56,7 +56,7 @@ def read(path: Path, base: Path | None = None, evaluations: str = "eval") -> Run
         UserError: this is no run directory, it has no evaluation before and after its steps, or the base's is missing.
     """
     try:
-        config = from_yaml((path / "config.yaml").read_text())
+        config = from_tree(parse_yaml((path / "config.yaml").read_text()), Config())
         lines: list[Metrics] = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     except OSError as error:
         raise UserError(f"{path} is no run directory: {error}") from error
