@@ -61,8 +61,8 @@ def engine_options(entries: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"{OPTION} names {name!r}, which the option {_OF_RUN[name]} decides: set that.")
         if name in TAKEN:
             raise UserError(f"{OPTION} names {name!r}, which a run sets itself: leave it out.")
-        if name not in argument_names():
-            hint = did_you_mean(name, argument_names() - TAKEN)
+        if name not in argument_types():
+            hint = did_you_mean(name, argument_types().keys() - TAKEN)
             raise UserError(f"{OPTION} names {name!r}, and vLLM has no such engine argument{hint}")
         if name in options:
             raise UserError(f"{OPTION} names {name!r} twice: name it once.")
@@ -72,7 +72,7 @@ def engine_options(entries: Sequence[str]) -> dict[str, Any]:
             options[name] = yaml.safe_load(text)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise UserError(f"{OPTION} holds {entry!r}, whose value is not YAML: write it as in a config.") from error
-        value, allowed = options[name], _allowed(_annotations()[name], "vllm.engine.arg_utils")
+        value, allowed = options[name], _allowed(argument_types()[name], "vllm.engine.arg_utils")
         if allowed is None or (value is None and None in allowed):  # other types than `_TYPES` pass
             continue
         if not any(type(value) is each or (each is float and type(value) is int) or value == each for each in allowed):
@@ -82,14 +82,9 @@ def engine_options(entries: Sequence[str]) -> dict[str, Any]:
 
 
 @cache
-def argument_names() -> frozenset[str]:
-    """Return the fields of the installed vLLM's ``EngineArgs``."""
-    return frozenset(_annotations())
-
-
-@cache
-def _annotations() -> dict[str, ast.expr]:
-    """Return the type of each engine argument, from vLLM's source: importing vLLM takes many seconds."""
+def argument_types() -> dict[str, ast.expr]:
+    """Return the type of each field of the installed vLLM's ``EngineArgs``, from its source: importing vLLM takes many
+    seconds."""
     for node in _source("vllm.engine.arg_utils").body:
         if isinstance(node, ast.ClassDef) and node.name == "EngineArgs":
             fields = (statement for statement in node.body if isinstance(statement, ast.AnnAssign))

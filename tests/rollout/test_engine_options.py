@@ -13,7 +13,7 @@ from azr.config_tree import override
 from azr.errors import UserError
 from azr.own_data import own_data
 from azr.prepare import check
-from azr.rollout.engine_options import TAKEN, argument_names, engine_options
+from azr.rollout.engine_options import TAKEN, argument_types, engine_options
 from azr.rollout.vllm_adapter import compute_threads
 from tests.tables import table
 
@@ -22,7 +22,7 @@ def test_names_read_from_the_source_are_those_of_vllm() -> None:
     from vllm import AsyncEngineArgs, EngineArgs
 
     names = set(EngineArgs.__dataclass_fields__)
-    assert argument_names() == names
+    assert argument_types().keys() == names
     assert set(AsyncEngineArgs.__dataclass_fields__) >= TAKEN
 
 
