@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Completion, Reason, Task
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.normalize import ENTRY, MAX_CHARS
 from azr.tasks.prompts import Section
+from azr.text import clipped
 
 MAX_DETAIL = 400
 """Characters of a sentence; what it quotes is shortened to fit."""
-_MAX_QUOTED = 120
+_quoted = partial(clipped, most=120)
 Sections = Sequence[Section] | None
 """Sections of a response; None if it is not in the asked format."""
 LastRun = tuple[ExecutionRequest, ExecutionResult] | None
@@ -121,7 +123,3 @@ def _wrong_call(task: Task, request: ExecutionRequest, result: ExecutionResult) 
             returned = _quoted(call.value or "nothing")
             return f"{ENTRY}({_quoted(given)}) returned {returned}, not {_quoted(wanted)}"
     return ""
-
-
-def _quoted(text: str) -> str:
-    return text if len(text) <= _MAX_QUOTED else f"{text[: _MAX_QUOTED - 1]}…"
