@@ -34,6 +34,7 @@ class ExecutorPool(TakesSharedCalls):
         """``options``: see `SandboxPool`."""
         super().__init__()
         self._pool = SandboxPool(config, **options)
+        self._counted = Counter[str]()
 
     async def start(self) -> str:
         """Start the sandboxes and say what isolates them. Raises UserError when none can be had here."""
@@ -43,8 +44,11 @@ class ExecutorPool(TakesSharedCalls):
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         return await self._pool.execute(request)
 
-    async def stats(self) -> dict[str, int]:
-        return self._pool.stats()
+    async def take_stats(self) -> dict[str, int]:
+        """Return the pool's counts since the last call."""
+        counts, before = Counter(self._pool.stats()), self._counted
+        self._counted = counts
+        return {name: count - before[name] for name, count in counts.items()}
 
     async def ping(self) -> bool:
         return True
@@ -60,8 +64,6 @@ class RemoteExecutor(SupervisedActor):
         """`timeout_s`: deadline of every call. `options`, such as `seed`: see `SandboxPool`."""
         super().__init__("the executor pool", self._create_actor, start_timeout_s=timeout_s, max_restarts=MAX_RESTARTS)
         self._config, self._timeout_s, self._options = config, timeout_s, options
-        self._counted: tuple[ActorHandle | None, Counter[str]] = None, Counter()
-        """The pool whose counters were last read, and their values."""
 
     async def _create_actor(self) -> ActorHandle:
         pool: Any = ExecutorPool  # Ray's decorator hides `remote` from type checkers
@@ -91,18 +93,12 @@ class RemoteExecutor(SupervisedActor):
         ``restarts`` counts sandboxes. ``cache_hits`` of ``inputs`` calls needed no run; ``hit_rate`` is their share.
         The counts of a pool that died after the last call are missing.
         """
-        actor = self.actor
         try:
-            counts = Counter(await self.call("stats", timeout_s=self._timeout_s, to="report its counters"))
+            counts = await self.call("take_stats", timeout_s=self._timeout_s, to="report its counters")
         except ActorLost as lost:
             await self.restart(lost)
             return await self.stats_delta()
-        counted_actor, before = self._counted
-        if counted_actor is not actor:
-            before = Counter()
-        self._counted = actor, counts
-        delta = {name: count - before[name] for name, count in counts.items()}
-        return delta | {"hit_rate": delta["cache_hits"] / max(1, delta["inputs"])}
+        return {**counts, "hit_rate": counts["cache_hits"] / max(1, counts["inputs"])}
 
     def kill(self) -> None:
         """Kill the pool; its sandboxes end by themselves when their input ends."""
