@@ -21,7 +21,7 @@ from pathlib import Path
 
 from azr.cli.run import parse
 from azr.cluster.push_choice import TRANSFERS, refusal
-from azr.cluster.weight_transfers import make_outbox
+from azr.cluster.weight_transfers import OUTBOXES
 from azr.config import Config
 from azr.prepare import check
 from azr.prompts.codec import PromptCodec
@@ -65,7 +65,7 @@ def _take(worker: PolicyWorker, name: str, bucket_nbytes: int) -> None:
     policy.bucket_bytes = lambda transfer, weights, largest: max(bucket_nbytes, largest)
     before = worker._outbox
     before.close()
-    worker._outbox = make_outbox(name, before.device, before.control, before.engine_gpus)
+    worker._outbox = OUTBOXES[name](before.device, before.control, before.engine_gpus)
 
 
 async def measure(config: Config, pushes: int) -> dict[str, float]:

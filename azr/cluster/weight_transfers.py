@@ -360,10 +360,5 @@ def wait_until(done: Callable[[], bool], timeout_s: float, what: str, answers: M
         time.sleep(POLL_S)
 
 
-def make_outbox(transfer: str, *arguments: Any) -> Outbox:
-    """`arguments`: those of `Outbox`."""
-    return {"ipc": IpcOutbox, "nccl": NcclOutbox, "host": HostOutbox}[transfer](*arguments)
-
-
-def make_inbox(transfer: str, device: torch.device) -> Inbox:
-    return {"ipc": IpcInbox, "nccl": NcclInbox, "host": HostInbox}[transfer](device)
+OUTBOXES: dict[str, type[Outbox]] = {"ipc": IpcOutbox, "nccl": NcclOutbox, "host": HostOutbox}
+INBOXES: dict[str, type[Inbox]] = {"ipc": IpcInbox, "nccl": NcclInbox, "host": HostInbox}

@@ -23,7 +23,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbed
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from azr.cluster.weight_buckets import Inbox, TensorSlot, WeightBucket, WeightDigest
-from azr.cluster.weight_transfers import make_inbox
+from azr.cluster.weight_transfers import INBOXES
 
 log = logging.getLogger(__name__)
 BACKEND = "azr"
@@ -115,7 +115,7 @@ class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
         self._missing: list[str] = []
 
     def _inbox(self, transfer: str) -> Inbox:
-        return self._inboxes.get(transfer) or self._inboxes.setdefault(transfer, make_inbox(transfer, self.device))
+        return self._inboxes.get(transfer) or self._inboxes.setdefault(transfer, INBOXES[transfer](self.device))
 
     def init_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
         """Meet the sender. `init_info`: ``transfer``, and the ``info`` that its outbox has for its inboxes."""

@@ -26,7 +26,7 @@ from azr.algorithms.packing import PackedBatch
 from azr.cluster.push_choice import bucket_bytes
 from azr.cluster.weight_buckets import Receiver
 from azr.cluster.weight_sync import PushReport, send_weights
-from azr.cluster.weight_transfers import make_outbox
+from azr.cluster.weight_transfers import OUTBOXES
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
@@ -54,7 +54,7 @@ class PolicyWorker(ModelWorker):
         if not is_trained:
             return
         control = self.control if self.world_size > 1 else None
-        self._outbox = make_outbox(self.config.cluster.push, self.device, control, self.config.rollout.tensor_parallel)
+        self._outbox = OUTBOXES[self.config.cluster.push](self.device, control, self.config.rollout.tensor_parallel)
 
     def logprobs(self, batch: RankBatch) -> Tensor:
         """Float32 (R_k): log-probability of each response token at the rollout temperature, natural log. Collective."""

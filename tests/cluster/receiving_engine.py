@@ -21,13 +21,13 @@ from torch import Tensor
 from azr.cluster.supervisor import SupervisedActor
 from azr.cluster.weight_buckets import Inbox, WeightBucket, WeightDigest
 from azr.cluster.weight_transfers import (
+    INBOXES,
     Group,
     HostBlock,
     IpcInbox,
     IpcOutbox,
     NcclInbox,
     NcclOutbox,
-    make_inbox,
     on_this_node,
 )
 
@@ -148,7 +148,7 @@ class ReceivingEngine:
 
     def make_inbox(self, transfer: str) -> Inbox:
         cpu = torch.device("cpu")
-        inbox = GlooInbox(cpu) if transfer == "nccl" else make_inbox(transfer, cpu)
+        inbox = GlooInbox(cpu) if transfer == "nccl" else INBOXES[transfer](cpu)
         if isinstance(inbox, IpcInbox):
             inbox.block_type = on_gpu(self.gpu)
         return inbox

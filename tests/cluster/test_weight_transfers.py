@@ -14,7 +14,7 @@ import torch
 from azr.cluster import weight_transfers
 from azr.cluster.push_choice import TRANSFERS, decide_push
 from azr.cluster.weight_buckets import Inbox, Outbox
-from azr.cluster.weight_transfers import make_inbox, make_outbox
+from azr.cluster.weight_transfers import INBOXES, OUTBOXES
 from azr.config import ClusterConfig, Config, RolloutConfig, TrainConfig
 from azr.errors import UserError
 from tests.cluster.receiving_engine import ipc_outbox
@@ -47,8 +47,8 @@ def test_every_way_that_a_config_may_name_has_both_ends() -> None:
     assert set(get_args(get_type_hints(ClusterConfig)["push"])) == {"auto", *TRANSFERS}
     cpu = torch.device("cpu")
     for transfer in TRANSFERS:
-        outbox = make_outbox(transfer, cpu, None, 1)
-        assert isinstance(make_inbox(transfer, cpu), Inbox) and isinstance(outbox, Outbox)
+        outbox = OUTBOXES[transfer](cpu, None, 1)
+        assert isinstance(INBOXES[transfer](cpu), Inbox) and isinstance(outbox, Outbox)
         assert outbox.transfer == transfer
 
 
