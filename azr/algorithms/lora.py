@@ -126,11 +126,6 @@ def four_bit_layers(model: nn.Module) -> list[str]:
     return [name for name, parameter in iter_base_weights(model) if is_four_bit(parameter)]
 
 
-def four_bit_shape(parameter: Any) -> tuple[int, ...]:
-    """Return the shape of the weight that a parameter holds in 4 bits."""
-    return tuple(parameter.quant_state.shape)
-
-
 def unpack(parameter: Any) -> Tensor:
     """Return the weight of a parameter in the compute type: itself, or its dequantised 4 bits."""
     if not is_four_bit(parameter):

@@ -72,8 +72,8 @@ class OffloadedTensors:
 
     def reload(self, only: Iterable[Tensor] | None = None) -> None:
         """Bring back what is away, or of that only what lies under the given tensors, bit for bit."""
-        chosen = list(self._away) if only is None else self._storages(only) & self._away.keys()
-        for storage in chosen:
+        away = set(self._away)
+        for storage in away if only is None else away.intersection(tensor.untyped_storage() for tensor in only):
             nbytes, copy = self._away.pop(storage)
             storage.resize_(nbytes)
             if copy is None:
@@ -95,20 +95,9 @@ class OffloadedTensors:
         assert copy is not None, "this tensor was dropped"
         return copy.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
-    def host_memory(self) -> list[Tensor]:
-        """All of it that is held, whether in use or not."""
-        copies = [copy for _, copy in self._away.values() if copy is not None]
-        return copies + [spare for spares in self._spare.values() for spare in spares]
-
     def _present(self, tensors: Iterable[Tensor]) -> set[UntypedStorage]:
-        return {
-            storage
-            for storage in self._storages(tensor for tensor in tensors if tensor.device == self._device)
-            if storage.nbytes() and storage not in self._away
-        }
-
-    def _storages(self, tensors: Iterable[Tensor]) -> set[UntypedStorage]:
-        return {tensor.untyped_storage() for tensor in tensors}
+        storages = {tensor.untyped_storage() for tensor in tensors if tensor.device == self._device}
+        return {storage for storage in storages if storage.nbytes()} - self._away.keys()
 
 
 def trim(device: torch.device) -> GpuMemory | None:

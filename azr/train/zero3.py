@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from azr.algorithms.architectures import CHECKED
-from azr.algorithms.lora import Adapter, four_bit_shape, is_four_bit, merge, unpack
+from azr.algorithms.lora import Adapter, is_four_bit, merge, unpack
 from azr.config import REDUCE_BUCKET, TrainConfig
 from azr.train.offload import EngineTensors
 from azr.train.whole import WholeEngine
@@ -276,7 +276,7 @@ def _part(parameter: Any) -> torch.Tensor:
 
 def whole_shape(parameter: Any) -> tuple[int, ...]:
     """Shape of the weight of which this rank may hold only a part."""
-    return four_bit_shape(parameter) if is_four_bit(parameter) else tuple(parameter.ds_shape)
+    return tuple(parameter.quant_state.shape if is_four_bit(parameter) else parameter.ds_shape)
 
 
 def _import_deepspeed() -> ModuleType:

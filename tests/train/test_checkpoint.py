@@ -161,7 +161,8 @@ async def test_leaves_the_device_is_saved_from_the_host_and_comes_back(role, dty
 def resident(worker: ModelWorker) -> int:
     """Bytes under all tensors of the process but the copies on the host. Engines before this one may count as well."""
     gc.collect()
-    copies = {id(tensor.untyped_storage()) for tensor in worker._away.host_memory()}
+    away = [copy for _, copy in worker._away._away.values() if copy is not None]
+    copies = {id(tensor.untyped_storage()) for tensor in sum(worker._away._spare.values(), away)}
     storages = {id(each.untyped_storage()): each.untyped_storage() for each in gc.get_objects() if type(each) in KINDS}
     return sum(storage.nbytes() for place, storage in storages.items() if place not in copies)
 
