@@ -10,13 +10,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from azr.errors import UserError
 from azr.hardware import ComputeType, cpu_engine_problem, keep_kernels
@@ -33,11 +36,6 @@ VARIABLE = "AZR_SERVE_STOPS"
 MAX_BODY = 32 << 20
 """Most bytes of a request that are read, to be changed while other requests wait."""
 PATHS = ("/v1/chat/completions", "/v1/completions")
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,26 +109,22 @@ def _is_on_cpu() -> bool:
 class StopMiddleware:
     """ASGI application around another one."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app, self._stops = app, msgspec.json.decode(os.environ[VARIABLE], type=Stops)
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(PATHS):
             await self._app(scope, receive, send)
             return
-        read, more = bytearray(), True
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                return  # the client is gone
-            read += message.get("body", b"")
-            if len(read) > MAX_BODY:
-                await send({"type": "http.response.start", "status": 413, "headers": []})
-                await send(
-                    {"type": "http.response.body", "body": f"A request has at most {MAX_BODY:,} bytes.".encode()}
-                )
-                return
-            more = message.get("more_body", False)
+        read = bytearray()
+        try:
+            async for piece in Request(scope, receive).stream():
+                read += piece
+                if len(read) > MAX_BODY:
+                    await PlainTextResponse(f"A request has at most {MAX_BODY:,} bytes.", 413)(scope, receive, send)
+                    return
+        except ClientDisconnect:
+            return
         body = with_stops(bytes(read), self._stops)
         headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
