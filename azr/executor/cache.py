@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
-from azr.execution import CallResult, CallStatus
+from azr.execution import CallResult, CallStatus, ExecutionRequest
 
 _RECORD_BYTES = 500
 """Memory of an entry beside its texts."""
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class CallKey(NamedTuple):
-    """Key of a call: calls with equal keys share a result."""
-
-    program: str
-    input: str
-    static_check: bool
-    repeats: int
-    admitted: bool = False
 
 
 REPEATABLE = (CallStatus.OK, CallStatus.RAISED)
@@ -70,6 +60,7 @@ class Cache(Generic[K, V]):
                 self._bytes -= self._values.popitem(last=False)[1][1]
 
 
-CallCache = Cache[CallKey, Outcome]
+CallCache = Cache[ExecutionRequest, Outcome]
+"""By requests of one call."""
 CodeCache = Cache[tuple[str, bool], tuple[int, bytes]]
 """Suspicion and marshalled code, by source and whether it was held to the static check."""

@@ -17,7 +17,7 @@ from azr.execution import MAX_INPUTS, CallResult, CallStatus, ExecutionRequest, 
 from azr.executor import protocol
 from azr.executor.backends import select_backend
 from azr.executor.backends.sandbox import Launcher, LaunchError
-from azr.executor.cache import CallCache, CallKey, CodeCache, Outcome
+from azr.executor.cache import CallCache, CodeCache, Outcome
 from azr.executor.runs import Runs
 from azr.executor.scheduler import Scheduler
 
@@ -56,15 +56,13 @@ class SandboxPool:
         repeats: int = protocol.REPEATS,
         answers: bool = False,
     ) -> None:
-        """Raises UserError for settings that cannot hold. Nothing is started yet.
+        """Nothing is started yet.
 
         ``seed``: each program runs under the same hash seeds every time, whatever else there is to run; they derive
         from this number and are random without it. ``repeats``: most repeats that a request may ask for. ``answers``:
         it runs answers to public benchmarks, which import more modules, may ask for the time, and take and return
         longer values; the walls are the same.
         """
-        if config.workers < 1 or repeats < 1 or config.wall_s <= 0:
-            raise UserError("executor.workers and repeats must be at least 1 and executor.wall_s positive.")
         self._config, self._seed, self._repeats = config, seed, repeats
         self._limits = protocol.Limits(
             wall_s=config.wall_s,
@@ -82,7 +80,7 @@ class SandboxPool:
         self._waiting = asyncio.Semaphore(_MOST_WAITING)
         self._cache = CallCache(_CACHE_BYTES)
         self._codes = CodeCache(_CACHE_BYTES)
-        self._running: dict[tuple[CallKey, ...], asyncio.Task[dict[CallKey, Outcome]]] = {}
+        self._running: dict[tuple[ExecutionRequest, ...], asyncio.Task[dict[ExecutionRequest, Outcome]]] = {}
         """By all calls of a run: one that had other company may end otherwise."""
         self._counts = Counter(requests=0, inputs=0, cache_hits=0, calls=0)
         self._closed = False
@@ -151,10 +149,7 @@ class SandboxPool:
             await self._launcher.close()
 
     async def _execute(self, request: ExecutionRequest) -> ExecutionResult:
-        keys = [
-            CallKey(request.program, text, request.static_check, request.repeats, request.admitted)
-            for text in request.inputs
-        ]
+        keys = [replace(request, inputs=(text,)) for text in request.inputs]
         found = {key: known for key in keys if (known := self._cache.get(key)) is not None}
         fresh = tuple(dict.fromkeys(key for key in keys if key not in found))
         running = self._running.get(fresh)
@@ -174,21 +169,23 @@ class SandboxPool:
             cached=not fresh or running is not None,
         )
 
-    async def _run(self, request: ExecutionRequest, keys: tuple[CallKey, ...]) -> dict[CallKey, Outcome]:
+    async def _run(
+        self, request: ExecutionRequest, keys: tuple[ExecutionRequest, ...]
+    ) -> dict[ExecutionRequest, Outcome]:
         """Run calls of one program together; return and remember their outcomes."""
         try:
             longest = protocol.MAX_PROGRAM_BYTES if keys[0].static_check else protocol.MAX_UNCHECKED_BYTES
             longest_inputs, refusal = max(protocol.MAX_INPUT_BYTES, self._limits.input_bytes), ""
             if _bytes(keys[0].program) > longest:
                 refusal = f"the program is longer than {longest} bytes"
-            elif sum(_bytes(key.input) for key in keys) > longest_inputs:
+            elif sum(_bytes(key.inputs[0]) for key in keys) > longest_inputs:
                 refusal = f"the inputs are longer than {longest_inputs} bytes"
             if refusal:
                 refused = CallResult(status=CallStatus.REJECTED, error=refusal)
                 outcomes = [Outcome(refused, None, caused_by_other_calls=True)] * len(keys)
             else:
                 assert self._scheduler is not None
-                request = replace(request, inputs=tuple(key.input for key in keys))
+                request = replace(request, inputs=tuple(key.inputs[0] for key in keys))
                 outcomes = await Runs(request, self._limits, self._scheduler, self._codes).run()
         finally:
             del self._running[keys]
@@ -197,7 +194,7 @@ class SandboxPool:
         found = dict(zip(keys, outcomes, strict=True))
         for key, outcome in found.items():
             if outcome.cacheable(key.repeats):
-                texts = (key.program, key.input, *outcome.static_check, outcome.call.value or "")
+                texts = (key.program, *key.inputs, *outcome.static_check, outcome.call.value or "")
                 self._cache.put(key, outcome, sum(map(len, texts)))
         return found
 

@@ -33,20 +33,15 @@ BACKENDS: dict[str, Prepare] = {
 """Strongest first."""
 
 
-def candidates(config: ExecutorConfig) -> tuple[str, ...]:
-    """Names of the backends that may be taken, strongest first. Who names a container runtime wants containers."""
-    if config.backend != "auto":
-        return (config.backend,)
-    return ("docker",) if config.docker_runtime is not None else tuple(BACKENDS)
-
-
 def select_backend(config: ExecutorConfig) -> tuple[Launcher, str]:
-    """The strongest of the candidates that works here, and one line: its name, what it offers, why no stronger one.
+    """The strongest backend that works here, of those that the config allows, and one line: its name, what it offers,
+    why no stronger one. Who names a container runtime wants containers.
 
     Blocks; the first use builds an image. Raises UserError when none works.
     """
     skipped: list[str] = []
-    for name in candidates(config):
+    wanted = "docker" if config.backend == "auto" and config.docker_runtime is not None else config.backend
+    for name in BACKENDS if wanted == "auto" else (wanted,):
         try:
             launcher, description = BACKENDS[name](config)
         except BackendUnavailable as error:
