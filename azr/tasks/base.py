@@ -284,8 +284,6 @@ def grade_outputs(result: ExecutionResult, expected: Sequence[str]) -> Verdict:
     """Return right if every call returned the expected plain value, ungraded if the executor lost one."""
     if result.lost:
         return Verdict.UNGRADED
-    if not result.ok:
-        return Verdict.WRONG
     for call, wanted in zip(result.outputs, expected, strict=True):
         if call.value is None:
             return Verdict.WRONG
