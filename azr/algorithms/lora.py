@@ -33,13 +33,9 @@ _FOUR_BIT: dict[str, Any] = {"quant_type": "nf4", "compress_statistics": True}
 class Adapter:
     """Adapter of one linear layer with a weight (O, I)."""
 
-    down_RI: nn.Parameter
-    up_OR: nn.Parameter
+    parameters: tuple[nn.Parameter, nn.Parameter]
+    """A (R, I) and B (O, R)."""
     scale: float
-
-    @property
-    def parameters(self) -> tuple[nn.Parameter, nn.Parameter]:
-        return self.down_RI, self.up_OR
 
 
 def four_bit_config(lora: LoraConfig, dtype: torch.dtype) -> BitsAndBytesConfig | None:
@@ -100,8 +96,8 @@ def adapters_of(model: nn.Module) -> dict[nn.Parameter, Adapter]:
 def iter_adapter_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield the adapters' parameters under their names in peft's files."""
     for name, _, adapter in _iter_adapters(model):
-        yield f"{IN_FILES}{name}{DOWN}", adapter.down_RI
-        yield f"{IN_FILES}{name}{UP}", adapter.up_OR
+        for part, parameter in zip((DOWN, UP), adapter.parameters, strict=True):
+            yield f"{IN_FILES}{name}{part}", parameter
 
 
 def iter_base_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -174,4 +170,4 @@ def _iter_adapters(model: nn.Module) -> Iterator[tuple[str, Any, Adapter]]:
         if isinstance(layer, LoraLayer):
             assert isinstance(layer, nn.Module)
             down, up = (layer.get_parameter(f"{part}.{_NAME}.weight") for part in ("lora_A", "lora_B"))
-            yield name, layer, Adapter(down, up, layer.scaling[_NAME])
+            yield name, layer, Adapter((down, up), layer.scaling[_NAME])

@@ -17,8 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from azr.train.offload import EngineTensors
-
 
 class WholeOptimizer:
     """AdamW on all trained parameters as one flat float32 tensor."""
@@ -30,8 +28,8 @@ class WholeOptimizer:
         self.masters = nn.Parameter(weights.float())  # the same memory in float32
         self.fp16_groups, self.fp16_partitioned_groups_flat = [trained], [weights]
         self.fp32_partitioned_groups_flat = [self.masters]
-        self.gradient = torch.zeros_like(self.masters)
-        self._gradients = list(_parts(self.gradient, trained))
+        self.grad_partitions_flat_buffer, self.ipg_buckets = torch.zeros_like(self.masters), dict[int, Any]()
+        self._gradients = list(_parts(self.grad_partitions_flat_buffer, trained))
         for parameter, part in zip(trained, self._gradients, strict=True):
             parameter.register_post_accumulate_grad_hook(partial(_move, part))
         self.optimizer = make_adam([self.masters])
@@ -47,19 +45,20 @@ class WholeOptimizer:
     @torch.no_grad()
     def step(self, grad_clip: float) -> float | None:
         """Add up the ranks' gradients and take a step; return the gradient's norm, None if the step was skipped."""
-        dist.all_reduce(self.gradient)
-        self.gradient /= dist.get_world_size()
+        gradient = self.grad_partitions_flat_buffer
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
         norm = torch.linalg.vector_norm(torch.stack(self._get_norm_groups()))
         is_finite = bool(norm.isfinite())
         if is_finite:
             if grad_clip:
-                self.gradient *= 1.0 / torch.clamp((norm + 1e-6) / grad_clip, min=1.0)
-            self.masters.grad = self.gradient
+                gradient *= 1.0 / torch.clamp((norm + 1e-6) / grad_clip, min=1.0)
+            self.masters.grad = gradient
             self.optimizer.step()
             self.masters.grad = None
             (weights,) = self.fp16_partitioned_groups_flat
             weights.copy_(self.masters)
-        self.gradient.zero_()
+        gradient.zero_()
         return float(norm) if is_finite else None
 
 
@@ -110,17 +109,6 @@ class WholeEngine:
             whole.ds_tensor = parameter.detach().view(-1)
             whole.ds_shape, whole.ds_numel = parameter.shape, parameter.numel()
             whole.ds_tensor.ds_numel = prod(parameter.shape)
-
-    def tensors(self) -> EngineTensors:
-        """What memory it takes between two calls."""
-        parts = [parameter.detach() for parameter in self.module.parameters()]
-        if self.optimizer is None:
-            return EngineTensors(parts, [], [])
-        (weights,), masters = self.optimizer.fp16_partitioned_groups_flat, self.optimizer.masters
-        states = self.optimizer.optimizer.state.values()
-        moments = [value for state in states for value in state.values() if value.dim()]
-        is_own = masters.untyped_storage() != weights.untyped_storage()
-        return EngineTensors(parts, [*[masters.detach()] * is_own, *moments], [self.optimizer.gradient])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)

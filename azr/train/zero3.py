@@ -175,18 +175,13 @@ def step(engine: Any, *, sound: bool) -> bool:
 
 def engine_tensors(engine: Any) -> EngineTensors:
     """Releases what was gathered of the parameters, and lists what is left."""
-    if isinstance(engine, WholeEngine):
-        return engine.tensors()
-    _import_deepspeed()
-    from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
-
-    optimizer = engine.optimizer
-    optimizer.empty_partition_cache()
-    forget_node_copies(engine)
-    parameters = parameter_parts(engine)
-    if isinstance(optimizer, DeepSpeedZeRoOffload):  # what DeepSpeed gives a model without an optimizer
+    optimizer, parameters = engine.optimizer, parameter_parts(engine)
+    if not isinstance(engine, WholeEngine):
+        optimizer.empty_partition_cache()
+        forget_node_copies(engine)
+    masters = getattr(optimizer, "fp32_partitioned_groups_flat", None)
+    if masters is None:  # of a model that is not trained
         return EngineTensors(parameters, [], [])
-    masters = optimizer.fp32_partitioned_groups_flat
     moments = [value for state in optimizer.optimizer.state.values() for value in state.values() if value.dim()]
     shared = {parameter.untyped_storage() for parameter in parameters}  # in float32 the weights are the master weights
     state = [tensor for tensor in (*masters, *moments) if tensor.untyped_storage() not in shared]
