@@ -33,21 +33,14 @@ def estimate_advantages(batch: Batch, estimator: Estimator) -> tuple[Tensor | No
     return advantages_R.float(), batch.returns_R
 
 
-def weighting_of(algorithm: AlgorithmConfig) -> str:
-    """``algorithm.loss_weighting``, decided."""
-    is_auto = algorithm.loss_weighting == "auto"
-    return algorithm.estimator.loss_weighting if is_auto else algorithm.loss_weighting
-
-
 def loss_weights(
     batch: Batch,
-    weighting: str,
+    algorithm: AlgorithmConfig,
     mini_batches: Sequence[Sequence[int]],
     kept: Sequence[Sequence[int]],
     max_tokens: int,
-    proposer_share: float = 0.5,
 ) -> Tensor | None:
-    """Factor of each token's loss, float32 (R); None for 1 throughout, which is ``weighting`` token.
+    """Factor of each token's loss, float32 (R), as ``loss_weighting`` says; None for 1 throughout, which is token.
 
     An optimizer step divides its sum over K tokens, those of the samples in ``kept``, by K. A token of sample i, which
     has L_i, of a mini-batch of M samples is given
@@ -62,13 +55,16 @@ def loss_weights(
         constant    share_i = L_i / (max_tokens M)                             (arXiv 2503.20783, section 3.2)
 
     Samples without tokens do not count in the first two, whose shares add up to 1: w is 1 on average over all tokens
-    of a mini-batch of which nothing was left out. ``weighting`` is that of `weighting_of`.
+    of a mini-batch of which nothing was left out.
     """
+    is_auto = algorithm.loss_weighting == "auto"
+    weighting = algorithm.estimator.loss_weighting if is_auto else algorithm.loss_weighting
     if weighting == "token":
         return None
     label_N, value_N = torch.zeros_like(batch.kind_role_N), torch.ones(len(batch.kind_roles), dtype=torch.float64)
     if weighting == "kind_role":
-        values = [proposer_share if role == "proposer" else 1 - proposer_share for _, role in batch.kind_roles]
+        share = algorithm.proposer_share
+        values = [share if role == "proposer" else 1 - share for _, role in batch.kind_roles]
         label_N, value_N = batch.kind_role_N, torch.tensor(values, dtype=torch.float64)
     weight_N = torch.zeros(len(label_N), dtype=torch.float64)
     for members, remaining in zip(mini_batches, kept, strict=True):

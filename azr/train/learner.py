@@ -15,11 +15,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from azr.algorithms.advantages import (
-    estimate_advantages,
-    loss_weights,
-    weighting_of,
-)
+from azr.algorithms.advantages import estimate_advantages, loss_weights
 from azr.algorithms.batch import Batch
 from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metrics, value_metrics
 from azr.algorithms.packing import split_mini_batches, without_samples
@@ -131,14 +127,8 @@ class Learner:
             # One packing does for both models if the critic takes its optimizer steps on the same mini-batches.
             same = critic_batch if kept is critic_parts else None
             packed = same or self._pack(completions, kept)
-            batch.loss_weights_R = loss_weights(
-                batch,
-                weighting_of(algorithm),
-                policy_parts,
-                kept,
-                self._config.rollout.max_response_tokens,
-                algorithm.proposer_share,
-            )
+            longest = self._config.rollout.max_response_tokens
+            batch.loss_weights_R = loss_weights(batch, algorithm, policy_parts, kept, longest)
             metrics["policy"], logprobs_R = await self._update_policy(batch, packed, step)
             if (entropy := batch.sampled_entropy) is not None:
                 metrics["policy"]["entropy"] = entropy

@@ -3,13 +3,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from azr.algorithms.advantages import estimate_advantages, loss_weights, weighting_of
+from azr.algorithms.advantages import estimate_advantages, loss_weights
 from azr.algorithms.batch import Batch
 from azr.config import ESTIMATOR_TYPES, GAE, RAE, TRRPP, AlgorithmConfig, DrGRPO, KLConfig
 
@@ -34,15 +35,16 @@ def run(estimator: str, rewards: list[float], lengths: list[int], *, lambda_: fl
 
 def weights_of(
     batch: Batch,
-    weighting: str,
+    weighting: Any,
     mini_batches: list[list[int]] | None = None,
     kept: list[list[int]] | None = None,
     max_tokens: int = 20,
-    **options: float,
+    **options: Any,
 ) -> torch.Tensor | None:
     """Loss weights; by default in one mini-batch of which all is kept."""
     mini_batches = mini_batches or [list(range(len(batch.rewards)))]
-    return loss_weights(batch, weighting, mini_batches, kept or mini_batches, max_tokens, **options)
+    algorithm = AlgorithmConfig(loss_weighting=weighting, **options)
+    return loss_weights(batch, algorithm, mini_batches, kept or mini_batches, max_tokens)
 
 
 def near(got: torch.Tensor, expected: list[float], atol: float = 1e-6) -> None:
@@ -76,9 +78,11 @@ def test_weights_by_trajectory_or_by_kind_and_role_give_each_the_same_say() -> N
 
 
 def test_the_loss_is_averaged_by_token_but_with_dr_grpo():
-    decided = {name: weighting_of(AlgorithmConfig(estimator=options())) for name, options in ESTIMATOR_TYPES.items()}
-    assert decided.pop("dr_grpo") == "constant" and set(decided.values()) == {"token"}
-    assert weighting_of(AlgorithmConfig(estimator=DrGRPO(), loss_weighting="trajectory")) == "trajectory"
+    batch = make_batch([0.0] * 2, [4, 1])
+    decided = {name: weights_of(batch, "auto", estimator=options()) for name, options in ESTIMATOR_TYPES.items()}
+    assert torch.equal(decided.pop("dr_grpo"), weights_of(batch, "constant")) and set(decided.values()) == {None}
+    by_trajectory = weights_of(batch, "trajectory", estimator=DrGRPO())
+    assert by_trajectory.tolist() == weights_of(batch, "trajectory").tolist()
 
 
 def test_constant_weights_count_tokens_alike_whatever_else_is_in_the_batch():

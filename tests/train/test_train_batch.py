@@ -80,7 +80,7 @@ def learners_work(count: int) -> float:
     for estimator in (TRRPP(), GRPO()):
         batch.advantages_R, batch.returns_R = estimate_advantages(batch, estimator)
     kept = without_samples(mini_batches, batch.has_gradient(AlgorithmConfig()), 8)
-    batch.loss_weights_R = loss_weights(batch, "kind_role", mini_batches, kept, 128)
+    batch.loss_weights_R = loss_weights(batch, AlgorithmConfig(loss_weighting="kind_role"), mini_batches, kept, 128)
     ranks = packed.for_ranks(batch.policy_columns(AlgorithmConfig()))
     assert torch.equal(packed.column([columns["advantages"] for _, _, columns in ranks]), batch.advantages_R)
     batch.write_results(samples, batch.rollout_logprobs_R)
