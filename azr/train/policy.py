@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoTokenizer
 
-from azr.algorithms.lora import adapters_of, four_bit_layers, iter_adapter_weights, peft_config, without_adapters
+from azr.algorithms.lora import four_bit_layers, iter_adapter_weights, peft_config, without_adapters
 from azr.algorithms.losses import Sums, policy_loss, value_loss
 from azr.algorithms.models import CriticModel, PolicyModel
 from azr.algorithms.packing import PackedBatch
@@ -116,9 +116,8 @@ class PolicyWorker(ModelWorker):
         named = list(self.engine.module.named_weights())
         sizes = [prod(whole_shape(parameter)) * self.dtype.itemsize for _, parameter in named]
         bucket = bucket_bytes(self._outbox.transfer, sum(sizes), max(sizes))
-        is_whole = isinstance(self.engine, WholeEngine)
         with self._parameters_on_device():
-            weights = iter_full_params(named, bucket, self.dtype, adapters_of(self.engine.module), is_whole)
+            weights = iter_full_params(self.engine, named, bucket, self.dtype)
             full_check = every > 0 and version % every == 0
             return send_weights(self._outbox, version, weights, bucket, receivers, timeout_s, full_check=full_check)
 

@@ -7,7 +7,7 @@ number that is the same on all ranks, so gradients must be added over ranks, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from math import prod
@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from azr.algorithms.architectures import CHECKED
-from azr.algorithms.lora import Adapter, is_four_bit, merge, unpack
+from azr.algorithms.lora import adapters_of, is_four_bit, merge, unpack
 from azr.config import REDUCE_BUCKET, TrainConfig
 from azr.train.offload import EngineTensors
 from azr.train.whole import WholeEngine
@@ -201,17 +201,13 @@ def forget_node_copies(engine: Any) -> None:
 
 
 def iter_full_params(
-    named: Sequence[tuple[str, nn.Parameter]],
-    bucket_bytes: int,
-    dtype: torch.dtype,
-    adapters: Mapping[nn.Parameter, Adapter],
-    is_whole: bool = False,
+    engine: Any, named: Sequence[tuple[str, nn.Parameter]], bucket_bytes: int, dtype: torch.dtype
 ) -> Iterator[list[tuple[str, torch.Tensor]]]:
     """Whole parameters in order, about `bucket_bytes` of them gathered at a time, which are valid until the next are.
 
-    `adapters`: what is merged into a parameter, by parameter. `is_whole`: nothing has to be gathered. Collective: every
-    rank must consume the iterator to its end.
+    Adapters are merged into them. Collective: every rank must consume the iterator to its end.
     """
+    adapters = adapters_of(engine.module)
 
     def merged(parameter: nn.Parameter) -> torch.Tensor:
         weight, adapter = unpack(parameter), adapters.get(parameter)
@@ -219,7 +215,7 @@ def iter_full_params(
             weight = merge(weight, *adapter.parameters, adapter.scale)
         return weight.detach().to(dtype)
 
-    gathered = nullcontext if is_whole else _import_deepspeed().zero.GatheredParameters
+    gathered = nullcontext if isinstance(engine, WholeEngine) else _import_deepspeed().zero.GatheredParameters
     for bucket in _buckets(named, bucket_bytes):
         # A tied parameter has two names and is gathered once.
         whole = dict.fromkeys(parameter for _, parameter in bucket)
