@@ -174,4 +174,6 @@ async def start_engines(
 
         beginning = asyncio.create_task(begin())
         measured.callback(beginning.cancel)
-        return await EngineGroup.start(config, stops, places, from_step, when=beginning)
+        engines = EngineGroup(config, stops, places, from_step)
+        await engines.start(beginning)
+        return engines

@@ -54,11 +54,11 @@ TOKENS_PER_MICRO_BATCH = 200_000
 class ScriptedEngine(TakesSharedCalls):
     """Answers a prompt by what it is: a proposal, or a solution of the first number in its program."""
 
-    def __init__(self, model_path: str, rollout: RolloutConfig, **_: object) -> None:
+    def __init__(self, config: Config, **_: object) -> None:
         """As `azr.rollout.engine.RolloutEngine`."""
         super().__init__()
-        kind, self._codec = KINDS[KIND], PromptCodec.load(config_of(model_path, rollout.max_response_tokens))
-        self._tokens = rollout.max_response_tokens
+        kind, self._tokens = KINDS[KIND], config.rollout.max_response_tokens
+        self._codec = PromptCodec.load(config_of(config.model.path, self._tokens))
         proposal = self._codec.proposal_ids(kind, [kind.seed()])
         solution = self._codec.solver_prompt(kind, kind.seed())
         pairs = zip(proposal, solution, strict=False)
@@ -161,7 +161,8 @@ class Cpu:
 
 async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu: Cpu) -> int:
     """Everything that the driver does for a step, but for waiting; returns how many trajectories there were."""
-    engines = await EngineGroup.start(config, codec.stops, [EnginePlacement({"num_cpus": 0.5})])
+    engines = EngineGroup(config, codec.stops, [EnginePlacement({"num_cpus": 0.5})])
+    await engines.start()
     executor = RemoteExecutor(config.executor, 60.0)
     await executor.start()
     kind = KINDS[KIND]

@@ -2,9 +2,11 @@
 
 import importlib
 import pkgutil
+from pathlib import Path
+from typing import Any
 
 import playground
-from azr.config import Config
+from azr.config import Config, ModelConfig, RolloutConfig, RunConfig, TimeoutConfig, TrainConfig
 from azr.config_tree import from_tree, parse_yaml
 
 
@@ -18,3 +20,12 @@ def recipes() -> dict[str, Config]:
 
 def from_yaml(text: str) -> Config:
     return from_tree(parse_yaml(text), Config())
+
+
+def engine_config(
+    model: Path | str, rollout: RolloutConfig, generate_s: float, dtype: Any = "float32", *, deterministic: bool = False
+) -> Config:
+    """Of an engine without a run."""
+    run, timeout = RunConfig(deterministic=deterministic), TimeoutConfig(generate_s=generate_s)
+    model_config, train = ModelConfig(path=str(model)), TrainConfig(dtype=dtype)
+    return Config(run=run, model=model_config, rollout=rollout, timeout=timeout, train=train)

@@ -22,7 +22,8 @@ from azr.algorithms.attention import choose_attention
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import pack
 from azr.cluster.weight_transfers import HostOutbox
-from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES, RolloutConfig
+from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES, Config, RolloutConfig
+from azr.config_tree import override
 from azr.errors import UserError
 from azr.hardware import ComputeType, Device
 from azr.records import Completion
@@ -126,7 +127,8 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
     rollout = RolloutConfig(
         max_prompt_tokens=most, max_response_tokens=RESPONSE_TOKENS, max_concurrent=8, gpu_memory_utilization=GPU_SHARE
     )
-    engine = RolloutEngine(path, rollout, generate_timeout_s=TIMEOUT_S, dtype=dtype)
+    options = {"model.path": path, "timeout.generate_s": TIMEOUT_S, "train.dtype": dtype}
+    engine = RolloutEngine(override(Config(rollout=rollout), options))
     outbox = HostOutbox().open(max(WEIGHT_BUCKET_BYTES["host"], *(each.nbytes for _, each in policy.named_weights())))
 
     async def row(weights: str) -> Row:

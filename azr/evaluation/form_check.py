@@ -14,6 +14,7 @@ from rich.progress import Progress
 from azr.answering import Generate, Problem, answer, task_problem
 from azr.concurrency import gather, stable_seed
 from azr.config import Config, ExecutorConfig, ModelConfig, RewardConfig, RolloutConfig, SelfPlayConfig
+from azr.config_tree import override
 from azr.errors import UserError
 from azr.evaluation.suites.exam import OWN, exam_questions
 from azr.executor.pool import SandboxPool
@@ -132,8 +133,8 @@ async def check_forms(path: str, *, dtype: ComputeType) -> FormCheck:
     if not codecs:
         raise UserError(f"{path} can be asked in no form: {'; '.join(left_out.values())}")
     stops = Stops(tuple(dict.fromkeys(text for codec in codecs.values() for text in codec.stops.strings)))
-    rollout = next(iter(configs.values())).rollout
-    engine = RolloutEngine(path, rollout, stops=stops, generate_timeout_s=TIMEOUT_S, dtype=dtype)
+    config = override(next(iter(configs.values())), {"timeout.generate_s": TIMEOUT_S, "train.dtype": dtype})
+    engine = RolloutEngine(config, stops=stops)
     with quiet_start(path):
         await engine.start()
     try:

@@ -236,15 +236,7 @@ class EvalProgress:
 async def serve_here(evaluation: Evaluation) -> AsyncIterator[Generate]:
     """Start an engine in this process, which ends with the block, and yield its `generate`."""
     config = evaluation.engine_config
-    engine = RolloutEngine(
-        config.model.path,
-        config.rollout,
-        stops=evaluation.model.codec.stops,
-        generate_timeout_s=config.timeout.generate_s,
-        dtype=evaluation.dtype,
-        seed=config.run.seed,
-        deterministic=config.run.deterministic,
-    )
+    engine = RolloutEngine(config, stops=evaluation.model.codec.stops, seed=config.run.seed)
     try:
         await engine.start()
         yield engine.generate

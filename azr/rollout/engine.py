@@ -24,8 +24,8 @@ from azr.cluster.placement import take_gpus
 from azr.cluster.supervisor import TakesSharedCalls
 from azr.cluster.weight_buckets import WeightBucket
 from azr.cluster.weight_transfers import on_this_node
-from azr.config import RolloutConfig
-from azr.hardware import ComputeType, network_environment
+from azr.config import Config
+from azr.hardware import network_environment
 from azr.prompts.token_text import table_decoder
 from azr.records import Completion, PromptIds, Stops
 from azr.rollout.vllm_adapter import (
@@ -72,35 +72,20 @@ class FairSemaphore:
 class RolloutEngine(TakesSharedCalls):
     """Samples from the policy. Call `start` before anything else."""
 
-    def __init__(
-        self,
-        model_path: str,
-        rollout: RolloutConfig,
-        *,
-        stops: Stops = NO_STOPS,
-        generate_timeout_s: float,
-        dtype: ComputeType = "bfloat16",
-        seed: int = 1,
-        deterministic: bool = False,
-        gpus: Sequence[str] = (),
-    ) -> None:
-        """`model_path`: Hugging Face folder or hub name.
+    def __init__(self, config: Config, *, stops: Stops = NO_STOPS, seed: int = 1, gpus: Sequence[str] = ()) -> None:
+        """`config`: of the run, whose `model.path` is a Hugging Face folder or hub name. With `run.deterministic` the
+        engine samples one prompt at a time, so that its samples depend only on weights and seed.
 
         `gpus`: the GPUs of this node to use, as CUDA_VISIBLE_DEVICES names them, when they are more than the one that
         Ray gave this actor.
-        `deterministic`: one prompt at a time, so that its samples depend only on weights and seed.
         `stops`: end a response, in addition to the end tokens that the model's folder names.
         """
         super().__init__()
-        self._model_path = str(model_path)
-        self._rollout = rollout
-        self._stops = stops
-        self._generate_timeout_s = generate_timeout_s
-        self._dtype = dtype
-        self._seed = seed
-        self._deterministic = deterministic
-        self._exclusive_lock: AbstractAsyncContextManager[None] = asyncio.Lock() if deterministic else nullcontext()
-        self._max_model_len = rollout.max_prompt_tokens + rollout.max_response_tokens
+        self._config, self._rollout, self._stops, self._seed = config, config.rollout, stops, seed
+        self._generate_timeout_s, self._deterministic = config.timeout.generate_s, config.run.deterministic
+        exclusive = asyncio.Lock() if self._deterministic else nullcontext()
+        self._exclusive_lock: AbstractAsyncContextManager[None] = exclusive
+        self._max_model_len = config.max_trajectory_tokens
         self._gpus = tuple(gpus)
         self._engine: AsyncLLM | None = None
         self._decode: Callable[[Sequence[int]], str] | None = None
@@ -113,7 +98,7 @@ class RolloutEngine(TakesSharedCalls):
         self._resumed_at: float | None = time.monotonic()
         """None while running responses are paused."""
         # A few more than are decoded at once, so that none is missed while the next ones come.
-        self._permits = FairSemaphore(rollout.max_concurrent + max(8, rollout.max_concurrent // 8))
+        self._permits = FairSemaphore(self._rollout.max_concurrent + max(8, self._rollout.max_concurrent // 8))
         self._weight_version = 0
         self._changed = asyncio.Condition()
         self._asleep: frozenset[MemoryPart] = frozenset()
@@ -137,7 +122,7 @@ class RolloutEngine(TakesSharedCalls):
     async def load_code(self) -> None:
         """Do the part of `start` that needs no GPU: importing vLLM is a third of a warm start."""
         self._set_environment()
-        import_vllm(self._model_path, self._dtype, self._rollout)
+        import_vllm(self._config)
 
     def _set_environment(self) -> None:
         if ray.is_initialized():
@@ -151,15 +136,8 @@ class RolloutEngine(TakesSharedCalls):
         """
         assert self._engine is None, "the engine was already started"
         self._set_environment()
-        self._decode = table_decoder(AutoTokenizer.from_pretrained(self._model_path))
-        self._engine, self._on_gpu = await start_vllm(
-            self._model_path,
-            self._rollout,
-            dtype=self._dtype,
-            seed=self._seed,
-            deterministic=self._deterministic,
-            max_model_len=self._max_model_len,
-        )
+        self._decode = table_decoder(AutoTokenizer.from_pretrained(self._config.model.path))
+        self._engine, self._on_gpu = await start_vllm(self._config, self._seed)
         return await describe_start(self._engine)
 
     @raise_if_dead

@@ -14,7 +14,6 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 import ray
 from ray.actor import ActorHandle
@@ -92,13 +91,9 @@ class EngineSlot(SupervisedActor):
             ray.remote(RolloutEngine)
             .options(**self._placement.options, max_concurrency=MAX_CONCURRENCY)
             .remote(
-                config.model.path,
-                config.rollout,
+                config,
                 stops=self._stops,
-                generate_timeout_s=config.timeout.generate_s,
-                dtype=config.train.dtype,
                 seed=engine_seed(config.run.seed, self._index, self._from_step, replaced),
-                deterministic=config.run.deterministic,
                 gpus=gpus,
             )
         )
@@ -108,9 +103,10 @@ class EngineSlot(SupervisedActor):
 
 
 class EngineGroup:
-    """The rollout engines of a run. Make one with `start`, end it with `shutdown`."""
+    """The rollout engines of a run. Call `start` first and `shutdown` last."""
 
-    def __init__(self, config: Config, stops: Stops, placements: Sequence[EnginePlacement], from_step: int) -> None:
+    def __init__(self, config: Config, stops: Stops, placements: Sequence[EnginePlacement], from_step: int = 0) -> None:
+        """One engine per placement; responses end at ``stops``. ``from_step``: the step at which the run resumes."""
         self._config = config
         places, again = enumerate(placements), self._resync
         self.slots = [EngineSlot(i, config, stops, place, from_step, again) for i, place in places]
@@ -120,28 +116,16 @@ class EngineGroup:
         """Number of responses so far that took longer than `timeout.generate_s`."""
         self._request_ids = itertools.count(1)
 
-    @classmethod
-    async def start(
-        cls,
-        config: Config,
-        stops: Stops,
-        placements: Sequence[EnginePlacement],
-        from_step: int = 0,
-        when: asyncio.Future[None] | None = None,
-    ) -> Self:
-        """Start one engine per placement; responses end at ``stops``. ``from_step``: the step at which the run resumes.
-
-        ``when``: engines load their code at once, and use their GPUs after it.
+    async def start(self, when: asyncio.Future[None] | None = None) -> None:
+        """Start the engines. ``when``: they load their code at once, and use their GPUs after it.
 
         Raises TimeoutError if one is not ready within `timeout.start_s`. Nothing is left running after an error.
         """
-        group = cls(config, stops, placements, from_step)
         try:
-            await gather(*(slot.start(when) for slot in group.slots))
+            await gather(*(slot.start(when) for slot in self.slots))
         except BaseException:
-            await group.shutdown(within_s=CUT_SHORT_S)
+            await self.shutdown(within_s=CUT_SHORT_S)
             raise
-        return group
 
     @property
     def actors(self) -> tuple[ActorHandle, ...]:

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from transformers import AutoConfig
 
 from azr.algorithms.architectures import recurrent_part
-from azr.config import RolloutConfig
+from azr.config import Config
 from azr.errors import UserError
-from azr.hardware import CPU_KV_CACHE_BYTES, KERNEL_CACHES, ComputeType, cpu_engine_problem, keep_kernels
+from azr.hardware import CPU_KV_CACHE_BYTES, KERNEL_CACHES, ComputeType, compute_type, cpu_engine_problem, keep_kernels
 from azr.processes import OWNER, SOCKETS
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine_options import TAKEN, engine_options
@@ -47,16 +47,15 @@ PATIENCE_S = 30.0
 """Seconds to wait for the GPU memory of an engine that has just ended."""
 
 
-async def start_vllm(
-    model_path: str, rollout: RolloutConfig, *, dtype: ComputeType, seed: int, deterministic: bool, max_model_len: int
-) -> tuple[AsyncLLM, bool]:
+async def start_vllm(config: Config, seed: int) -> tuple[AsyncLLM, bool]:
     """Start an engine at weight version 0; return it and whether it runs on a GPU."""
+    model_path, rollout, dtype = config.model.path, config.rollout, compute_type(config.train.dtype)
     if (excess := len(os.fsencode(tempfile.gettempdir())) - MAX_TEMPORARY_PATH) > 0:
         raise UserError(
             f"The folder of temporary files, {tempfile.gettempdir()}, is {excess} bytes too long for vLLM's sockets: "
             "set TMPDIR to another, such as /tmp."
         )
-    import_vllm(model_path, dtype, rollout)
+    import_vllm(config)
     from vllm import AsyncEngineArgs
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -74,7 +73,7 @@ async def start_vllm(
         "model": model_path,
         "dtype": dtype,
         "seed": seed,
-        "max_model_len": max_model_len,
+        "max_model_len": config.max_trajectory_tokens,
         "max_num_seqs": rollout.max_concurrent,
         "tensor_parallel_size": rollout.tensor_parallel,
         # Inside an actor of a placement group vLLM would take Ray's workers, and ask Ray for whole GPUs.
@@ -96,13 +95,13 @@ async def start_vllm(
             "gpu_memory_utilization": rollout.gpu_memory_utilization,
             "enable_sleep_mode": True,
             # Scheduling ahead of results would let their timing decide which samples are computed together.
-            "async_scheduling": False if deterministic else None,
+            "async_scheduling": False if config.run.deterministic else None,
             # Logits in float32, as in the trainers; on a GPU only the head's product is kept in float32. Engine and
             # trainer then differ only by rounding to bfloat16 before the head.
             "hf_overrides": {"head_dtype": "float32"} if dtype == "bfloat16" else {},
         }
     assert ours.keys() <= TAKEN, "a user's options must not replace these"
-    chosen = {} if on_gpu else cpu_choices(max_model_len)
+    chosen = {} if on_gpu else cpu_choices(config.max_trajectory_tokens)
     engine_args = AsyncEngineArgs(**ours, **(chosen | engine_options(rollout.engine_options)))
     os.environ[OWNER] = str(os.getpid())
     # The names of sockets are of use only until both sides have answered each other, and vLLM would leave them there.
@@ -191,10 +190,11 @@ async def describe_start(engine: AsyncLLM) -> EngineStart:
     return EngineStart(tokens, {phase: max(report[phase] for report in reports) for phase in reports[0]})
 
 
-def import_vllm(model_path: str, dtype: ComputeType, rollout: RolloutConfig) -> None:
+def import_vllm(config: Config) -> None:
     """Import it as this project needs it; takes many seconds and no GPU."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ.update(vllm_environment(model_path, dtype, rollout.engines * rollout.tensor_parallel))
+    processes = config.rollout.engines * config.rollout.tensor_parallel
+    os.environ.update(vllm_environment(config.model.path, compute_type(config.train.dtype), processes))
     keep_kernels()
     importlib.import_module("vllm.v1.engine.async_llm")
 

@@ -29,6 +29,7 @@ from tests import chat_tokenizers
 from tests.cli.test_main import assert_light
 from tests.cluster.receiving_engine import start_receiver
 from tests.hub_server import azr, open_hub
+from tests.recipes import engine_config
 from tests.runs.factory import completion, largest_file
 from tests.tiny_models import save_run
 from tests.train.conftest import STEP_S, make_config, one_step, rollout_logprobs, update_policy
@@ -288,9 +289,7 @@ async def test_trainer_transformers_and_vllm_agree(trained: WorkerGroup, tmp_pat
     assert not list((tmp_path / "out").glob("*adapter*"))
 
     rollout = RolloutConfig(max_prompt_tokens=32, max_response_tokens=48, max_concurrent=16)
-    engine = ray.remote(RolloutEngine).remote(
-        str(tmp_path / "out"), rollout, generate_timeout_s=STEP_S, dtype="float32", seed=0
-    )
+    engine = ray.remote(RolloutEngine).remote(engine_config(tmp_path / "out", rollout, STEP_S), seed=0)
     try:
         await engine.start.remote()
         temperature = config.rollout.temperature

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import ray
 
-from azr.config import ClusterConfig, Config, RolloutConfig, TimeoutConfig, TrainConfig
+from azr.config import ClusterConfig, Config, TimeoutConfig, TrainConfig
 from azr.hardware import network_environment
 from azr.rollout.engine import RolloutEngine
 from azr.train.policy import PolicyWorker
@@ -83,7 +83,7 @@ def gpus_of_three() -> None:
     ray.init(address="local", num_cpus=8, num_gpus=8, include_dashboard=False, log_to_driver=False)
     share = {"num_cpus": 0.2, "num_gpus": 1}
     ranks = [ray.remote(PolicyWorker).options(**share).remote("policy", rank, 2, "cuda", CONFIG) for rank in range(2)]
-    engine = ray.remote(RolloutEngine).options(**share).remote("m", RolloutConfig(), generate_timeout_s=1.0)
+    engine = ray.remote(RolloutEngine).options(**share).remote(Config())
     print(*ray.get([*(rank.__ray_call__.remote(visible) for rank in ranks), engine.__ray_call__.remote(chosen)]))
 
 

@@ -17,6 +17,7 @@ from azr.cluster.weight_transfers import HostOutbox
 from azr.config import RolloutConfig
 from azr.records import Completion, Stops
 from azr.rollout.engine import RolloutEngine
+from tests.recipes import engine_config
 
 STOPS = Stops(("}",), (294,))
 """A text, and a token beside the tokenizer's end token, that a model of random weights writes now and then."""
@@ -83,9 +84,7 @@ class Served:
 def served(ray_cluster: None, tiny_model_path: Path) -> Iterator[Served]:
     # What is in flight when weights change is interrupted; other tests' engines wait for it.
     config = RolloutConfig(max_prompt_tokens=256, max_response_tokens=256, max_concurrent=64, staleness=1)
-    engine = ray.remote(RolloutEngine).remote(
-        str(tiny_model_path), config, stops=STOPS, generate_timeout_s=1800.0, dtype="float32", seed=0
-    )
+    engine = ray.remote(RolloutEngine).remote(engine_config(tiny_model_path, config, 1800.0), stops=STOPS, seed=0)
     ray.get(engine.start.remote(), timeout=300)
     served = Served(engine, AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval())
     yield served

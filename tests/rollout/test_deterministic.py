@@ -15,6 +15,7 @@ from ray.exceptions import RayTaskError
 from azr.config import RolloutConfig
 from azr.records import Completion
 from azr.rollout.engine import RolloutEngine
+from tests.recipes import engine_config
 
 pytestmark = pytest.mark.long
 LIMIT_S = 120.0
@@ -24,7 +25,7 @@ LIMIT_S = 120.0
 def engine(ray_cluster: None, tiny_model_path: Path) -> Iterator[Any]:
     config = RolloutConfig(max_prompt_tokens=256, max_response_tokens=256)
     engine = ray.remote(RolloutEngine).remote(
-        str(tiny_model_path), config, generate_timeout_s=LIMIT_S, dtype="bfloat16", deterministic=True
+        engine_config(tiny_model_path, config, LIMIT_S, "bfloat16", deterministic=True)
     )
     ray.get(engine.start.remote(), timeout=300)
     yield engine

@@ -87,10 +87,9 @@ class Parts:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def parts(ray_cluster: None) -> AsyncIterator[Parts]:
     options = {"num_cpus": 0.2}
-    engines, policy = await asyncio.gather(
-        EngineGroup.start(CONFIG, Stops(), [EnginePlacement(options)] * 2),
-        WorkerGroup.start("policy", PolicyWorker, [options], CONFIG, "cpu"),
-    )
+    engines = EngineGroup(CONFIG, Stops(), [EnginePlacement(options)] * 2)
+    starting = WorkerGroup.start("policy", PolicyWorker, [options], CONFIG, "cpu")
+    _, policy = await asyncio.gather(engines.start(), starting)
     engines.weights = WeightSync(policy, engines.slots, CONFIG.timeout.train_s)
     yield Parts(engines, policy, engines.weights)
     await asyncio.gather(engines.shutdown(), policy.shutdown())
@@ -229,9 +228,9 @@ async def test_no_engine_starts_as_another_one_did() -> None:
 class Mortal(TakesSharedCalls):
     """An engine that dies of what the test says, so that many deaths take little time."""
 
-    def __init__(self, model_path: str, *_: object, seed: int, **__: object) -> None:
+    def __init__(self, config: Config, seed: int, **_: object) -> None:
         super().__init__()
-        self.dies_of, self.seed = Path(model_path), seed
+        self.dies_of, self.seed = Path(config.model.path), seed
 
     async def _act(self, name: str) -> None:
         if name in self.dies_of.read_text().split():
@@ -260,9 +259,8 @@ async def test_deaths_without_end_are_an_error_and_hundreds_of_requests_one_deat
     monkeypatch.setattr(engine_group, "RolloutEngine", Mortal)
     dies_of = tmp_path / "dies_of"
     dies_of.write_text("")
-    group = await EngineGroup.start(
-        Config(model=ModelConfig(path=str(dies_of))), Stops(), [EnginePlacement({"num_cpus": 0.1})]
-    )
+    group = EngineGroup(Config(model=ModelConfig(path=str(dies_of))), Stops(), [EnginePlacement({"num_cpus": 0.1})])
+    await group.start()
     ask = partial(group.generate, n=1, max_tokens=1)
     assert await ask([1]) == [1]
     with pytest.raises(ValueError, match="no prompt"):

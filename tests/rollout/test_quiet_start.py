@@ -17,13 +17,14 @@ from azr.config import RolloutConfig
 from azr.errors import UserError
 from azr.rollout.engine import RolloutEngine
 from azr.rollout.quiet_start import quiet_start, start_in_thread
+from tests.recipes import engine_config
 
 PROMPT = list(b"def f(x):")
 
 
 def engine_of(model: Path, longest: int = 256) -> RolloutEngine:
     rollout = RolloutConfig(max_concurrent=1, max_prompt_tokens=longest, max_response_tokens=longest)
-    return RolloutEngine(str(model), rollout, generate_timeout_s=math.inf, dtype="float32")
+    return RolloutEngine(engine_config(model, rollout, math.inf))
 
 
 @pytest.mark.long

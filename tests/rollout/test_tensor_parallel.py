@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from azr.cluster.weight_buckets import WeightBucket
 from azr.config import RolloutConfig
 from azr.rollout.engine import RolloutEngine
+from tests.recipes import engine_config
 from tests.rollout.conftest import PROMPT, Served
 
 pytestmark = pytest.mark.long
@@ -56,7 +57,7 @@ async def test_two_workers_serve_take_weights_and_count_what_they_do(ray_cluster
     engine = (
         ray.remote(TwoWorkers)
         .options(num_cpus=0.2, scheduling_strategy=strategy)
-        .remote(str(tiny_model_path), config, generate_timeout_s=300.0, dtype="float32")
+        .remote(engine_config(tiny_model_path, config, 300.0))
     )
     model = AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval()
     served = Served(engine, model)
