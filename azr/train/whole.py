@@ -80,32 +80,26 @@ class WholeEngine:
     optimizer: WholeOptimizer | None = None
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
 
-    def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-        self.module, self.device = module.to(device), device
+    def __init__(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        dtype: torch.dtype,
+        make_adam: Callable[[list[Tensor]], torch.optim.Optimizer] | None,
+        grad_clip: float,
+    ) -> None:
+        """`make_adam`: None for a model that is not trained."""
+        self.module, self.device, self._grad_clip = module.to(device), device, grad_clip
         for parameter in module.parameters():
             # Some families keep a few in float32, and one flat tensor has one type. A mapped file cannot be offloaded.
             if parameter.dtype != dtype or not parameter.untyped_storage().resizable():
                 parameter.data = parameter.data.to(dtype, copy=True)
         self.global_steps = self.global_samples = self.micro_steps = self.skipped_steps = 0
         self._norm = 0.0
-        self._note_parts()
-
-    def train_with(
-        self,
-        make_adam: Callable[[list[Tensor]], torch.optim.Optimizer],
-        make_schedule: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler],
-        grad_clip: float,
-    ) -> None:
-        """Give it an optimizer."""
-        self._grad_clip = grad_clip
-        self.optimizer = WholeOptimizer([p for p in self.module.parameters() if p.requires_grad], make_adam)
-        self.lr_scheduler = make_schedule(self.optimizer.optimizer)
-        self._note_parts()
-
-    def _note_parts(self) -> None:
-        """This rank's part of a parameter is all of it."""
-        for parameter in self.module.parameters():
-            whole: Any = parameter
+        if make_adam is not None:
+            self.optimizer = WholeOptimizer([p for p in module.parameters() if p.requires_grad], make_adam)
+        for parameter in module.parameters():
+            whole: Any = parameter  # this rank's part of it is all of it
             whole.ds_tensor = parameter.detach().view(-1)
             whole.ds_shape, whole.ds_numel = parameter.shape, parameter.numel()
             whole.ds_tensor.ds_numel = prod(parameter.shape)

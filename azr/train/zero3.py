@@ -98,10 +98,10 @@ def make_whole_engine(
     model: nn.Module, train: TrainConfig, device: torch.device, lr: float | None, mini_batches: int = 1
 ) -> WholeEngine:
     """Return the engine of a model that every rank holds whole; otherwise as `make_engine`."""
-    engine = WholeEngine(model, device, getattr(torch, train.dtype))
-    if lr is not None:
-        schedule = partial(_schedule, train=train, mini_batches=mini_batches)
-        engine.train_with(partial(_adam, train=train, lr=lr), schedule, train.grad_clip)
+    make_adam = None if lr is None else partial(_adam, train=train, lr=lr)
+    engine = WholeEngine(model, device, getattr(torch, train.dtype), make_adam, train.grad_clip)
+    if engine.optimizer is not None:
+        engine.lr_scheduler = _schedule(engine.optimizer.optimizer, train, mini_batches)
     return engine
 
 
