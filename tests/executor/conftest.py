@@ -160,7 +160,8 @@ def zygotes(pool: SandboxPool) -> list[int]:
 def _zygote(sandbox: Sandbox) -> int:
     if isinstance(sandbox, ProcessSandbox):
         known = parents()
-        found = {process for process in {sandbox.pid} | descendants(sandbox.pid) if _is_sandbox(process)}
+        leader = sandbox._process.pid
+        found = {process for process in {leader} | descendants(leader) if _is_sandbox(process)}
         # A program that runs, or has just ended, is a fork of its zygote and looks the same.
         (process,) = (process for process in found if known.get(process, process) not in found)
         return process

@@ -236,7 +236,7 @@ async def test_a_lost_executor_is_ungraded_whatever_the_answer():
             await asyncio.sleep(0.1)
             connections = [slot.connection for slot in pool._scheduler.slots]
             # Parents first: a zygote that outlives its program reports a crash.
-            for process in sorted(sandboxes({each._sandbox.pid for each in connections if each is not None})):
+            for process in sorted(sandboxes({each._sandbox._process.pid for each in connections if each is not None})):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
         assert [each.result() for each in grading] == [Verdict.UNGRADED, Verdict.UNGRADED]

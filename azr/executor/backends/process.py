@@ -36,20 +36,16 @@ class ProcessSandbox:
         self._fronted = fronted
         self.socket = end
 
-    @property
-    def pid(self) -> int:
-        """Id of the command in front, or of the zygote itself if there is none."""
-        return self._process.pid
-
     def kill(self) -> None:
         if self._process.returncode is not None:
             return
         # The command in front ends once it has seen the zygote end, so that its own end says nothing is left.
-        children, behind = Path(f"/proc/{self.pid}/task/{self.pid}/children"), ""
+        pid = self._process.pid
+        children, behind = Path(f"/proc/{pid}/task/{pid}/children"), ""
         if self._fronted:
             with contextlib.suppress(OSError):  # it has ended, or this process has too many files open to look
                 behind = children.read_text(encoding="ascii")
-        for process in [int(number) for number in behind.split()] or [self.pid]:
+        for process in [int(number) for number in behind.split()] or [pid]:
             # It may have ended without the event loop having heard of it yet.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
