@@ -116,7 +116,7 @@ def load_recipe(name: str) -> Config:
             eval=replace(exam, path=find_own_data(exam.path) if exam.path is not None else None),
             selfplay=replace(seeds, seeds=find_own_data(seeds.seeds) if seeds.seeds is not None else None),
         )
-    if is_file(name):
+    if name.endswith((*_YAML, _SCRIPT)):
         return _of_script(name) if name.endswith(_SCRIPT) else read_config(Path(name))
     word = name.removeprefix(f"{PACKAGE}.")
     if "/" in name or Path(name).exists():
@@ -130,10 +130,6 @@ def load_recipe(name: str) -> Config:
     if config is None:
         raise UserError(f"{PACKAGE}/{word}.py has no config, but what recipes share; azr recipes lists them.")
     return config
-
-
-def is_file(recipe: str) -> bool:
-    return recipe.endswith((*_YAML, _SCRIPT))
 
 
 def is_run(recipe: str) -> bool:
