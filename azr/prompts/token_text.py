@@ -48,8 +48,10 @@ def shared_head_encoder(
     heads: dict[str, _Head] = {}
     """Shared beginnings, known from the second text of a family on."""
 
-    def array(ids: list[int]) -> TokenArray:
-        return np.array(ids, np.int32)
+    def array(ids: npt.ArrayLike) -> TokenArray:
+        made = np.array(ids, np.int32)
+        made.flags.writeable = False
+        return made
 
     def head_of(text: str) -> _Head:
         ids = whole(text)
@@ -70,14 +72,9 @@ def shared_head_encoder(
         head = heads.get(family)
         if head is None or not text.startswith(head.text):
             head = heads[family] = head_of(commonprefix((first if head is None else head.text, text)))  # noqa: RUF071  # of texts
-        return np.concatenate([head.ids, array(rest(text[head.cut :]))]) if head.cut else array(whole(text))
+        return array(np.concatenate([head.ids, rest(text[head.cut :])]) if head.cut else whole(text))
 
-    def encode_read_only(family: str, text: str) -> TokenArray:
-        ids = encode(family, text)
-        ids.flags.writeable = False
-        return ids
-
-    return encode_read_only
+    return encode
 
 
 def _splits_text(tokenizer: PreTrainedTokenizerBase) -> bool:
