@@ -59,31 +59,22 @@ def engine_seed(seed: int, index: int, from_step: int, replaced: int) -> int:
 class EngineSlot(SupervisedActor):
     """One engine of the group, and any that replaces it."""
 
-    def __init__(
-        self,
-        index: int,
-        config: Config,
-        stops: Stops,
-        placement: EnginePlacement,
-        from_step: int,
-        resync: Callable[[EngineSlot], Awaitable[None]],
-    ) -> None:
+    def __init__(self, index: int, group: EngineGroup, placement: EnginePlacement) -> None:
         super().__init__(
             f"rollout engine {index}",
             self._create_actor,
-            start_timeout_s=config.timeout.start_s,
+            start_timeout_s=group.config.timeout.start_s,
             max_restarts=MAX_RESTARTS,
-            bring_up_to_date=lambda: resync(self),
+            bring_up_to_date=lambda: group.resync(self),
         )
-        self._index, self._config, self._stops, self._placement = index, config, stops, placement
-        self._from_step, self._num_created = from_step, 0
+        self._index, self._group, self._placement, self._num_created = index, group, placement, 0
         self.num_inflight = 0
         """Samples requested and not answered."""
         self.lost_asleep: ActorLost | None = None
         """Why the engine is missing until `wake`; None if it lives."""
 
     async def _create_actor(self) -> ActorHandle:
-        config, find_gpus, gpus = self._config, self._placement.find_gpus, ()
+        config, find_gpus, gpus = self._group.config, self._placement.find_gpus, ()
         replaced, self._num_created = self._num_created, self._num_created + 1
         if find_gpus is not None:
             gpus = await within(find_gpus(), config.timeout.start_s, "Ray", f"find the GPUs of {self.name}")
@@ -92,8 +83,8 @@ class EngineSlot(SupervisedActor):
             .options(**self._placement.options, max_concurrency=MAX_CONCURRENCY)
             .remote(
                 config,
-                stops=self._stops,
-                seed=engine_seed(config.run.seed, self._index, self._from_step, replaced),
+                stops=self._group.stops,
+                seed=engine_seed(config.run.seed, self._index, self._group.from_step, replaced),
                 gpus=gpus,
             )
         )
@@ -107,9 +98,8 @@ class EngineGroup:
 
     def __init__(self, config: Config, stops: Stops, placements: Sequence[EnginePlacement], from_step: int = 0) -> None:
         """One engine per placement; responses end at ``stops``. ``from_step``: the step at which the run resumes."""
-        self._config = config
-        places, again = enumerate(placements), self._resync
-        self.slots = [EngineSlot(i, config, stops, place, from_step, again) for i, place in places]
+        self.config, self.stops, self.from_step = config, stops, from_step
+        self.slots = [EngineSlot(index, self, place) for index, place in enumerate(placements)]
         self.weights: WeightSync | None = None
         """Sends the policy's weights to replaced engines; None before there is a policy."""
         self.given_up = 0
@@ -201,8 +191,8 @@ class EngineGroup:
                     prompt_ids,
                     n=n,
                     max_tokens=max_tokens,
-                    temperature=self._config.rollout.temperature if temperature is None else temperature,
-                    seed=seed if self._config.run.deterministic or temperature is not None else None,
+                    temperature=self.config.rollout.temperature if temperature is None else temperature,
+                    seed=seed if self.config.run.deterministic or temperature is not None else None,
                     stop_strings=stop_strings,
                     # The engine has deadlines of its own, and is looked after meanwhile; waiting in it has none.
                     timeout_s=math.inf,
@@ -221,7 +211,7 @@ class EngineGroup:
                     log.warning(
                         "%s sampled a response for more than %g s (timeout.generate_s); it is given up and not graded, "
                         "and so is every other such response from now on without a line here",
-                        slot.name, self._config.timeout.generate_s,
+                        slot.name, self.config.timeout.generate_s,
                     )  # fmt: skip
                 self.given_up += n - len(completions)
                 return completions
@@ -232,7 +222,8 @@ class EngineGroup:
                 await slot.restart(lost)
         raise AssertionError("unreachable")
 
-    async def _resync(self, slot: EngineSlot) -> None:
+    async def resync(self, slot: EngineSlot) -> None:
+        """Give a fresh engine the weights of the others."""
         slot.lost_asleep = None
         if self.weights is not None:
             await self.weights.resync(slot)
@@ -247,7 +238,7 @@ class EngineGroup:
     async def _sleep(self, slot: EngineSlot) -> None:
         async with slot.restarting:
             try:
-                await slot.call("sleep", timeout_s=self._config.timeout.generate_s, to="sleep")
+                await slot.call("sleep", timeout_s=self.config.timeout.generate_s, to="sleep")
             except ActorLost as error:
                 # A fresh engine would take the memory that the trainers are about to need.
                 slot.lost_asleep = error
@@ -261,7 +252,7 @@ class EngineGroup:
         try:
             if slot.lost_asleep is not None:
                 raise slot.lost_asleep
-            await slot.call("wake", part, timeout_s=self._config.timeout.start_s, to="wake")
+            await slot.call("wake", part, timeout_s=self.config.timeout.start_s, to="wake")
         except ActorLost as error:
             await slot.restart(error)
 
