@@ -33,6 +33,7 @@ LOOK_AFTER = 0.7
 fails, see `azr.train.model_worker.COLLECTIVE_SHARE`, and its process may end."""
 LOOK_S = 10.0
 """A rank that does not say within this time what it is doing holds Python's lock, or is stopped."""
+SILENT = Whereabouts(collectives=-1, stack="it does not answer", place="where it does not answer")
 DEAD_CONTEXTS = (torch.AcceleratorError, dist.DistBackendError)
 """Errors of CUDA and NCCL after which a process can use its GPU no more, though it lives."""
 
@@ -172,20 +173,18 @@ class WorkerGroup:
         """Ask these ranks what they are doing, and log it. Return the end of a sentence on those that no collective of
         the others has, or on all if there are none."""
 
-        async def ask(rank: int) -> Whereabouts | None:
+        async def ask(rank: int) -> Whereabouts:
             try:
                 found: Whereabouts = await asyncio.wait_for(self.actors[rank].whereabouts.remote(), LOOK_S)
             except (RayError, TimeoutError):
-                return None
+                return SILENT
             return found
 
         ordered = sorted(ranks)
         found = dict(zip(ordered, await asyncio.gather(*map(ask, ordered)), strict=True))
         for rank, its in found.items():
-            stack = its.stack if its is not None else "it does not answer"
-            log.warning("%s rank %d takes long to %s:\n%s", self.model_role, rank, to, stack)
-        most = max((its.collectives for its in found.values() if its is not None), default=0)
-        outside = [rank for rank, its in found.items() if its is None or its.collectives < most]
-        places = {rank: its.place if its is not None else "where it does not answer" for rank, its in found.items()}
-        said = ", ".join(f"rank {rank} is {places[rank]}" for rank in (outside or ordered)[:4])
+            log.warning("%s rank %d takes long to %s:\n%s", self.model_role, rank, to, its.stack)
+        most = max(its.collectives for its in found.values())
+        outside = [rank for rank, its in found.items() if its.collectives < most]
+        said = ", ".join(f"rank {rank} is {found[rank].place}" for rank in (outside or ordered)[:4])
         return f"; outside of the others' collective, {said}" if outside else f"; {said}"
