@@ -76,7 +76,6 @@ class SandboxPool:
         self._scheduler: Scheduler | None = None
         self.isolation = ""
         """One line: what isolates model-written code, and why nothing stronger; known once started."""
-        self._starting = asyncio.Lock()
         self._waiting = asyncio.Semaphore(_MOST_WAITING)
         self._cache = CallCache(_CACHE_BYTES)
         self._codes = CodeCache(_CACHE_BYTES)
@@ -93,37 +92,30 @@ class SandboxPool:
         await (self.close() if failure is None else self.abort())
 
     async def start(self) -> None:
-        """Select a backend and start the zygotes; ``execute`` does so by itself.
-
-        Raises UserError when model-written code cannot be isolated on this machine.
-        """
-        async with self._starting:
-            if self._scheduler is not None:
-                return
-            launcher, isolation = await asyncio.to_thread(select_backend, self._config)
-            scheduler = Scheduler(launcher, self._slots, self._config.workers, self._limits, self._seed)
-            try:
-                await scheduler.start()
-            except BaseException as error:
-                await launcher.close()
-                if isinstance(error, LaunchError):
-                    name = isolation.partition(":")[0]
-                    raise UserError(f"The executor's sandboxes do not start behind {name}: {error}.") from error
-                raise
-            self.isolation, self._launcher, self._scheduler = isolation, launcher, scheduler
+        """Select a backend and start the zygotes. Raises UserError when model-written code cannot be isolated on this
+        machine."""
+        launcher, isolation = await asyncio.to_thread(select_backend, self._config)
+        scheduler = Scheduler(launcher, self._slots, self._config.workers, self._limits, self._seed)
+        try:
+            await scheduler.start()
+        except BaseException as error:
+            await launcher.close()
+            if isinstance(error, LaunchError):
+                name = isolation.partition(":")[0]
+                raise UserError(f"The executor's sandboxes do not start behind {name}: {error}.") from error
+            raise
+        self.isolation, self._launcher, self._scheduler = isolation, launcher, scheduler
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         """Return the result of every call of the request. Raises ValueError only for requests no program could meet.
 
         Waits first if very many requests are waiting already.
         """
-        assert not self._closed, "the pool is closed"
+        assert self._scheduler is not None and not self._closed, "the pool is not started, or closed"
         if not 1 <= request.repeats <= self._repeats:
             raise ValueError(f"A request may have 1 to {self._repeats} repeats here, not {request.repeats}.")
         if not 1 <= len(request.inputs) <= MAX_INPUTS:
             raise ValueError(f"A request must have 1 to {MAX_INPUTS} inputs, not {len(request.inputs)}.")
-        if self._scheduler is None:
-            await self.start()
         async with self._waiting:
             return await self._execute(request)
 
