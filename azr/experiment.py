@@ -4,9 +4,10 @@ compares it with the paper line by line, and draws a step of play and steps play
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 from azr.cluster.weight_sync import PushReport
 from azr.concurrency import task_group
@@ -20,7 +21,6 @@ from azr.runs.checkpoint_store import AsyncCheckpointer
 from azr.runs.metrics import StepParts, step_parts
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import MalformedAlarm, StopSignal
-from azr.selfplay.ahead import play_ahead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep, StepResult, merge_results
@@ -228,3 +228,29 @@ def drop_stale(samples: Sequence[Sample], version: int, staleness: int) -> None:
         versions = sample.sampled_versions
         if staleness and sample.used == "trained" and len(versions) and version - int(versions[0]) > staleness:
             sample.used = "stale"
+
+
+async def play_ahead(
+    play: Callable[[int], Coroutine[Any, Any, StepResult]], steps: range, permits: asyncio.Semaphore
+) -> AsyncGenerator[StepResult, None]:
+    """Play steps while an earlier one trains, and yield their results. One is played when the one before is, and
+    acquires a permit.
+
+    Raises what playing a step raised where its result is awaited. Closing cancels what is under way.
+    """
+    begun = asyncio.Queue[asyncio.Task[StepResult]]()
+
+    async def play_all() -> None:
+        for step in steps:
+            await permits.acquire()
+            playing = asyncio.create_task(play(step))
+            begun.put_nowait(playing)
+            await playing
+
+    playing_all = asyncio.create_task(play_all())
+    try:
+        for _ in steps:
+            yield await (await begun.get())
+    finally:
+        playing_all.cancel()
+        await asyncio.gather(playing_all, return_exceptions=True)

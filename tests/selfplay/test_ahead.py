@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from azr.experiment import drop_stale
+from azr.experiment import drop_stale, play_ahead
 from azr.records import Sample
 from azr.runs.metrics import staleness_metrics
-from azr.selfplay.ahead import play_ahead
 from azr.selfplay.play import StepResult
 from tests.runs import factory
 from tests.runs.factory import completion

@@ -15,8 +15,8 @@ import pytest
 
 from azr.config import ClusterConfig, Config, Replay, RolloutConfig, RunConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.experiment import play_ahead
 from azr.records import Completion, Sample
-from azr.selfplay.ahead import play_ahead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.chaining import is_chained
 from azr.selfplay.journal import Journal, WorkItem, write_journal
