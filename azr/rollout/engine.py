@@ -28,14 +28,7 @@ from azr.config import Config
 from azr.hardware import network_environment
 from azr.prompts.token_text import table_decoder
 from azr.records import Completion, PromptIds, Stops
-from azr.rollout.vllm_adapter import (
-    EngineStart,
-    describe_start,
-    import_vllm,
-    raise_if_dead,
-    sample,
-    start_vllm,
-)
+from azr.rollout.vllm_adapter import EngineStart, import_vllm, raise_if_dead, sample, start_vllm
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -110,8 +103,7 @@ class RolloutEngine(TakesSharedCalls):
 
     @property
     def _llm(self) -> AsyncLLM:
-        if self._engine is None:
-            raise RuntimeError("the rollout engine is not running: call start() first")
+        assert self._engine is not None, "the engine was not started, or has ended"
         return self._engine
 
     @property
@@ -138,7 +130,10 @@ class RolloutEngine(TakesSharedCalls):
         self._set_environment()
         self._decode = table_decoder(AutoTokenizer.from_pretrained(self._config.model.path))
         self._engine, self._on_gpu = await start_vllm(self._config, self._seed)
-        return await describe_start(self._engine)
+        reports: list[dict[str, float]] = await self._engine.collective_rpc("start_seconds")
+        tokens = self._engine.vllm_config.cache_config.kv_cache_size_tokens
+        assert tokens is not None, "vLLM's core process says it once it has its KV cache"
+        return EngineStart(tokens, {phase: max(report[phase] for report in reports) for phase in reports[0]})
 
     @raise_if_dead
     async def take_counts(self) -> dict[str, int]:

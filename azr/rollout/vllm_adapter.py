@@ -183,13 +183,6 @@ class EngineStart:
     """Seconds by phase of its slowest worker, see `azr.rollout.measured_worker`."""
 
 
-async def describe_start(engine: AsyncLLM) -> EngineStart:
-    reports: list[dict[str, float]] = await engine.collective_rpc("start_seconds")
-    tokens = engine.vllm_config.cache_config.kv_cache_size_tokens
-    assert tokens is not None, "vLLM's core process says it once it has its KV cache"
-    return EngineStart(tokens, {phase: max(report[phase] for report in reports) for phase in reports[0]})
-
-
 def import_vllm(config: Config) -> None:
     """Import it as this project needs it; takes many seconds and no GPU."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
