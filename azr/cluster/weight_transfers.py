@@ -207,8 +207,7 @@ class IpcInbox(Inbox):
             if here not in bucket.source:
                 raise ValueError(f"no rank of the policy is on this engine's GPU {here}: set cluster.push to auto")
             self._mapped = self.block_type(int(bucket.source["nbytes"]), self.device, bucket.source[here])
-        if self._mapped is None:
-            raise ValueError("the bucket with the address of the policy's memory is missing")
+        assert self._mapped is not None, "buckets come in their order"
         region = bucket.region(self._mapped.bytes)
         return region.clone() if keep else region
 
@@ -337,8 +336,6 @@ class NcclInbox(Group, Inbox):
         self.communicator = self.join(info["group_id"], info["world_size"], info["rank_offset"], parallel)
 
     def take(self, bucket: WeightBucket, *, keep: bool) -> torch.Tensor:
-        if self.communicator is None:
-            raise ValueError("this engine is in no NCCL group with the policy: the sender has to connect first")
         region = torch.empty(bucket.padded_nbytes, dtype=torch.uint8, device=self.device)
         self.broadcast(region, self._timeout_s, "a broadcast of weights from the policy", {})
         return region
