@@ -117,11 +117,6 @@ def is_four_bit(parameter: Tensor) -> bool:
     return isinstance(parameter, Params4bit)
 
 
-def four_bit_layers(model: nn.Module) -> list[str]:
-    """Return the names of weights in 4 bits, in order."""
-    return [name for name, parameter in iter_base_weights(model) if is_four_bit(parameter)]
-
-
 def unpack(parameter: Any) -> Tensor:
     """Return the weight of a parameter in the compute type: itself, or its dequantised 4 bits."""
     if not is_four_bit(parameter):

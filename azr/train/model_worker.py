@@ -128,6 +128,7 @@ class ModelWorker:
         self.device = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
         self.dtype: torch.dtype = getattr(torch, config.train.dtype)
         self._store: dist.TCPStore | None = None
+        self._start_limit = timedelta(seconds=config.timeout.start_s)  # ranks may start far apart
         self._thread = 0
         """The thread that all calls but those of `LOOK_GROUP` run in."""
         self._skipped_in_a_row = 0
@@ -136,13 +137,12 @@ class ModelWorker:
     def create_store(self) -> tuple[str, int]:
         """Open the store through which the ranks find each other, on one interface, at a port that the system picks
         while binding it. Returns its address."""
-        timeout = timedelta(seconds=self.config.timeout.start_s)
         # The store asks for no token. By itself it would listen on every interface of the node.
-        host = self._own_address()
+        host, limit = self._own_address(), self._start_limit
         listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         port = listener.getsockname()[1]
         self._store = dist.TCPStore(
-            host, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach()
+            host, port, is_master=True, wait_for_workers=False, timeout=limit, master_listen_fd=listener.detach()
         )
         return host, port
 
@@ -166,18 +166,16 @@ class ModelWorker:
         host = self._own_address()
         os.environ |= network_environment(host) | os.environ
         if self._store is None:
-            timeout = timedelta(seconds=self.config.timeout.start_s)
-            self._store = dist.TCPStore(*address, is_master=False, timeout=timeout)
-        limit = timedelta(seconds=self.config.timeout.start_s)  # ranks may start far apart
+            self._store = dist.TCPStore(*address, is_master=False, timeout=self._start_limit)
         dist.init_process_group(
             "nccl" if self.device.type == "cuda" else "gloo",
             store=self._store,
             rank=self.rank,
             world_size=self.world_size,
-            timeout=limit,
+            timeout=self._start_limit,
             device_id=self.device if self.device.type == "cuda" else None,
         )
-        self.control = dist.new_group(backend="gloo", timeout=limit)
+        self.control = dist.new_group(backend="gloo", timeout=self._start_limit)
         nodes: list[str] = [""] * self.world_size
         here = ray.get_runtime_context().get_node_id() if ray.is_initialized() else host
         dist.all_gather_object(nodes, here, group=self.control)
@@ -288,12 +286,10 @@ class ModelWorker:
         self.reload()
         load_state(self.engine, Path(folder, self.model_role), self.rank, self.base_files)
 
-    def _make_engine(
-        self, load: Callable[..., nn.Module], path: str, lr: float | None = None, mini_batches: int = 1
-    ) -> Any:
+    def _make_engine(self, load: Callable[..., nn.Module], lr: float | None, mini_batches: int) -> Any:
         """Make the engine around `load(path, dtype=..., attention=..., kernels=...)`; without an optimizer if `lr` is
         None. `mini_batches`: optimizer steps per training step."""
-        train = self.config.train
+        train, path = self.config.train, self.config.model.path
         zero3 = engine_config(train, self.device, self.hpz)
         # The choice may import FlashAttention 4 in a process of its own, which one rank does for all.
         chosen = [choose_attention(self.device, self.dtype, train.attention) if self.rank == 0 else ("", "")]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoTokenizer
 
-from azr.algorithms.lora import four_bit_layers, iter_adapter_weights, peft_config, without_adapters
+from azr.algorithms.lora import is_four_bit, iter_adapter_weights, iter_base_weights, peft_config, without_adapters
 from azr.algorithms.losses import Sums, policy_loss, value_loss
 from azr.algorithms.models import CriticModel, PolicyModel
 from azr.algorithms.packing import PackedBatch
@@ -50,7 +50,7 @@ class PolicyWorker(ModelWorker):
             fused_head=self.device.type == "cuda" and train.kernels != "plain" and find_spec("triton") is not None,
         )
         lr, mini_batches = train.policy_lr if is_trained else None, self.config.algorithm.policy_mini_batches
-        self.engine = self._make_engine(load, self.config.model.path, lr, mini_batches)
+        self.engine = self._make_engine(load, lr, mini_batches)
         if not is_trained:
             return
         control = self.control if self.world_size > 1 else None
@@ -158,7 +158,8 @@ class PolicyWorker(ModelWorker):
         AutoTokenizer.from_pretrained(model.path).save_pretrained(folder)
         if lora.rank:
             peft_config(lora, model.path).save_pretrained(folder)
-            write_base(folder, self.base_files, four_bit_layers(hf))
+            in_four_bits = [name for name, parameter in iter_base_weights(hf) if is_four_bit(parameter)]
+            write_base(folder, self.base_files, in_four_bits)
         small = [hash_file(path) for path in sorted(folder.rglob("*")) if path.is_file()]
         specs = [TensorSpec(name, self.dtype, whole_shape(parameter)) for name, parameter in named]
         tensors = (weight for _, weight in weights)
@@ -175,9 +176,9 @@ class CriticWorker(ModelWorker):
     """One rank of the critic."""
 
     def build(self) -> None:
-        train, model = self.config.train, self.config.model
+        train = self.config.train
         load = partial(CriticModel.from_pretrained, gradient_checkpointing=train.checkpointing, lora=train.lora)
-        self.engine = self._make_engine(load, model.path, train.critic_lr, self.config.algorithm.critic_mini_batches)
+        self.engine = self._make_engine(load, train.critic_lr, self.config.algorithm.critic_mini_batches)
 
     def values(self, batch: RankBatch) -> Tensor:
         """Float32 (R_k): expected return before each response token. Collective."""

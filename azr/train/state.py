@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -54,8 +53,8 @@ def save_state(
     folder: Path,
     rank: int,
     ranks: int,
-    on_host: Callable[[Tensor], Tensor] = lambda tensor: tensor,
-    base_files: Mapping[str, str] = MappingProxyType({}),
+    on_host: Callable[[Tensor], Tensor],
+    base_files: Mapping[str, str],
 ) -> HashedFile:
     """Writes this rank's part; it is on disk on return. No rank waits for another. Raises OSError.
 
@@ -83,7 +82,7 @@ def save_state(
 
 
 @torch.no_grad()
-def load_state(engine: Any, folder: Path, rank: int, base_files: Mapping[str, str] = MappingProxyType({})) -> None:
+def load_state(engine: Any, folder: Path, rank: int, base_files: Mapping[str, str]) -> None:
     """Continue from what `save_state` of any number of ranks wrote; rank r takes the random state of r modulo that.
 
     Learning rate and its warm-up are those of the engine at the saved step, so they may differ from the saved run's.
