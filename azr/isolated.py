@@ -200,12 +200,12 @@ class OwnFunctions(Workers):
                         raise WorkerError(
                             f"gave no answer {MAX_HANGS} times in a row, and is asked again after {REST_S:g} s"
                         )
-                    self._rest(what)  # this one tries it, and no other meanwhile
+                    self._rests_until[what] = time.monotonic() + REST_S  # this one tries it, and no other meanwhile
                 try:
                     answer = await process.ask(message, TIME_LIMIT_S)
                 except WorkerError as trouble:
                     self._hangs[what] = self._hangs[what] + 1 if isinstance(trouble, WorkerTimeout) else 0
-                    self._rest(what)
+                    self._rests_until[what] = time.monotonic() + REST_S
                     raise
                 self._hangs[what] = 0
                 return answer
@@ -215,9 +215,6 @@ class OwnFunctions(Workers):
                 said.add(str(trouble))
                 _log.warning("%s %s; %s", what, trouble, costs)
             raise
-
-    def _rest(self, what: str) -> None:
-        self._rests_until[what] = time.monotonic() + REST_S
 
 
 class InvalidReply(Exception):
