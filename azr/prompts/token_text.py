@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from os.path import commonprefix
 
@@ -23,15 +22,9 @@ tokenizers split text looks so far ahead."""
 _TRIES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """Shared beginning of the prompts of one family."""
-
-    text: str
-    cut: int
-    """Position of a token boundary that no following text moves; 0 if none is known."""
-    ids: TokenArray
-    """Ids of the text before the cut."""
+_Head = tuple[str, int, TokenArray]
+"""Shared beginning of the prompts of one family, the position of a token boundary in it that no following text moves,
+or 0 if none is known, and the ids of the text before that."""
 
 
 def shared_head_encoder(
@@ -58,8 +51,8 @@ def shared_head_encoder(
         for cut in range(len(text) - _OVERLAP, max(len(text) - _OVERLAP - _TRIES, 0), -1):
             before = whole(text[:cut])
             if before + rest(text[cut:]) == ids:
-                return _Head(text, cut, array(before))
-        return _Head(text, 0, array(ids))
+                return text, cut, array(before)
+        return text, 0, array(ids)
 
     def encode(family: str, text: str) -> TokenArray:
         if not cuts:
@@ -69,10 +62,11 @@ def shared_head_encoder(
         first, ids = first_of[family]
         if text == first:
             return ids
-        head = heads.get(family)
-        if head is None or not text.startswith(head.text):
-            head = heads[family] = head_of(commonprefix((first if head is None else head.text, text)))  # noqa: RUF071  # of texts
-        return array(np.concatenate([head.ids, rest(text[head.cut :])]) if head.cut else whole(text))
+        shared = heads[family][0] if family in heads else first
+        if family not in heads or not text.startswith(shared):
+            heads[family] = head_of(commonprefix((shared, text)))  # noqa: RUF071  # of texts
+        _, cut, before = heads[family]
+        return array(np.concatenate([before, rest(text[cut:])]) if cut else whole(text))
 
     return encode
 
