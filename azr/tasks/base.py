@@ -285,8 +285,6 @@ def grade_outputs(result: ExecutionResult, expected: Sequence[str]) -> Verdict:
     if result.lost:
         return Verdict.UNGRADED
     for call, wanted in zip(result.outputs, expected, strict=True):
-        if call.value is None:
-            return Verdict.WRONG
-        if call.value != wanted and not values.equal(values.parse(call.value), values.parse(wanted)):
+        if call.value is None or not values.equal(values.parse(call.value), values.parse(wanted)):
             return Verdict.WRONG
     return Verdict.RIGHT
