@@ -135,8 +135,7 @@ class Driver:
             async with self._open_logger(progress, resume) as logger:
                 logger.log_start(started_in)
                 await self._check_shared(system)
-                limit = self._config.timeout.start_s
-                how = await system.policy.call("computes_with", timeout_s=limit, to="say how it computes")
+                how = await system.policy.call("computes_with", timeout_s=self._config.timeout.start_s)
                 progress.log(f"networks compute in {system.placement.dtype}; the policy with {how[0]}")
                 progress.log(f"an engine's KV cache holds {system.engines.kv_cache_tokens:,} tokens")
                 progress.log(f"model-written code runs behind {system.executor.start_report}")
