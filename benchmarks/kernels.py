@@ -48,7 +48,8 @@ class Gap:
 def compare(device: str) -> Iterator[Gap]:
     """Head and layers in each type that runs on `device`, "cuda" or "cpu"."""
     for dtype in (torch.float32, torch.bfloat16) if device == "cuda" else (torch.float32,):
-        yield from _head(device, dtype)
+        yield from _head(device, dtype, None)
+        yield from _head(device, dtype, 2.0)
         for family in sorted(COVERED):
             yield from _layers(family, device, dtype)
 
@@ -75,7 +76,7 @@ def complete_interpreter() -> None:
     geglu.tanh = lambda x: 2 * tl.sigmoid(2 * x) - 1
 
 
-def _head(device: str, dtype: torch.dtype) -> Iterator[Gap]:
+def _head(device: str, dtype: torch.dtype, cap: float | None) -> Iterator[Gap]:
     tokens, hidden, vocabulary, chunk = (3000, 1536, 151936, 1024) if device == "cuda" else (7, 8, 8200, 3)
     generator = torch.Generator(device).manual_seed(0)
     states = torch.randn(tokens, hidden, device=device, generator=generator)
@@ -85,13 +86,15 @@ def _head(device: str, dtype: torch.dtype) -> Iterator[Gap]:
 
     def run(dtype: torch.dtype, fused: bool) -> dict[str, Tensor]:
         h, w = (x.to(torch.bfloat16).to(dtype).requires_grad_() for x in (states, weight))
-        logprobs, entropy = token_logprobs(h, w, target, temperature=TEMPERATURE, chunk=chunk, fused=fused)
+        logprobs, entropy = token_logprobs(h, w, target, temperature=TEMPERATURE, chunk=chunk, fused=fused, cap=cap)
         assert entropy is not None
         ((mix[0] * logprobs).sum() + (mix[1] * entropy).sum()).backward()
         assert h.grad is not None and w.grad is not None
         return {"logprobs": logprobs, "entropy": entropy, "grad of states": h.grad, "grad of weight": w.grad}
 
-    yield from _gaps("head", dtype, run(torch.float32, False), run(dtype, False), run(dtype, True))
+    yield from _gaps(
+        "head" if cap is None else "capped head", dtype, run(torch.float32, False), run(dtype, False), run(dtype, True)
+    )
 
 
 def _layers(family: str, device: str, dtype: torch.dtype) -> Iterator[Gap]:

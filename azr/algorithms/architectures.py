@@ -112,7 +112,7 @@ ALL_LINEAR = "all-linear"
 
 REFUSED: dict[str, str] = {
     "qwen3_moe": "after a push, its experts in vLLM do not have the weights that were sent",
-    "gemma2": "it caps its attention scores and its logits, which training does not compute",
+    "gemma2": "it caps its attention scores, which training does not compute",
     "apertus": "after a push, its activation in vLLM does not have the numbers that were sent",
     "gpt_oss": "its attention has sinks, which training does not compute",
     **dict.fromkeys(

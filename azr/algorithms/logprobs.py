@@ -82,16 +82,32 @@ def _sum_type(hidden_RH: Tensor) -> torch.dtype:
     return torch.promote_types(hidden_RH.dtype, torch.float32)
 
 
-def _logits(hidden_CH: Tensor, weight_HV: Tensor, temperature: float, fused: bool) -> Tensor:
+def _logits(hidden_CH: Tensor, weight_HV: Tensor, temperature: float, fused: bool, cap: float | None) -> Tensor:
     """(C, V) in at least float32: 16-bit products are accumulated and kept in float32.
 
-    Divided by the temperature, unless it is the fused kernels that read them.
+    Capped, then divided by the temperature, unless it is the fused kernels that read them.
     """
     if _mixed(hidden_CH):
         logits_CV = torch.mm(hidden_CH, weight_HV, out_dtype=torch.float32)
     else:
         logits_CV = hidden_CH.to(weight_HV.dtype) @ weight_HV
+    if cap is not None:
+        logits_CV.div_(cap).tanh_().mul_(cap)
     return logits_CV if fused else _scale_(logits_CV, temperature)
+
+
+def _grad_products(
+    logits_CV: Tensor, *scores: Any, temperature: float, fused: bool, cap: float | None, dtype: torch.dtype
+) -> Tensor:
+    """Gradient with respect to h·Wᵀ, (C, V) in `dtype`: that of a capped logit z times 1 - (z/cap)².
+
+    Logits as `_logits` returns them, which are overwritten; `scores`: what `grad_logits` takes before the temperature.
+    """
+    grad_logits: Callable[..., Tensor] = _chunk_ops(fused).grad_logits
+    if cap is None:
+        return grad_logits(logits_CV, *scores, temperature, dtype)
+    slope_CV = (logits_CV * ((1.0 if fused else temperature) / cap)).square_().neg_().add_(1.0)
+    return grad_logits(logits_CV, *scores, temperature, logits_CV.dtype).mul_(slope_CV).to(dtype)
 
 
 def _add_product(total_VH: Tensor | None, grad_CV: Tensor, hidden_CH: Tensor) -> Tensor:
@@ -120,7 +136,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
     """Forward and backward each compute the logits of one chunk at a time; only the log-normalisers are kept.
 
     With z = h·Wᵀ/τ, p = softmax(z), target y and entropy E = -Σ p log p:
-    ∂log p_y/∂z = onehot(y) - p  and  ∂E/∂z = -p (log p + E).
+    ∂log p_y/∂z = onehot(y) - p  and  ∂E/∂z = -p (log p + E). A cap c makes z = c·tanh(h·Wᵀ/c)/τ.
     """
 
     @staticmethod
@@ -133,37 +149,40 @@ class _ChunkedLogprobs(torch.autograd.Function):
         chunk: int,
         with_entropy: bool,
         fused: bool,
+        cap: float | None,
     ) -> tuple[Tensor, Tensor | None]:
         ops, weight_HV = _chunk_ops(fused), _weight_for(hidden_RH, weight_VH)
         parts = [
-            ops.score_logits(_logits(hidden_CH, weight_HV, temperature, fused), target_C, temperature, with_entropy)
+            ops.score_logits(
+                _logits(hidden_CH, weight_HV, temperature, fused, cap), target_C, temperature, with_entropy
+            )
             for hidden_CH, target_C in zip(hidden_RH.split(chunk), target_R.split(chunk), strict=True)
         ]
         logprobs_R, normaliser_R = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
         entropy_R = torch.cat([part[2] for part in parts if part[2] is not None]) if with_entropy else None
         ctx.save_for_backward(hidden_RH, weight_VH, target_R, normaliser_R, entropy_R)
-        ctx.temperature, ctx.chunk, ctx.fused = temperature, chunk, fused
+        ctx.how, ctx.chunk = {"temperature": temperature, "fused": fused, "cap": cap}, chunk
         ctx.set_materialize_grads(False)
         return logprobs_R, entropy_R
 
     @staticmethod
     def backward(ctx: Any, grad_logprobs_R: Tensor | None, grad_entropy_R: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden_RH, weight_VH, target_R, normaliser_R, entropy_R = ctx.saved_tensors
-        ops, weight_HV = _chunk_ops(ctx.fused), _weight_for(hidden_RH, weight_VH)
+        weight_HV = _weight_for(hidden_RH, weight_VH)
 
         def grad_logits(at: slice) -> Tensor:
-            return ops.grad_logits(
-                _logits(hidden_RH[at], weight_HV, ctx.temperature, ctx.fused),
+            return _grad_products(
+                _logits(hidden_RH[at], weight_HV, **ctx.how),
                 target_R[at],
                 normaliser_R[at],
                 None if grad_entropy_R is None else entropy_R[at],
                 None if grad_logprobs_R is None else grad_logprobs_R[at],
                 None if grad_entropy_R is None else grad_entropy_R[at],
-                ctx.temperature,
-                hidden_RH.dtype,
+                **ctx.how,
+                dtype=hidden_RH.dtype,
             )
 
-        return *_gradients(ctx, hidden_RH, weight_VH, ctx.chunk, grad_logits), None, None, None, None, None
+        return *_gradients(ctx, hidden_RH, weight_VH, ctx.chunk, grad_logits), *[None] * 6
 
 
 def _gradients(
@@ -200,6 +219,7 @@ class _ChunkedLoss(torch.autograd.Function):
         temperature: float,
         chunk: int,
         fused: bool,
+        cap: float | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         ops, weight_HV = _chunk_ops(fused), _weight_for(hidden_RH, weight_VH)
         sum_type = _sum_type(hidden_RH)
@@ -208,7 +228,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
         def grad_logits(at: slice) -> Tensor:
             nonlocal loss
-            logits_CV = _logits(hidden_RH[at], weight_HV, temperature, fused)
+            logits_CV = _logits(hidden_RH[at], weight_HV, temperature, fused, cap)
             logprob_C, normaliser_C, entropy_C = ops.score_logits(logits_CV, target_R[at], temperature, True)
             assert entropy_C is not None
             logprobs_R[at], entropy_R[at] = logprob_C, entropy_C
@@ -217,9 +237,9 @@ class _ChunkedLoss(torch.autograd.Function):
                 part = token_loss(*leaves, at)
                 of_logprob_C, of_entropy_C = torch.autograd.grad(part, leaves, allow_unused=True)
             loss += part.detach()
-            return ops.grad_logits(
-                logits_CV, target_R[at], normaliser_C, None if of_entropy_C is None else entropy_C,
-                of_logprob_C, of_entropy_C, temperature, hidden_RH.dtype,
+            return _grad_products(
+                logits_CV, target_R[at], normaliser_C, None if of_entropy_C is None else entropy_C, of_logprob_C,
+                of_entropy_C, temperature=temperature, fused=fused, cap=cap, dtype=hidden_RH.dtype,
             )  # fmt: skip
 
         ctx.gradients = _gradients(ctx, hidden_RH, weight_VH, chunk, grad_logits)
@@ -231,7 +251,7 @@ class _ChunkedLoss(torch.autograd.Function):
         of_hidden_RH, of_weight_VH = ctx.gradients
         del ctx.gradients
         of_weight_VH = None if of_weight_VH is None else of_weight_VH.mul_(grad_loss)
-        return of_hidden_RH.mul_(grad_loss), of_weight_VH, None, None, None, None, None
+        return of_hidden_RH.mul_(grad_loss), of_weight_VH, *[None] * 6
 
 
 def token_logprobs(
@@ -243,8 +263,10 @@ def token_logprobs(
     chunk: int,
     with_entropy: bool = True,
     fused: bool = False,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probability of each target and entropy of its distribution softmax(h·Wᵀ / temperature), natural log.
+    """Log-probability of each target and entropy of its distribution softmax(z / temperature), natural log; of logits
+    z = h·Wᵀ, or cap · tanh(h·Wᵀ / cap) with a ``cap``.
 
     Returns two arrays (R,) in float32 (float64 for float64 input), both differentiable in ``hidden_RH`` and
     ``weight_VH``; None in place of the entropy where it is not wanted. At most ``chunk`` x V logits exist at a time,
@@ -252,7 +274,7 @@ def token_logprobs(
     ``fused`` computes them with the kernels of `fused_logprobs`, which takes a GPU, and agrees with float32's rounding.
     """
     logprobs_R, entropy_R = _ChunkedLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_RH, weight_VH, target_R, temperature, chunk, with_entropy, fused
+        hidden_RH, weight_VH, target_R, temperature, chunk, with_entropy, fused, cap
     )
     return logprobs_R, entropy_R
 
@@ -266,13 +288,14 @@ def token_losses(
     temperature: float,
     chunk: int,
     fused: bool = False,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The summed ``token_loss``, differentiable once, and the values of `token_logprobs` without gradient.
 
     A backward pass costs next to nothing: its products were computed here, chunk by chunk, from the same logits.
     """
     loss, logprobs_R, entropy_R = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden_RH, weight_VH, target_R, token_loss, temperature, chunk, fused
+        hidden_RH, weight_VH, target_R, token_loss, temperature, chunk, fused, cap
     )
     return loss, logprobs_R, entropy_R
 
@@ -284,10 +307,10 @@ class LogprobHead(nn.Module):
     stay tied and a sharded optimizer's hooks gather it in time.
     """
 
-    def __init__(self, weight_VH: nn.Parameter, chunk: int, *, fused: bool = False) -> None:
+    def __init__(self, weight_VH: nn.Parameter, chunk: int, *, fused: bool = False, cap: float | None = None) -> None:
         super().__init__()
         self.weight = weight_VH
-        self.chunk, self.fused = chunk, fused
+        self.chunk, self.fused, self.cap = chunk, fused, cap
 
     def forward(
         self,
@@ -298,7 +321,7 @@ class LogprobHead(nn.Module):
         token_loss: TokenLoss | None = None,
     ) -> tuple[Tensor | None, ...]:
         """Return ``token_logprobs`` with this head, or ``token_losses`` for a `token_loss`."""
-        how: dict[str, Any] = {"temperature": temperature, "chunk": self.chunk, "fused": self.fused}
+        how: dict[str, Any] = {"temperature": temperature, "chunk": self.chunk, "fused": self.fused, "cap": self.cap}
         if token_loss is None:
             return token_logprobs(hidden_RH, self.weight, target_R, with_entropy=with_entropy, **how)
         return token_losses(hidden_RH, self.weight, target_R, token_loss, **how)

@@ -119,19 +119,19 @@ def check_unknown(path: str) -> None:
 
 
 _PLAIN_LOGITS: dict[str, float | None] = {
-    "final_logit_softcapping": None,
     "logits_soft_cap": None,
     "output_logit_soft_cap": None,
     "logit_scale": 1.0,
     "lm_head_multiplier": 1.0,
+    "output_multiplier": 1.0,
     "dim_model_base": None,
 }
 """Fields of configs that change the logits after, or the hidden states right before, the output head, with the value
-that changes nothing: Gemma, RecurrentGemma, xLSTM, Cohere, Falcon-H1 and MiniCPM have one each."""
+that changes nothing: RecurrentGemma, xLSTM, Cohere, Falcon-H1, MuseGlimmer and MiniCPM have one each."""
 
 
 def check_head(hf: PreTrainedModel) -> None:
-    """Raises UserError when logits are not just hidden states times a matrix, which is all `LogprobHead` computes."""
+    """Raises UserError when logits are more than hidden states times a matrix and a cap, as `LogprobHead` computes."""
     head, fields = hf.get_output_embeddings(), hf.config.get_text_config().to_dict()
     changes = [
         f"{name}={fields[name]}" for name, plain in _PLAIN_LOGITS.items() if fields.get(name) not in (None, plain)
@@ -173,11 +173,13 @@ class PolicyModel(nn.Module):
         """
         super().__init__()
         check_head(hf)
-        hf.set_output_embeddings(LogprobHead(hf.get_output_embeddings().weight, logprob_chunk, fused=fused_head))
+        weight, fields = hf.get_output_embeddings().weight, hf.config.get_text_config().to_dict()
+        cap = fields.get("final_logit_softcapping")
+        hf.set_output_embeddings(LogprobHead(weight, logprob_chunk, fused=fused_head, cap=cap))
         _prepare(hf, kernels, gradient_checkpointing)
         add_adapters(hf, lora)
         self.hf = hf
-        self._logit_divisor = float(hf.config.get_text_config().to_dict().get("logits_scaling", 1.0))
+        self._logit_divisor = float(fields.get("logits_scaling", 1.0))
         """Granite divides its logits, which is a temperature."""
 
     @classmethod

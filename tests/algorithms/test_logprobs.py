@@ -16,21 +16,23 @@ def inputs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 
 
 def full(
-    hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, temperature: float
+    hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, temperature: float, cap: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    logprobs = (hidden @ weight.t() / temperature).log_softmax(-1)
+    logits = hidden @ weight.t()
+    logprobs = ((logits if cap is None else cap * (logits / cap).tanh()) / temperature).log_softmax(-1)
     return logprobs.gather(-1, target[:, None]).squeeze(-1), -(logprobs.exp() * logprobs).sum(-1)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 23, 100])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_chunked_equals_full_in_value_and_gradient(chunk: int, temperature: float) -> None:
+@pytest.mark.parametrize("cap", [None, 2.0, 30.0])
+def test_chunked_equals_full_in_value_and_gradient(cap: float | None, chunk: int, temperature: float) -> None:
     hidden, weight, target = inputs(torch.float64)
     mix = torch.randn(2, TOKENS, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     grads = []
     for logprobs, entropy in (
-        full(hidden, weight, target, temperature),
-        token_logprobs(hidden, weight, target, temperature=temperature, chunk=chunk),
+        full(hidden, weight, target, temperature, cap),
+        token_logprobs(hidden, weight, target, temperature=temperature, chunk=chunk, cap=cap),
     ):
         grads.append(
             (logprobs, entropy, *torch.autograd.grad((mix[0] * logprobs + mix[1] * entropy).sum(), (hidden, weight)))
@@ -42,8 +44,8 @@ def test_chunked_equals_full_in_value_and_gradient(chunk: int, temperature: floa
 @pytest.mark.parametrize("with_entropy", [False, True])
 @pytest.mark.parametrize("trained", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_a_loss_in_the_forward_pass_has_the_same_bits(temperature, dtype, trained, with_entropy) -> None:
+@pytest.mark.parametrize(("temperature", "cap"), [(1.0, None), (0.6, None), (0.6, 2.0)])
+def test_a_loss_in_the_forward_pass_has_the_same_bits(temperature, cap, dtype, trained, with_entropy) -> None:
     hidden, weight, target = inputs(dtype)
     weight.requires_grad_(trained)
     mix = torch.randn(2, TOKENS, generator=torch.Generator().manual_seed(1))
@@ -58,10 +60,10 @@ def test_a_loss_in_the_forward_pass_has_the_same_bits(temperature, dtype, traine
         return [hidden.grad, weight.grad]
 
     with Watch() as apart:
-        logprobs, entropy = token_logprobs(hidden, weight, target, temperature=temperature, chunk=5)
+        logprobs, entropy = token_logprobs(hidden, weight, target, temperature=temperature, chunk=5, cap=cap)
         expected = gradients(token_loss(logprobs, entropy, slice(None)))
     with Watch() as together:
-        loss, *scores = token_losses(hidden, weight, target, token_loss, temperature=temperature, chunk=5)
+        loss, *scores = token_losses(hidden, weight, target, token_loss, temperature=temperature, chunk=5, cap=cap)
         got = gradients(loss)
     torch.testing.assert_close(loss, token_loss(logprobs, entropy, slice(None)))
     assert torch.equal(scores[0], logprobs) and torch.equal(scores[1], entropy)
@@ -86,9 +88,9 @@ class Watch(torch.utils._python_dispatch.TorchDispatchMode):
 
 def test_sixteen_bit_weights_give_float32_numbers() -> None:
     hidden, weight, target = inputs(torch.bfloat16)
-    logprobs, entropy = token_logprobs(hidden, weight, target, temperature=1.0, chunk=5)
+    logprobs, entropy = token_logprobs(hidden, weight, target, temperature=1.0, chunk=5, cap=2.0)
     assert logprobs.dtype == entropy.dtype == torch.float32
-    expected = full(hidden.float(), weight.float(), target, 1.0)
+    expected = full(hidden.float(), weight.float(), target, 1.0, 2.0)
     torch.testing.assert_close((logprobs, entropy), expected, rtol=1e-5, atol=1e-5)
     (logprobs.sum() + entropy.sum()).backward()
     assert hidden.grad.dtype == weight.grad.dtype == torch.bfloat16

@@ -79,14 +79,14 @@ def test_an_output_head_with_a_bias_or_that_is_no_matrix_is_refused() -> None:
 
 def test_logits_that_are_changed_after_the_head_are_refused() -> None:
     for field, value in (
-        ("final_logit_softcapping", 30.0), ("logits_soft_cap", 30.0), ("output_logit_soft_cap", 30.0),
-        ("logit_scale", 0.0625), ("lm_head_multiplier", 0.5), ("dim_model_base", 256),
+        ("logits_soft_cap", 30.0), ("output_logit_soft_cap", 30.0), ("logit_scale", 0.0625),
+        ("lm_head_multiplier", 0.5), ("output_multiplier", 0.5), ("dim_model_base", 256),
     ):  # fmt: skip
         config = tiny_config()
         setattr(config, field, value)
         with pytest.raises(UserError, match=f"changes its logits by {field}={value}"):
             PolicyModel(Qwen2ForCausalLM(config), logprob_chunk=8)
-    for field, same in (("final_logit_softcapping", None), ("logit_scale", 1.0)):
+    for field, same in (("logits_soft_cap", None), ("logit_scale", 1.0)):
         config = tiny_config()
         setattr(config, field, same)
         PolicyModel(Qwen2ForCausalLM(config), logprob_chunk=8)

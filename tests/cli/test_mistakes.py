@@ -50,7 +50,6 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> I
             save_weights(here / name)
     save_tiny(here / "caps", "gemma2", byte_tokenizer())
     save_tiny(here / "convolution", "lfm2", byte_tokenizer())
-    save_tiny(here / "scores", "gemma2", byte_tokenizer(), final_logit_softcapping=None)
     for name, family in (("spoiled", "qwen2"), ("mute", "llama")):
         save_tiny(here / name, family, byte_tokenizer())
         (here / name / "tokenizer.json").write_text("{")
