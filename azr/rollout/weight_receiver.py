@@ -100,8 +100,9 @@ class BucketWeightTransferEngine(WeightTransferEngine[Any, Any]):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         by_parameter: dict[int, list[str]] = {}
-        for name, parameter in self.model.named_parameters(remove_duplicate=False):
-            by_parameter.setdefault(id(parameter), []).append(name)
+        for path, layer in self.model.named_modules():  # each layer once: vLLM's Gemma 4 has its layers in two lists
+            for name, parameter in layer.named_parameters(path, recurse=False):
+                by_parameter.setdefault(id(parameter), []).append(name)
         self._names = {name: its for its in by_parameter.values() for name in its}
         """All names of a parameter, in the model's order, by each of them."""
         self._inboxes: dict[str, Inbox] = {}
