@@ -34,6 +34,8 @@ FLASH = "azr_flash_attn"
 """FlashAttention 4 over the same stream, from the package flash-attn-4: Hopper and Blackwell GPUs."""
 FLASH_GPUS = (9, 10)
 """Major compute capabilities of the GPUs that FlashAttention 4 is made for."""
+FLASH_HEAD = 256
+"""Largest head of flash kernels."""
 PADDED = "azr_padded"
 """Scaled dot-product attention over samples padded to like lengths: any device and type."""
 
@@ -252,6 +254,9 @@ def _flat_attention(attend: Attend) -> Callable[..., tuple[Tensor, None]]:
 
         Raises UserError for an argument that changes the result in a way that is not computed here.
         """
+        if query.shape[-1] > FLASH_HEAD:
+            others |= {"segments": segments, "dropout": dropout, "scaling": scaling, "sliding_window": sliding_window}
+            return padded_attention(module, query, key, value, attention_mask, **others)  # type: ignore[arg-type]
         _refuse_unknown(module, {"attention_mask": attention_mask, "dropout": dropout or None, **others})
         q, k, v = _packed(query), _packed(key), _packed(value)
         if segments.key_index_E is not None:

@@ -219,12 +219,12 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
-def attend(name: str, is_causal: bool = True, **arguments: object) -> torch.Tensor:
+def attend(name: str, is_causal: bool = True, head: int = 8, **arguments: object) -> torch.Tensor:
     """One call of an attention function as a model makes it."""
     layer = torch.nn.Module()
     layer.is_causal = is_causal
     segments = Segments.of(torch.tensor([0, 3], dtype=torch.int32), torch.arange(3))
-    heads = torch.ones(1, 4, 3, 8)
+    heads = torch.randn(1, 4, 3, head, generator=torch.Generator().manual_seed(0))
     given = {"attention_mask": None, "segments": segments, **arguments}
     out, _ = AttentionInterface()[name](layer, heads, heads, heads, **given)
     return out
@@ -243,6 +243,8 @@ def test_arguments_that_would_change_the_result_and_layers_that_look_ahead_are_r
         "position_ids": torch.arange(3), "use_cache": False, "is_causal": True, "dropout": 0.0, "softcap": None,
     }  # fmt: skip
     assert torch.equal(plain, attend(PADDED, **arguments))
+    for wide in ({"head": 512}, {"head": 512, "sliding_window": 2, "scaling": 1.0}):  # beyond flash kernels
+        assert torch.equal(attend(VARLEN, **wide), attend(PADDED, **wide))
 
 
 def test_samples_of_a_shared_prompt_ask_for_their_responses_alone() -> None:
