@@ -13,6 +13,7 @@ from transformers import (
     Exaone4Config,
     Gemma2Config,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     Glm4Config,
     GraniteConfig,
     Lfm2Config,
@@ -53,6 +54,10 @@ _GEMMA3_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0},
 }
+_GEMMA4_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0},
+}
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 256}
 _FULL_AND_LOCAL = (("sliding_attention", _ROPE), ("full_attention", _YARN))
 _PART_ROPE = {**_ROPE, "partial_rotary_factor": 0.5}
@@ -71,6 +76,12 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "gemma3_text": (Gemma3TextConfig, {
         "rope_parameters": _GEMMA3_ROPE, "sliding_window": WINDOW, "query_pre_attn_scalar": 20,
         "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": True,
+    }),
+    "gemma4_text": (Gemma4TextConfig, {
+        "rope_parameters": _GEMMA4_ROPE, "sliding_window": WINDOW, "final_logit_softcapping": 2.0,
+        "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True, "global_head_dim": 64, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+        "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 320,
     }),
     "smollm3": (SmolLM3Config, {"rope_parameters": _ROPE, "no_rope_layers": [1, 0], "tie_word_embeddings": True}),
     "olmo2": (Olmo2Config, {**_ALL_HEADS, "rope_parameters": _ROPE}),
@@ -116,6 +127,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3-window": ("phi3", {"sliding_window": WINDOW}),
     "granite-untied": ("granite", {"tie_word_embeddings": False}),
     "glm4-no-bias": ("glm4", {"attention_bias": False}),
+    "gemma4-own-values": ("gemma4_text", {"attention_k_eq_v": False}),
+    "gemma4-all-own": ("gemma4_text", {
+        "num_kv_shared_layers": 0, "use_double_wide_mlp": False, "hidden_size_per_layer_input": 0,
+    }),
     "exaone4-global-tied": ("exaone4", {
         "sliding_window": None, "sliding_window_pattern": None, "layer_types": ["full_attention"] * 2,
         "tie_word_embeddings": True,
@@ -137,8 +152,8 @@ def tiny_of(family: str, tokenizer: PreTrainedTokenizerFast, **differences: Any)
     config = tiny_config(family, **{**ids, "vocab_size": vocabulary, **differences})
     model = AutoModelForCausalLM.from_config(config)
     generator = torch.Generator().manual_seed(0)
-    # Gemma multiplies by one plus the weight of a norm.
-    norm = 0.0 if family.startswith("gemma") else 1.0
+    # Gemma 2 and 3 multiply by one plus the weight of a norm.
+    norm = 0.0 if family in ("gemma2", "gemma3_text") else 1.0
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(norm if "norm" in name else 0.0, 0.1, generator=generator)

@@ -35,8 +35,8 @@ class Checked:
     """Whether queries, keys and values have biases if config.json does not say it."""
     tied: bool = False
     """Whether embedding and output head are one matrix if config.json does not say it."""
-    gated: bool = False
-    """Whether queries come with as many gates of what attention gives."""
+    alike: bool = True
+    """Whether the sizes in config.json hold for all layers; `azr plan` counts others one by one."""
     recurrent: str = ""
     """Class of the parts in which other layers than those with attention let tokens meet, see `run_by_sample`."""
 
@@ -94,8 +94,19 @@ CHECKED: dict[str, Checked] = {
         "positions of a part of a head, and a gate on the output; tied and separate output head",
         linear=(*LINEAR_LAYERS, "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"),
         qk_norm="head",
-        gated=True,
+        alike=False,
         recurrent="Qwen3_5GatedDeltaNet",
+    ),
+    "gemma4_text": Checked(
+        "local and global layers with rotary positions and heads of their own; keys as values; keys and values of "
+        "earlier layers; MLPs of two widths; an embedding for each layer; capped logits; tied output head",
+        frozenset({"default", "proportional"}),
+        windows=True,
+        linear=(*LINEAR_LAYERS, "per_layer_input_gate", "per_layer_projection", "per_layer_model_projection"),
+        qk_norm="head",
+        norms=4,
+        tied=True,
+        alike=False,
     ),
     "ministral3": Checked("scaled positions; separate output head", frozenset({"yarn"})),
 }
@@ -116,7 +127,7 @@ REFUSED: dict[str, str] = {
     "apertus": "after a push, its activation in vLLM does not have the numbers that were sent",
     "gpt_oss": "its attention has sinks, which training does not compute",
     **dict.fromkeys(
-        ("gemma3", "mistral3", "qwen3_5"),
+        ("gemma3", "gemma4", "mistral3", "qwen3_5"),
         "it reads images too; docs/models.md says how to take its text model out, which can be trained",
     ),
 }
@@ -136,8 +147,9 @@ def check_architecture(path: str, config: Mapping[str, Any], *, unchecked: bool,
     tokens of a prompt and its response.
     """
     family = config.get("model_type")
-    if family in REFUSED:
-        raise UserError(f"model.path {path!r} is a {family!r} model, which cannot be trained: {REFUSED[family]}.")
+    of_experts = "its experts were not compared with vLLM" if config.get("enable_moe_block") else None
+    if why := of_experts or REFUSED.get(family or ""):
+        raise UserError(f"model.path {path!r} is a {family!r} model, which cannot be trained: {why}.")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     original = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
     original = original or config.get("max_position_embeddings") or longest

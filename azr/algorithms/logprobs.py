@@ -99,10 +99,8 @@ def _logits(hidden_CH: Tensor, weight_HV: Tensor, temperature: float, fused: boo
 def _grad_products(
     logits_CV: Tensor, *scores: Any, temperature: float, fused: bool, cap: float | None, dtype: torch.dtype
 ) -> Tensor:
-    """Gradient with respect to h·Wᵀ, (C, V) in `dtype`: that of a capped logit z times 1 - (z/cap)².
-
-    Logits as `_logits` returns them, which are overwritten; `scores`: what `grad_logits` takes before the temperature.
-    """
+    """Gradient with respect to h·Wᵀ, (C, V) in `dtype`: that of a capped logit z times 1 - (z/cap)². Overwrites what
+    `_logits` returned. `scores`: what `grad_logits` takes before the temperature."""
     grad_logits: Callable[..., Tensor] = _chunk_ops(fused).grad_logits
     if cap is None:
         return grad_logits(logits_CV, *scores, temperature, dtype)

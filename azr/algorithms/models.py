@@ -16,7 +16,7 @@ from torch.nn.modules.conv import _ConvNd
 from transformers import AttentionInterface, AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from azr.algorithms.architectures import recurrent_part
+from azr.algorithms.architectures import CHECKED, recurrent_part
 from azr.algorithms.attention import PADDED, Segments, run_by_sample
 from azr.algorithms.kernels import COVERED, Kernels, apply_liger
 from azr.algorithms.logprobs import LogprobHead, TokenLoss
@@ -33,7 +33,8 @@ TOKEN_MULTIPLE = 128
 def _hidden_states(backbone: PreTrainedModel, batch: PackedBatch) -> Tensor:
     """Last hidden states of the positions that predict the response tokens, (R, H), on the model's device."""
     device, config = backbone.device, backbone.config
-    padded = config._attn_implementation == PADDED or bool(recurrent_part(config.model_type))
+    # Layers that differ may have heads too large for flash kernels, or run by sample.
+    padded = config._attn_implementation == PADDED or not getattr(CHECKED.get(config.model_type), "alike", True)
     if device.type == "cuda":
         batch = padded_to(batch, TOKEN_MULTIPLE)
     segments = Segments.of(batch.cu_seqlens, batch.unshared_index_E, device, padded=padded)

@@ -40,10 +40,12 @@ class ModelShape:
     family: Checked = CHECKED["llama"]
     recurrent: int = 0
     """Layers with a gated delta rule behind a convolution in attention's place."""
-    delta: Mapping[str, int] = field(default_factory=dict)
-    """Their linear layers, as `_widths`."""
-    delta_rest: int = 0
-    """Parameters of their convolution, decay and norm over each head."""
+    own: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Linear layers that the sizes above do not give, as `_widths`."""
+    rest: int = 0
+    """Parameters of all layers, more or fewer than the sizes and the family give."""
+    tables: int = 0
+    """Elements of an embedding for each layer, in one matrix."""
 
     @property
     def query(self) -> int:
@@ -61,40 +63,37 @@ class ModelShape:
         return self.vocabulary * self.hidden
 
     @property
-    def attentions(self) -> int:
-        """Layers with attention."""
-        return self.layers - self.recurrent
+    def largest(self) -> int:
+        """Elements of the largest matrix."""
+        return max(self.embedding, self.tables)
 
     @property
     def in_layers(self) -> int:
         """Parameters of all layers."""
         biases = (self.query + 2 * self.key) * self.qkv_bias
         over_qk = {"none": 0, "head": 2 * self.head_size, "all": self.query + self.key}[self.family.qk_norm]
-        norms = self.layers * self.family.norms * self.hidden
-        return self.linear + norms + self.attentions * (biases + over_qk) + self.recurrent * self.delta_rest
+        return self.linear + self.layers * (self.family.norms * self.hidden + biases + over_qk) + self.rest
 
     @property
     def linear(self) -> int:
         """Weights of all layers' linear layers, without biases."""
-        return self.hidden * sum(count * width for count, width in self._widths.values())
+        return self.hidden * sum(width for _, width in self._widths.values())
 
     @property
     def _widths(self) -> dict[str, tuple[int, int]]:
-        """By linear layer, how many layers have it, and of its matrix the side that is not the hidden size."""
-        attention = {
-            "q_proj": self.query * (1 + self.family.gated), "k_proj": self.key, "v_proj": self.key,
-            "qkv_proj": self.query + 2 * self.key, "o_proj": self.query,
+        """By linear layer, how many there are, and of their matrices the sides that are not the hidden size, summed."""
+        widths = {
+            "q_proj": self.query, "k_proj": self.key, "v_proj": self.key, "qkv_proj": self.query + 2 * self.key,
+            "o_proj": self.query, "gate_proj": self.intermediate, "up_proj": self.intermediate,
+            "down_proj": self.intermediate, "gate_up_proj": 2 * self.intermediate,
         }  # fmt: skip
-        mlp = {name: self.intermediate for name in ("gate_proj", "up_proj", "down_proj")}
-        mlp["gate_up_proj"] = 2 * self.intermediate
-        kinds = (self.attentions, attention), (self.layers, mlp), (self.recurrent, self.delta)
-        all_kinds = {name: (count, width) for count, widths in kinds for name, width in widths.items()}
-        return {name: all_kinds[name] for name in self.family.linear}
+        alike = {name: (self.layers, self.layers * width) for name, width in widths.items()}
+        return {name: {**alike, **self.own}.get(name, (0, 0)) for name in self.family.linear}
 
     @property
     def backbone(self) -> int:
-        """Parameters without the output head: embedding, layers, last norm."""
-        return self.embedding + self.in_layers + self.hidden
+        """Parameters without the output head: embeddings, layers, last norm."""
+        return self.embedding + self.tables + self.in_layers + self.hidden
 
     @property
     def parameters(self) -> int:
@@ -104,16 +103,12 @@ class ModelShape:
     @property
     def critic(self) -> int:
         """Parameters of a critic: the backbone and a scalar head with bias."""
-        return self.backbone + self.critic_head
-
-    @property
-    def critic_head(self) -> int:
-        return self.hidden + 1
+        return self.backbone + self.hidden + 1
 
     def adapters(self, rank: int, targets: Sequence[str]) -> int:
         """Parameters of the adapters of this rank; `targets` as in `train.lora.targets`."""
         chosen = [self._widths[name] for name in self.family.linear if {name, ALL_LINEAR} & set(targets)]
-        return rank * sum(count * (self.hidden + width) for count, width in chosen)
+        return rank * sum(count * self.hidden + width for count, width in chosen)
 
 
 def shape_of(path: str, config_file: str | None = None) -> ModelShape:
@@ -155,17 +150,7 @@ def _stated(tree: Mapping[str, Any], file: Path) -> ModelShape:
         return value
 
     hidden, heads = size("hidden_size"), size("num_attention_heads")
-    delta: dict[str, Any] = {}
-    if checked.recurrent:
-        heads_of_values, value_size = size("linear_num_value_heads"), size("linear_value_head_dim")
-        key, value = size("linear_num_key_heads") * size("linear_key_head_dim"), heads_of_values * value_size
-        gates = {"in_proj_z": value, "in_proj_b": heads_of_values, "in_proj_a": heads_of_values}
-        delta = {
-            "recurrent": tree["layer_types"].count("linear_attention"),
-            "delta": {"in_proj_qkv": 2 * key + value, **gates, "out_proj": value},
-            "delta_rest": size("linear_conv_kernel_dim") * (2 * key + value) + 2 * heads_of_values + value_size,
-        }
-    return ModelShape(
+    shape = ModelShape(
         hidden=hidden,
         layers=size("num_hidden_layers"),
         heads=heads,
@@ -176,8 +161,27 @@ def _stated(tree: Mapping[str, Any], file: Path) -> ModelShape:
         head_size=size("head_dim", hidden // heads),
         qkv_bias=tree.get("attention_bias", checked.biases),
         family=checked,
-        **delta,
     )
+    return shape if checked.alike else _counted(shape, tree)
+
+
+def _counted(shape: ModelShape, tree: Mapping[str, Any]) -> ModelShape:
+    """Return the shape with what of its layers differs, counted in a model without memory."""
+    import torch  # only here: it takes seconds
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(**tree)
+    with torch.device("meta"):
+        sizes = {name: weight.shape for name, weight in AutoModel.from_config(config).named_parameters()}
+    own = dict[str, tuple[int, int]]()
+    for name, size in sizes.items():
+        part = name.removesuffix(".weight").rpartition(".")[2]
+        if part in shape.family.linear:
+            count, width = own.get(part, (0, 0))
+            own[part] = count + 1, width + sum(size) - shape.hidden
+    tables = math.prod(sizes.get("embed_tokens_per_layer.weight", (0,)))
+    shape = replace(shape, own=own, tables=tables, recurrent=config.layer_types.count("linear_attention"))
+    return replace(shape, rest=sum(map(math.prod, sizes.values())) - shape.backbone)
 
 
 _SHAPES = Path(__file__).with_name("shapes.toml")

@@ -67,7 +67,7 @@ def model_roles(config: Config, shape: ModelShape) -> list[ModelRole]:
     """Those the config calls for, the policy first; all start from one model of this shape."""
     lora = config.train.lora
     adapters = shape.adapters(lora.rank, lora.targets)
-    whole, of_critic = shape.parameters, adapters + shape.critic_head if adapters else shape.critic
+    whole, of_critic = shape.parameters, adapters + shape.hidden + 1 if adapters else shape.critic
     policy = ModelRole(
         name="policy", shape=shape, parameters=whole + adapters, trained=adapters or whole, has_head=True
     )
@@ -172,7 +172,8 @@ def layer_activations(shape: ModelShape, b: int, keys: float = 1.0) -> float:
     norms = shape.family.norms * (4 + 2 * b) * shape.hidden
     attention = b * (2 * shape.query + 2 * keys * shape.key) + 4 * shape.heads
     head_norms = (4 + b) * (shape.query + shape.key) * (shape.family.qk_norm != "none")
-    delta = (54 + 20 * b) * keys * shape.delta.get("out_proj", 0)
+    of_delta, values = shape.own.get("out_proj", (1, 0))
+    delta = (54 + 20 * b) * keys * values / of_delta
     return norms + max(attention + head_norms, delta) + 4 * b * shape.intermediate
 
 
@@ -180,7 +181,7 @@ def gathered(role: ModelRole, train: TrainConfig) -> float:
     """Most bytes of whole parameters at hand in a pass; 0 for a rank that has them anyway."""
     if shares(train) == 1:
         return 0.0
-    most = LIVE_PARAMETERS + REDUCE_BUCKET + max(role.shape.embedding, role.shape.in_layers // role.shape.layers)
+    most = LIVE_PARAMETERS + REDUCE_BUCKET + max(role.shape.largest, role.shape.in_layers // role.shape.layers)
     return float(element_bytes(train) * min(role.parameters, most))
 
 
@@ -209,7 +210,7 @@ def training(role: ModelRole, train: TrainConfig, tokens: int, keys: float = 1.0
     recomputed = per_layer if share else 0.0
     backward = tokens * (max(3 * b * shape.intermediate, 16 * shape.hidden) + 4 * b * shape.hidden)
     # A matrix as large as the vocabulary exceeds the reduce bucket, so its gradient is converted as a whole.
-    embedding = (b + 4 * (b < 4)) * shape.embedding * role.trains_all
+    embedding = (b + 4 * (b < 4)) * shape.largest * role.trains_all
     head_matrix = (b + 4) * shape.embedding * role.has_head * role.trains_all
     logits = LOGIT_COPIES * 4 * min(LOGPROB_CHUNK, tokens) * shape.vocabulary * role.has_head
     last = (4 + 4 * b) * shape.hidden * tokens
@@ -222,7 +223,7 @@ def training(role: ModelRole, train: TrainConfig, tokens: int, keys: float = 1.0
     ]
     if not train.offload_optimizer:
         # ZeRO-3 copies the gradient; a rank that holds everything takes its norm in float64, matrix by matrix.
-        largest = 8.0 * min(role.trained, shape.embedding)
+        largest = 8.0 * min(role.trained, shape.largest)
         copied = 4 * min(role.trained / shares(train), LIVE_PARAMETERS)
         moments.append({"optimizer step": copied if train.is_sharded else largest})
     return max(moments, key=lambda moment: sum(moment.values()))
@@ -282,7 +283,7 @@ def phases(
     # No parameter is larger than the embedding. The sender's block has two halves, and ZeRO-3 gathers a third; of a
     # layer in two buckets the engine copies both.
     b, shape = element_bytes(train), roles[0].shape
-    bucket = bucket_bytes(with_push(config).cluster.push, b * shape.parameters, b * shape.embedding)
+    bucket = bucket_bytes(with_push(config).cluster.push, b * shape.parameters, b * shape.largest)
     sent, taken, buckets = (2.0 + train.is_sharded) * bucket, 2.0 * bucket, "weight buckets"
     passes = {role.name: [scoring(role, train, tokens), training(role, train, tokens, keys)] for role in roles}
     most = {role.name: lost * max(sum(its.values()) for its in passes[role.name][: 1 + role.trains]) for role in roles}

@@ -41,7 +41,9 @@ def forward_flops(role: ModelRole, load: Workload, attention_cost: float = 1.0) 
     The output head only sees response tokens.
     """
     shape = role.shape
-    per_token = 2 * (shape.in_layers + shape.attentions * attention_cost * shape.query * load.mean_length)
+    per_token = 2 * (
+        shape.in_layers + (shape.layers - shape.recurrent) * attention_cost * shape.query * load.mean_length
+    )
     head = 2 * shape.embedding * load.trained * load.mean_response * role.has_head
     return per_token * load.trained_tokens + head
 

@@ -32,7 +32,7 @@ _EMBEDDING = "embed_tokens.weight"
 _SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
 )  # fmt: skip
-_OTHER_HEAD_SIZE = frozenset({"qwen3", "gemma3_text", "glm4", "ministral3"})
+_OTHER_HEAD_SIZE = frozenset({"qwen3", "gemma3_text", "gemma4_text", "glm4", "ministral3"})
 """Architectures whose heads share the hidden size only if the config says so."""
 _INDEX = "model.safetensors.index.json"
 
@@ -214,10 +214,10 @@ def _stated_shapes(file: Path) -> dict[str, tuple[int | None, ...]]:
     shapes = dict[str, tuple[int | None, ...]]()
     shapes |= {_EMBEDDING: (vocabulary, hidden), "mlp.gate_proj.weight": (inner, hidden)}
     if is_known:
-        gated = query * (1 + CHECKED[config["model_type"]].gated) if query else None
-        shapes |= {".q_proj.weight": (gated, hidden), ".k_proj.weight": (key, hidden), ".v_proj.weight": (key, hidden)}
+        shapes |= {".q_proj.weight": (query, hidden), ".k_proj.weight": (key, hidden), ".v_proj.weight": (key, hidden)}
         shapes |= {".o_proj.weight": (hidden, query), ".down_proj.weight": (hidden, inner)}
-    return shapes if "quantization_config" not in config else {_EMBEDDING: shapes[_EMBEDDING]}
+    alike = getattr(CHECKED.get(tree.get("model_type", "")), "alike", True)
+    return shapes if alike and "quantization_config" not in config else {_EMBEDDING: shapes[_EMBEDDING]}
 
 
 def _tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
