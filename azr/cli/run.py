@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import get_args
 
@@ -21,13 +21,13 @@ from azr.cli.options import RECIPE_HELP, Parser, value_text
 from azr.config import Config
 from azr.config_tree import config_options, leaves, override, to_tree
 from azr.doctor import Mark
-from azr.doctor.machine import Gpus, check_disk, check_machine, memory_bytes, oldest_gpu, query_gpus
+from azr.doctor.machine import Gpus, check_disk, check_machine, memory_bytes, oldest_gpu, product_flops, query_gpus
 from azr.errors import UserError, printable
 from azr.hardware import compute_type
 from azr.launch import Run, is_run, load_recipe, resolve
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload, shape_of
 from azr.plan.memory import checkpoint_bytes, model_roles
-from azr.plan.planner import check_memory, cpu_text, decide_here, known_plan, plan_run, step_lines, text
+from azr.plan.planner import check_memory, cpu_text, cpu_time, decide_here, known_plan, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import LATEST, Verify, resolve_run
 from azr.runs.run_dir import RunDirectory
@@ -35,7 +35,6 @@ from azr.runs.stop_signal import StopRequested, stop_line
 from azr.runs.trackers import hand_over
 
 USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.option value ...]"
-_FAILED = 1
 
 
 def main(argv: Sequence[str]) -> int:
@@ -97,6 +96,8 @@ def _run(run: Run) -> int:
     prepared = dataclasses.replace(prepared, notes=[*prepared.notes, *because])
     if run.restart and (kept := run.folder.keep_aside()) is not None:
         print(f"the run that was there is kept in {kept}", file=sys.stderr)
+    for line in cpu_notes(config, gpus, config.run.steps - run.step):
+        print(line, flush=True)
     from azr.runtime import Driver  # Ray and vLLM take seconds to load.
 
     try:
@@ -108,7 +109,7 @@ def _run(run: Run) -> int:
         if not run.folder.log.exists():
             raise
         print(f"error: {printable(str(error))}: --resume goes on from the last checkpoint", file=sys.stderr)
-        return _FAILED
+        return 1
     return 0
 
 
@@ -147,11 +148,23 @@ def decide_recomputation(config: Config, gpus: Gpus) -> tuple[Config, list[str]]
     """Decide `train.gradient_checkpointing` auto by this machine. Return also a line that says why, if it was auto."""
     if config.train.gradient_checkpointing != "auto":
         return config, []
-    on_cpu = config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or gpus.all)
+    on_cpu = _is_on_cpu(config, gpus)
     gib = min(gpus.sizes_mib, default=0) / 1024 if config.cluster.address is None else 0
     typed = override(config, {"train.dtype": compute_type(config.train.dtype, "cpu" if on_cpu else "cuda")})
     decided, because = decide_here(typed, memory_bytes() / GIB if on_cpu else gib, on_cpu=on_cpu)
     return override(config, {"train.gradient_checkpointing": decided.train.gradient_checkpointing}), [because]
+
+
+def cpu_notes(config: Config, gpus: Gpus, steps: int) -> list[str]:
+    """Return a line on the minutes of a run on CPUs; none on GPUs, and if the model's shape is not known here."""
+    with suppress(UserError):
+        if _is_on_cpu(config, gpus):
+            return [cpu_time(config, steps, product_flops(compute_type(config.train.dtype, "cpu")))]
+    return []
+
+
+def _is_on_cpu(config: Config, gpus: Gpus) -> bool:
+    return config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or gpus.all)
 
 
 def disk_notes(config: Config, *, suppose: bool = False) -> list[str]:
@@ -169,15 +182,14 @@ def disk_notes(config: Config, *, suppose: bool = False) -> list[str]:
 def _dry_run(run: Run) -> int:
     """Print what would run. Raises UserError if the run would be refused or does not fit."""
     config, notes = decide_recomputation(run.config, gpus := query_gpus())
-    notes += _check_here(config, gpus, suppose=True)
+    notes += [*_check_here(config, gpus, suppose=True), *cpu_notes(config, gpus, config.run.steps - run.step)]
     if run.resume is not None:
         notes = [*run.resume.notes, *([run.end] if run.end is not None else []), *notes]
     try:
         notes += prepare(run, fetch=False).notes
     except ModelUnreachable as unchecked:
         notes.append(str(unchecked))
-    on_cpu = config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or gpus.all)
-    print(describe(config, on_cpu=on_cpu))
+    print(describe(config, on_cpu=_is_on_cpu(config, gpus)))
     for note in notes:
         print(f"# {note}")
     return 0

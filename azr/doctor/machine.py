@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -20,7 +21,7 @@ from azr.config import Config, ExecutorConfig
 from azr.doctor import Finding, FindingGroup, Mark, info, missing, ok, warning
 from azr.errors import UserError
 from azr.executor import backends
-from azr.hardware import BFLOAT16_SINCE, cpu_engine_problem, gpu_capabilities
+from azr.hardware import BFLOAT16_SINCE, ComputeType, cpu_engine_problem, gpu_capabilities
 from azr.plan.inputs import GIB
 
 PACKAGES = ("torch", "ray", "deepspeed", "transformers")
@@ -59,6 +60,21 @@ def machine_section() -> FindingGroup:
 def memory_bytes() -> int:
     """Return the memory of the machine; a container may be allowed less."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def product_flops(dtype: ComputeType, seconds: float = 0.3) -> float:
+    """Return the operations that a second of all of PyTorch's threads does in products of 512 x 512 matrices: those of
+    ``seconds`` of CPU time of one thread, which are the same beside other work."""
+    import torch  # only now: it takes seconds to load
+
+    matrix, threads, count = torch.ones(512, 512, dtype=getattr(torch, dtype)), torch.get_num_threads(), 0
+    torch.set_num_threads(1)
+    begun = time.thread_time()
+    while (taken := time.thread_time() - begun) < seconds:
+        matrix @ matrix
+        count += 1
+    torch.set_num_threads(threads)
+    return 2 * 512**3 * count * threads / taken
 
 
 def _user_namespaces() -> str:

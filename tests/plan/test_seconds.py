@@ -1,9 +1,11 @@
 """Seconds of a step, also over nodes, against hand calculations, limits, and the row that was measured on an H100."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 from azr.config import (
     GAE,
@@ -17,10 +19,13 @@ from azr.config import (
     SelfPlayConfig,
     TrainConfig,
 )
+from azr.doctor.machine import product_flops
 from azr.plan.inputs import KNOWN, Assumptions, ClusterSpec, Workload, update_share
 from azr.plan.memory import EngineMemory, model_roles
-from azr.plan.planner import make_plan, text
+from azr.plan.planner import cpu_time, make_plan, text
 from azr.plan.seconds import StepTimes, expected_longest, forward_flops, seconds_of, token_seconds
+from playground.azr_14m_learn import config as learn
+from playground.azr_14m_mini import config as mini
 from playground.azr_coder7b_ppo import config as recipe
 
 ASSUMED = Assumptions()
@@ -187,3 +192,16 @@ def test_with_partial_rollouts_nobody_waits_for_the_longest():
     )
     tokens = expected_longest(192, 809.6, 8096) + expected_longest(1536, 809.6, 8096)
     assert waited == pytest.approx(full * 2 * 0.1 * 8096 * math.log(10) / tokens)
+
+
+@pytest.mark.parametrize("config, gflops, measured_s", [(mini, 1900, 13), (mini, 70, 94), (learn, 1900, 27),
+                                                        (learn, 390, 47)])  # fmt: skip
+def test_steps_on_cpus_take_what_was_measured_on_three_kinds_of_cpu(config, gflops, measured_s):
+    low, high = map(int, re.findall(r"(\d+) min", cpu_time(config, 30, gflops * 1e9)))
+    assert 1.15 * low < measured_s * 30 / 60 < high / 1.15
+
+
+def test_a_machines_products_are_measured_alike_beside_other_work():
+    threads = torch.get_num_threads()
+    once, again = (product_flops("float32", 0.05) for _ in range(2))
+    assert 0.4 < once / again < 2.5 and once > 1e9 and torch.get_num_threads() == threads
