@@ -66,15 +66,11 @@ def product_flops(dtype: ComputeType, seconds: float = 0.3) -> float:
     """Return the operations that a second of all of PyTorch's threads does in products of 512 x 512 matrices: those of
     ``seconds`` of CPU time of one thread, which are the same beside other work."""
     import torch  # only now: it takes seconds to load
+    from torch.utils.benchmark import Timer
 
-    matrix, threads, count = torch.ones(512, 512, dtype=getattr(torch, dtype)), torch.get_num_threads(), 0
-    torch.set_num_threads(1)
-    begun = time.thread_time()
-    while (taken := time.thread_time() - begun) < seconds:
-        matrix @ matrix
-        count += 1
-    torch.set_num_threads(threads)
-    return 2 * 512**3 * count * threads / taken
+    matrix = torch.ones(512, 512, dtype=getattr(torch, dtype))
+    products = Timer("matrix @ matrix", globals={"matrix": matrix}, timer=time.thread_time)  # of one thread
+    return 2 * 512**3 * torch.get_num_threads() / products.blocked_autorange(min_run_time=seconds).median
 
 
 def _user_namespaces() -> str:
