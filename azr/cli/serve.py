@@ -88,11 +88,10 @@ def _template(model: AskedModel, folder: Path) -> str | None:
 
 
 def _curl(name: str, url: str, *, chats: bool) -> str:
-    asked: dict[str, Any]
-    if chats:
-        path, asked = "chat/completions", {"messages": [{"role": "user", "content": "What is 6 times 7?"}]}
-    else:
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "What is 6 times 7?"}]}
+    if not chats:
         prompt = "<|solve|><|deduction|><|program|>def f(x):\n    return x + 1<|input|>2<|answer|>"
-        path, asked = "completions", {"prompt": prompt, "skip_special_tokens": False}
+        asked = {"prompt": prompt, "temperature": 0, "skip_special_tokens": False}
+    path = "chat/completions" if chats else "completions"
     body = json.dumps({"model": name, **asked})
     return f"curl {url}/{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}"

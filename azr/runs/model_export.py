@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import yaml
@@ -28,6 +29,11 @@ from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE, BASE_FILE
 _TASK = "text-generation"
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_USE = Template(Path(__file__).with_name("model_use.md").read_text(encoding="utf-8"))
+_MESSAGE = """tokenizer.apply_chat_template(
+    [{"role": "user", "content": "What is 6 times 7?"}], add_generation_prompt=True, tokenize=False
+)"""
+_TASK_IN_TAGS = r'"<|solve|><|deduction|><|program|>def f(x):\n    return x + 1<|input|>2<|answer|>"'
 _ADAPTERS = (
     "These are adapters: peft's `PeftModel.from_pretrained(base, folder)` puts them into that model, and vLLM serves "
     "them with `--enable-lora --lora-modules NAME=folder`. The tokenizer here has the chat template of the run.",
@@ -265,16 +271,13 @@ def _card(source: Source, run: RunDirectory, form: PromptForm | None, *, adapter
     except (CorruptCheckpoint, OSError):
         version = "of unknown version"
     step, evaluated = last_evaluation(run.metrics, source.step)
-    asking = ["The run used no chat template. `azr prompts` with the config below prints its prompts."]
-    if form is not None and form.template is not None:
-        ends = " and ".join(f"`{text}`" for text in form.stops.strings)
-        asking = [
-            "The tokenizer's chat template writes a user's message as the run did, up to the tag that opens the "
-            f"thinking. Stop at {ends}: vLLM by `stop`, transformers by `generate(..., tokenizer=tokenizer)`. "
-            "`azr prompts` with the config below prints whole prompts."
-        ]
-    if code:
-        asking.append("Loading takes `trust_remote_code=True`: the folder holds Python code.")
+    chats = form is not None and form.template is not None
+    wrote = "wrote its messages by the tokenizer's chat template" if chats else "used no chat template"
+    asking = [f"The run {wrote}. `azr prompts` with the config below prints its prompts."]
+    if form is not None and not adapters:
+        trust = ", trust_remote_code=True" if code else ""
+        prompt = _MESSAGE if chats else _TASK_IN_TAGS
+        asking.append(_USE.substitute(trust=trust, prompt=prompt, stop=list(form.stops.strings)).strip())
     lines = [
         f"---\n{_card_data(source, run, evaluated, adapters=adapters)}\n---",
         "# A policy trained by AZR on Ray",

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from azr.cli.main import dispatch
 from azr.cluster.weight_sync import WeightSync
 from azr.config import Config, LoraConfig, ModelConfig, RolloutConfig
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion
+from azr.records import Completion, Stops
 from azr.rollout.engine import RolloutEngine
 from azr.runs.model_export import last_evaluation
 from azr.runs.run_dir import PromptForm, RunDirectory
@@ -35,7 +36,7 @@ from tests.tiny_models import save_run
 from tests.train.conftest import STEP_S, make_config, one_step, rollout_logprobs, update_policy
 
 ROOT = Path(__file__).parents[2]
-BASE = ROOT / "data" / "azr_14m_base"
+BASE = ROOT / "data" / "azr_14m_worked"
 IDS = torch.arange(200).reshape(2, 100)
 
 
@@ -111,7 +112,17 @@ def test_a_chat_template_and_its_kin_come_along_and_other_weights_do_not(run: Pa
     assert model.generation_config.eos_token_id == model.config.eos_token_id is not None
 
 
-def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_path: Path):
+def run_transformers_code(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> tuple[list[int], str]:
+    """Run a card's code for transformers, and compile that for vLLM. Return its prompt's ids and what it prints."""
+    first, second = re.findall(r"^```python\n(.*?)^```", (folder / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    compile(second, "vllm", "exec")
+    monkeypatch.chdir(folder)
+    capsys.readouterr()
+    exec(first, names := {})
+    return names["inputs"].input_ids[0].tolist(), capsys.readouterr().out
+
+
+def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_path: Path, monkeypatch, capsys):
     config = Config(model=ModelConfig(path=str(chat_tokenizers.save(chat_tokenizers.chatml(), tmp_path / "tokenizer"))))
     codec = PromptCodec.load(config)
     chat_tokenizers.chatml().save_pretrained(policy(run, 3))
@@ -136,6 +147,8 @@ def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_
     card = (tmp_path / "out" / "README.md").read_text()
     assert "Step 3 of" in card and "model:\n  path: " in card
     assert "| exam/mean@2 | 0.250 |" in card and "0.500" not in card
+    ids, _ = run_transformers_code(tmp_path / "out", monkeypatch, capsys)
+    assert ids == codec.ask("What is 6 times 7?")
 
 
 def test_the_cards_front_matter_is_what_the_hub_reads_of_whole_lines(run, tmp_path, tiny_model_path):
@@ -188,9 +201,12 @@ def test_a_push_that_is_refused_leaves_the_folder_and_says_why(run: Path, tmp_pa
     assert gone.returncode == 2 and "Connection refused" in gone.stderr and not (tmp_path / "again").exists()
 
 
-def test_a_tokenizer_gets_its_code_back_from_the_model_the_run_began_with_or_its_lack_is_named(tmp_path: Path, capsys):
+def test_a_tokenizer_gets_its_code_back_from_the_model_the_run_began_with_or_its_lack_is_named(
+    tmp_path: Path, monkeypatch, capsys
+):
     base = shutil.copytree(BASE, tmp_path / "base")
     run = save_run(tmp_path, path=str(base))
+    PromptForm(None, Stops((), (1,))).keep(run.prompt_form)
     save(base, policy(run.path, 1), 0.0)
     assert not (policy(run.path, 1) / "compact_tokenizer.py").exists()
     assert export(run.path, tmp_path / "out") == 0
@@ -198,6 +214,7 @@ def test_a_tokenizer_gets_its_code_back_from_the_model_the_run_began_with_or_its
     expected = AutoTokenizer.from_pretrained(BASE)(text).input_ids
     for trust in (False, True):
         assert AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=trust)(text).input_ids == expected
+    assert run_transformers_code(tmp_path / "out", monkeypatch, capsys)[1] == "return x + 1\n<|output|>3<|end|>\n"
     (base / "compact_tokenizer.py").unlink()
     capsys.readouterr()
     assert export(run.path, tmp_path / "again") == 2
