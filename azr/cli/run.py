@@ -156,9 +156,9 @@ def decide_recomputation(config: Config, gpus: Gpus) -> tuple[Config, list[str]]
 
 
 def cpu_notes(config: Config, gpus: Gpus, steps: int) -> list[str]:
-    """Return a line on the minutes of a run on CPUs; none on GPUs, and if the model's shape is not known here."""
+    """Return a line on the minutes of self-play on CPUs; none for rows, on GPUs, and of a model of unknown shape."""
     with suppress(UserError):
-        if _is_on_cpu(config, gpus):
+        if _is_on_cpu(config, gpus) and config.data.path is None:
             return [cpu_time(config, steps, product_flops(compute_type(config.train.dtype, "cpu")))]
     return []
 
