@@ -20,13 +20,11 @@ from azr.prompts.codec import PromptCodec
 from azr.records import CORPUS, Task
 from azr.selfplay.seeds import read_lines
 from azr.tasks.chains import bindings
-from azr.tasks.normalize import ENTRY, Renamed, held_out_keys, is_program, parse, shape, written
+from azr.tasks.normalize import ENTRY, Bare, Renamed, held_out_keys, is_program, parse, shape, written
 from azr.text import parse_object
 
 MOST_TOKENS = 300
 """Longest passage."""
-_LONGEST = 16 * MOST_TOKENS
-"""Characters above which a passage is not even encoded."""
 _BUILTINS = frozenset(dir(builtins))
 _OF_DATA = frozenset(
     name for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset) for name in dir(kind)
@@ -46,7 +44,7 @@ def read_corpus(path: Path, codec: PromptCodec, held_out: Collection[str]) -> tu
     """
 
     def is_short(text: str) -> bool:
-        return len(text) <= _LONGEST and len(codec.encode_text(text)) <= MOST_TOKENS
+        return len(codec.encode_text(text)) <= MOST_TOKENS
 
     passages: dict[str, Task] = {}
     left_out, shown_only = Counter[str](), Counter[str]()
@@ -55,7 +53,7 @@ def read_corpus(path: Path, codec: PromptCodec, held_out: Collection[str]) -> tu
         if tree is None:
             left_out["in files that Python cannot read"] += 1
             continue
-        lines, module = re.split("\r\n|\r|\n", source), _Module(_Bare().visit(tree))
+        lines, module = re.split("\r\n|\r|\n", source), _Module(Bare().visit(tree))
         for name, function, is_method in module.functions():
             alone = _called_f([function], function.name)
             if alone is None or not is_program(alone):
@@ -180,7 +178,7 @@ class _Module:
         if program is None or not is_program(program):
             return "", "cannot be written as a program"
         _, reasons = static_check.load(program)
-        return ("", reasons[0].partition(": ")[2] or reasons[0]) if reasons else (program, "")
+        return ("", reasons[0].partition(": ")[2]) if reasons else (program, "")
 
 
 def _wants_more(function: ast.FunctionDef) -> str:
@@ -210,18 +208,3 @@ def _called_f(nodes: Sequence[ast.stmt], entry: str) -> str | None:
     """Return the text of a module in which a function has the name of a program's entry."""
     text = written(ast.Module([*nodes], []))
     return None if text is None else written(Renamed({entry: ENTRY}).visit(ast.parse(text)))
-
-
-class _Bare(ast.NodeTransformer):
-    """Drops docstrings and the annotations of functions, which say more than the code that runs."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        node.returns = None
-        if ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-        return node
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.annotation = None
-        return node

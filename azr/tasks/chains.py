@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import count
 
 from azr.executor.syntax import bound_names, by_kind
-from azr.tasks.normalize import ENTRY, Renamed, parse, written
+from azr.tasks.normalize import ENTRY, Bare, Renamed, parse, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,7 @@ def _read(program: str) -> _Program | None:
     arguments = entry.args
     if arguments.vararg or arguments.kwonlyargs or arguments.kwarg or arguments.defaults:
         return None
-    for argument in (*arguments.posonlyargs, *arguments.args):
-        argument.annotation = None
-    entry.returns = None
-    if len(entry.body) > 1 and isinstance(entry.body[0], ast.Expr) and isinstance(entry.body[0].value, ast.Constant):
-        del entry.body[0]  # a docstring, which would be of one half only
+    Bare().visit(entry)  # a docstring would be of one half only
     bound = {name for each in functions for part in (each.args, *each.body) for name in bindings(part)}
     if len({*names}) < len(names) or not bound.isdisjoint(names) or not imports.keys().isdisjoint(names):
         return None
