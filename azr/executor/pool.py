@@ -40,6 +40,7 @@ them reaches files, processes, sockets or threads: the sandbox refuses the syste
 _ANSWER_LIMITS: Any = {"input_bytes": 16 * 2**20, "output_bytes": 4 * 2**20, "modules": ANSWER_MODULES}
 _CACHE_BYTES = 64 * 2**20
 _MOST_WAITING = 4096
+_Outcomes = dict[ExecutionRequest, Outcome]
 
 
 class SandboxPool:
@@ -56,13 +57,15 @@ class SandboxPool:
         repeats: int = protocol.REPEATS,
         answers: bool = False,
     ) -> None:
-        """Nothing is started yet.
+        """Raises UserError for settings that cannot hold. Nothing is started yet.
 
         ``seed``: each program runs under the same hash seeds every time, whatever else there is to run; they derive
         from this number and are random without it. ``repeats``: most repeats that a request may ask for. ``answers``:
         it runs answers to public benchmarks, which import more modules, may ask for the time, and take and return
         longer values; the walls are the same.
         """
+        if config.workers < 1 or repeats < 1 or config.wall_s <= 0:
+            raise UserError("executor.workers and repeats must be at least 1 and executor.wall_s positive.")
         self._config, self._seed, self._repeats = config, seed, repeats
         self._limits = protocol.Limits(
             wall_s=config.wall_s,
@@ -79,7 +82,7 @@ class SandboxPool:
         self._waiting = asyncio.Semaphore(_MOST_WAITING)
         self._cache = CallCache(_CACHE_BYTES)
         self._codes = CodeCache(_CACHE_BYTES)
-        self._running: dict[tuple[ExecutionRequest, ...], asyncio.Task[dict[ExecutionRequest, Outcome]]] = {}
+        self._running: dict[tuple[ExecutionRequest, ...], asyncio.Task[_Outcomes]] = {}
         """By all calls of a run: one that had other company may end otherwise."""
         self._counts = Counter(requests=0, inputs=0, cache_hits=0, calls=0)
         self._closed = False
@@ -161,9 +164,7 @@ class SandboxPool:
             cached=not fresh or running is not None,
         )
 
-    async def _run(
-        self, request: ExecutionRequest, keys: tuple[ExecutionRequest, ...]
-    ) -> dict[ExecutionRequest, Outcome]:
+    async def _run(self, request: ExecutionRequest, keys: tuple[ExecutionRequest, ...]) -> _Outcomes:
         """Run calls of one program together; return and remember their outcomes."""
         try:
             longest = protocol.MAX_PROGRAM_BYTES if keys[0].static_check else protocol.MAX_UNCHECKED_BYTES

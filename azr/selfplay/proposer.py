@@ -10,12 +10,12 @@ from azr.answering import judge_text, read_texts
 from azr.config import Config
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.prompts.codec import PromptCodec
-from azr.records import COPIED, CORPUS, VALID, Completion, Judgement, Task
+from azr.records import COPIED, VALID, Completion, Judgement, Task
 from azr.selfplay.buffer import Pool
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
 from azr.tasks.explanations import explain_rejection
 from azr.tasks.normalize import fingerprint, held_out_keys, is_program
-from azr.tasks.prompts import Section
+from azr.tasks.prompts import Section, of_corpus
 from azr.tasks.registry import KINDS
 
 DRAWS = 16
@@ -53,12 +53,11 @@ async def validate(
     ``references``: those that its prompt showed.
     """
 
-    first = references[0] if references else None
-    given = first is not None and first.kind == CORPUS and not first.message and KINDS[kind].proposes_programs
+    _, given, _ = of_corpus(KINDS[kind], references)
 
     async def checked(stated: Sequence[Section], run: Run) -> Task | RejectReason:
         if given:
-            stated = [Section("program", references[0].program), *(s for s in stated if s.label != "program")]
+            stated = [*given, *(section for section in stated if section.label != "program")]
         proposal = Proposal(id=id, sections=stated, references=references, step=step)
         task = await KINDS[kind].validate(proposal, proposal_limits(config.selfplay.induction_inputs), run)
         if isinstance(task, RejectReason):
@@ -75,7 +74,7 @@ async def validate(
         checked,
         id=id,
         malformed=RejectReason.MALFORMED,
-        asked=lambda: KINDS[kind].proposal(KINDS[kind].seed())[given:],
+        asked=lambda: KINDS[kind].proposal(KINDS[kind].seed())[len(given) :],
     )
     parts = {} if sections is None else {COPIED: _is_copy(kind, sections, references, config, codec)}
     verdict, detail = VALID, ""

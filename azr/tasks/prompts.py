@@ -111,7 +111,7 @@ class ChatFormat:
 
     def propose(self, kind: TaskKind, references: Sequence[Task]) -> str:
         """A function of the corpus that comes first is the program that is asked about, or the source of an idea."""
-        source, given, references = _of_corpus(kind, references)
+        source, given, references = of_corpus(kind, references)
         instructions = kind.proposer_instructions(replace(self._facts, program_is_given=bool(given)))
         fenced = (_fenced(kind.reference(task)) for task in references)
         shown = [f"Reference {index}:\n{text}" for index, text in enumerate(fenced, start=1)]
@@ -232,7 +232,7 @@ class CompletionFormat:
     def propose(self, kind: TaskKind, references: Sequence[Task]) -> str:
         """References are the examples; for a kind that proposes no programs, the one reference is asked about. A
         function of the corpus that comes first is asked about, too, or stands above the examples."""
-        source, given, references = _of_corpus(kind, references)
+        source, given, references = of_corpus(kind, references)
         heading = kind.proposer_instructions(self._facts).heading
         if source:
             heading = f"{heading} {_FROM}\n{source}"
@@ -293,7 +293,7 @@ _SHORT = 4
 _OPENED = re.compile(r"```[a-z_]+\n\Z")
 
 
-def _of_corpus(kind: TaskKind, references: Sequence[Task]) -> tuple[str, list[Section], Sequence[Task]]:
+def of_corpus(kind: TaskKind, references: Sequence[Task]) -> tuple[str, list[Section], Sequence[Task]]:
     """Return the source that a proposal prompt shows, if any, the program that it gives, if any, and other references.
     A kind that proposes no programs is given one as its reference."""
     if not references or references[0].kind != CORPUS or not kind.proposes_programs:

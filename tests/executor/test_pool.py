@@ -18,6 +18,7 @@ import pytest
 
 from azr import values
 from azr.config import ExecutorConfig
+from azr.errors import UserError
 from azr.execution import CallStatus, ExecutionRequest
 from azr.executor import protocol, scheduler
 from azr.executor.backends.sandbox import LaunchError
@@ -254,7 +255,12 @@ async def test_a_machine_whose_walls_do_not_hold_is_refused(monkeypatch):
         await SandboxPool(SMALL, repeats=1).start()
 
 
-async def test_requests_that_cannot_be_met_are_refused(pool):
+async def test_settings_and_requests_that_cannot_be_met_are_refused(pool):
+    for change in ({"workers": 0}, {"wall_s": 0.0}):
+        with pytest.raises(UserError, match=r"executor\."):
+            SandboxPool(ExecutorConfig(**change))
+    with pytest.raises(UserError, match="repeats"):
+        SandboxPool(ExecutorConfig(), repeats=0)
     assert protocol.MAX_VALUE_BYTES <= values.MAX_BYTES, "a value that a call may return can be parsed"
     for inputs, repeats in (((), 1), (("",) * 129, 1), (("",), 9)):
         with pytest.raises(ValueError, match=r"request"):
