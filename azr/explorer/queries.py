@@ -162,15 +162,15 @@ def corpus(index: RunIndex) -> list[sqlite3.Row]:
     return index.select(
         f"""
         WITH made AS (
-            SELECT c.parent AS parent, t.solve_rate AS first, json_array_length(t.parents) = 1 AS is_given,
+            SELECT c.parent AS parent, t.solve_rate AS proposed, json_array_length(t.parents) = 1 AS is_given,
                 (SELECT count(*) FROM samples WHERE problem_id = t.id AND role = 'solver') AS answers,
                 (SELECT avg(accuracy) FROM samples WHERE problem_id = t.id AND role = 'solver' AND step = (
                     SELECT max(step) FROM samples WHERE problem_id = t.id AND role = 'solver' AND accuracy NOT NULL
-                )) AS last
+                )) AS newest
             FROM children c JOIN tasks t ON t.id = c.child WHERE c.parent >= '{CORPUS}:' AND c.parent < '{CORPUS};'
         )
         SELECT parent AS id, count(*) AS tasks, sum(is_given) AS given, sum(answers) AS answers,
-            avg(CASE WHEN is_given THEN first END) AS first, avg(CASE WHEN is_given THEN last END) AS last
+            avg(CASE WHEN is_given THEN proposed END) AS first, avg(CASE WHEN is_given THEN newest END) AS last
         FROM made GROUP BY parent ORDER BY last IS NULL, last, parent
         """
     )
