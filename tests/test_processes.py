@@ -66,9 +66,11 @@ STARTING = programs(Path(__file__).with_name("programs.txt"), "process")["a run 
 def test_ctrl_c_while_a_run_starts_ends_all_processes_together(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STARTING, str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started: list[int] = []
     try:
-        *started, first, second = process.stdout.readline().split()
-        started = [*map(int, started)]
+        assert process.stdout.readline().startswith("expected: ")
+        *ids, first, second = process.stdout.readline().split()
+        started = [*map(int, ids)]
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
         assert (process.returncode, said) == (130, "stopped by SIGINT: nothing had been done yet\n")

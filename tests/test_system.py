@@ -38,10 +38,9 @@ async def order(monkeypatch: pytest.MonkeyPatch, config: Config, device: str) ->
         await asyncio.sleep(0.02)
         return SimpleNamespace(slots=[], weights=None)
 
-    async def start_engines(*args: object, when: asyncio.Future[None]) -> Any:
+    async def start_engines(engines: object, when: asyncio.Future[None]) -> None:
         events.append("engines' actors")
         await when
-        return await start()
 
     monkeypatch.setattr(system.WorkerGroup, "start", start)
     monkeypatch.setattr(system.EngineGroup, "start", start_engines)

@@ -175,7 +175,7 @@ def save_run(root: Path, *steps: int, form: PromptForm | None = None, **model: s
     for step in steps:
         save_tiny(run.checkpoints / f"step_{step:06d}" / "policy", "qwen2", chat_tokenizers.chatml())
     if form is not None:
-        form.write(run.prompt_form)
+        form.keep(run.prompt_form)
     return run
 
 

@@ -347,10 +347,11 @@ def add_former_keys(folder: Path) -> None:
         config = read_object(folder / "config.json")
         former = {"torch_dtype": config["dtype"]} if config.get("dtype") else {}
         rope = config.get("rope_parameters") or {}
-        local = rope.get("sliding_attention") or {}
-        if "rope_theta" in local:
-            former["rope_local_base_freq"] = local["rope_theta"]
-        former |= _former_rope(rope.get("full_attention") or rope)
+        local, whole = rope.get("sliding_attention") or {}, rope.get("full_attention") or rope
+        if whole.get("rope_type") != "proportional":  # of Gemma 4, which is newer than former readers
+            former |= _former_rope(whole)
+            if "rope_theta" in local:
+                former["rope_local_base_freq"] = local["rope_theta"]
         write_object(folder / "config.json", config | former)
     settings = read_object(folder / "tokenizer_config.json")
     if settings.get("tokenizer_class") == "TokenizersBackend":
