@@ -25,7 +25,7 @@ from azr.errors import UserError
 from azr.files import hash_file
 from azr.records import Completion
 from azr.train.learner import score, update_critic
-from azr.train.model_worker import ModelWorker
+from azr.train.model_worker import COLLECTIVE_SHARE, ModelWorker
 from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.shards import ShardReader, shard_path
 from azr.train.worker_group import RankDied, WorkerGroup
@@ -270,7 +270,7 @@ async def test_deepspeeds_groups_wait_as_long_as_the_config_says(two: Trained) -
         assert len(groups) > 2, "the world, the control group and DeepSpeed's own"
         return {group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups}
 
-    assert await on_ranks(two.group, timeouts) == [{STEP_S}, {STEP_S}]
+    assert await on_ranks(two.group, timeouts) == [{COLLECTIVE_SHARE * STEP_S}] * 2
 
 
 async def test_damage_is_named_and_changes_nothing(two: Trained, tmp_path: Path) -> None:
