@@ -182,13 +182,14 @@ def _place(columns: dict[str, int], ids: Iterable[str], column: int) -> list[str
 
 
 def corpus(index: RunIndex, links: Links, values: Values) -> Markup:
-    """Functions of the user's own code, by file, those first that the model predicts worst; or the tasks of one."""
+    """Functions of the user's own code, those first that the model predicts worst; or the tasks of one."""
     if id := values.get("id", ""):
         rows, _ = queries.find_tasks(index, TaskFilter(parent=id, order="hardest", limit=MAX_ATTEMPTS))
         return render("made_of", links=links, id=id, rows=rows)
-    functions = [
-        dict(zip(("file", "name"), row["id"].split(":")[1:3], strict=True)) | dict(row) for row in queries.corpus(index)
-    ]
+    functions = []
+    for row in queries.corpus(index):
+        file, _, name = row["id"].partition(":")[2].rpartition(":")
+        functions.append({**row, "file": file, "name": name})
     return render("corpus", links=links, functions=functions)
 
 

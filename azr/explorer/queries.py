@@ -156,6 +156,14 @@ def children(index: RunIndex, id: str, limit: int = 100) -> tuple[list[str], int
     return [row[0] for row in index.select(query, id, limit)], int(total)
 
 
+_OF_CORPUS = f"parent >= '{CORPUS}:' AND parent < '{CORPUS};'"
+
+
+def has_corpus(index: RunIndex) -> bool:
+    """Whether a task was made from a function of a corpus."""
+    return bool(index.select(f"SELECT 1 FROM children WHERE {_OF_CORPUS} LIMIT 1"))
+
+
 def corpus(index: RunIndex) -> list[sqlite3.Row]:
     """Return the functions of the corpus that tasks were made from, hardest first: id, numbers of tasks and of answers;
     of tasks about the function itself their number, and mean solve rates when proposed and by their last answers."""
@@ -167,7 +175,7 @@ def corpus(index: RunIndex) -> list[sqlite3.Row]:
                 (SELECT avg(accuracy) FROM samples WHERE problem_id = t.id AND role = 'solver' AND step = (
                     SELECT max(step) FROM samples WHERE problem_id = t.id AND role = 'solver' AND accuracy NOT NULL
                 )) AS newest
-            FROM children c JOIN tasks t ON t.id = c.child WHERE c.parent >= '{CORPUS}:' AND c.parent < '{CORPUS};'
+            FROM children c JOIN tasks t ON t.id = c.child WHERE {_OF_CORPUS}
         )
         SELECT parent AS id, count(*) AS tasks, sum(is_given) AS given, sum(answers) AS answers,
             avg(CASE WHEN is_given THEN proposed END) AS first, avg(CASE WHEN is_given THEN newest END) AS last

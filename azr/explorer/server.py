@@ -128,7 +128,7 @@ def menu(run: ShownRun) -> Mapping[str, str]:
     """Return the names of the pages that each page links to, by the last part of their address."""
     if run.index.is_evaluation:
         return {"": "evaluations"}
-    return PAGES if queries.corpus(run.index) else {path: name for path, name in PAGES.items() if path != "corpus"}
+    return PAGES if queries.has_corpus(run.index) else {path: name for path, name in PAGES.items() if path != "corpus"}
 
 
 def body(runs: Sequence[ShownRun], number: int, name: str, links: Links, values: Values) -> Markup:

@@ -473,14 +473,14 @@ def test_flagged_responses_stand_with_the_text_around(tmp_path: Path) -> None:
 def test_the_corpus_is_shown_by_file_and_function_and_its_tasks_lead_there(tmp_path):
     run = MadeRun(tmp_path / "run")
     about, like = task("a", parents=(OF_CORPUS,), solve_rate=0.25), task("b", parents=(OF_CORPUS, "a"), solve_rate=0.5)
-    hard, shown = task("c", parents=("corpus:z.py:hard",), solve_rate=0.0), task("d", parents=("corpus:b.py:x", "a"))
+    hard, shown = task("c", parents=("corpus:z.py:hard",), solve_rate=0.0), task("d", parents=("corpus:b:c.py:x", "a"))
     answers = [*(answer("a", verdict) for verdict in ("right", "wrong")), *(answer("b", "wrong") for _ in range(2))]
     answers += [answer("c", "wrong"), answer("d")]
     run.step(1, [proposal("a"), proposal("b"), *answers], [about, like, hard, shown])
     run.step(2, [answer("a")], [])
     of = client(run)
     html = of.get("/0/corpus").text
-    assert f"{HOSTILE}.py" in Page(html).text
+    assert f"{HOSTILE}.py" in Page(html).text and ">b:c.py<" in html
     # Two tasks, one of the function itself: 0.25 when proposed, 1 by its last answer; five answers to both.
     numbers = re.findall(r'class="number" [^>]*>([\d.-]+)<', html)
     assert numbers == ["0", "0", "1", "1", "1", "0.25", "1", "2", "1", "5", "-", "-", "1", "0", "1"]
