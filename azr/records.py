@@ -78,7 +78,7 @@ PromptIds = Sequence[int] | Ids
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
-    """One sampled response, exactly as the engine produced it: tokens in, tokens out.
+    """One sampled response, exactly as the engine produced it: tokens in, tokens out. A conversation is one, too.
 
     P prompt tokens, R response tokens. What is given for the arrays is converted, and cannot be written to any more.
     """
@@ -92,6 +92,9 @@ class Completion:
     finish_reason: FinishReason
     weight_versions: Ids
     """(R). Version of the policy weights that the engine held while it sampled each token; never falls."""
+    observed: tuple[tuple[int, int], ...] = ()
+    """Begin and end of each run of response tokens that an environment wrote, in order. Nothing is learned from them;
+    their log-probabilities are 0, and their versions those of the token before."""
     text: str | None = None
     """Text of the response, control tokens included, if the engine's process has decoded it."""
 
@@ -114,14 +117,14 @@ class Completion:
     def __reduce__(self) -> tuple[Any, ...]:
         """As plain bytes: arrays by themselves cost Ray many times what they hold, and versions hardly ever change."""
         arrays = self.response_ids.tobytes(), self.logprobs.tobytes(), version_runs(self.weight_versions)
-        return _unpickle, (self.prompt_ids, *arrays, self.finish_reason, self.text)
+        return _unpickle, (self.prompt_ids, *arrays, self.finish_reason, self.observed, self.text)
 
     def __eq__(self, other: object) -> bool:
         import numpy as np
 
         return (
             isinstance(other, Completion)
-            and self.finish_reason == other.finish_reason
+            and (self.finish_reason, self.observed) == (other.finish_reason, other.observed)
             and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in _ARRAYS)
         )
 
@@ -135,6 +138,41 @@ class Completion:
     @property
     def token_ids(self) -> tuple[int, ...]:
         return (*self.prompt_ids.tolist(), *self.response_ids.tolist())
+
+    @property
+    def is_sampled(self) -> npt.NDArray[np.bool_]:
+        """(R), whether a model wrote the token."""
+        import numpy as np
+
+        is_sampled = np.ones(len(self.response_ids), bool)
+        for start, end in self.observed:
+            is_sampled[start:end] = False
+        return is_sampled
+
+    @property
+    def num_sampled(self) -> int:
+        return len(self.response_ids) - sum(end - start for start, end in self.observed)
+
+    @property
+    def last_turn(self) -> Completion:
+        """What the model wrote after the last observation, as a response of its own."""
+        if not self.observed:
+            return self
+        rest: dict[str, Any] = {n: getattr(self, n)[self.observed[-1][1] :] for n in _ARRAYS if n != "prompt_ids"}
+        return Completion(prompt_ids=self.prompt_ids, finish_reason=self.finish_reason, **rest)
+
+    def continued(self, observed: Sequence[int], turn: Completion) -> Completion:
+        """Return the conversation with what an environment wrote after it, and the model's answer to that."""
+        import numpy as np
+
+        start, count = len(self.response_ids), len(observed)
+        versions = np.full(count, self.weight_versions[-1] if start else 0)
+        between = {"response_ids": observed, "logprobs": np.zeros(count), "weight_versions": versions}
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), some, getattr(turn, name)]) for name, some in between.items()
+        }
+        spans = (*self.observed, *([(start, start + count)] if count else []))
+        return Completion(prompt_ids=self.prompt_ids, finish_reason=turn.finish_reason, observed=spans, **joined)
 
 
 _ARRAYS = {"prompt_ids": "int32", "response_ids": "int32", "logprobs": "float32", "weight_versions": "int32"}
@@ -159,6 +197,7 @@ def _unpickle(
     logprobs: bytes,
     runs: Sequence[tuple[int, int]],
     reason: FinishReason,
+    observed: tuple[tuple[int, int], ...],
     text: str | None,
 ) -> Completion:
     import numpy as np
@@ -171,6 +210,7 @@ def _unpickle(
         logprobs=np.frombuffer(logprobs, np.float32),
         finish_reason=reason,
         weight_versions=np.repeat(versions, counts) if len(runs) > 1 else versions[0],
+        observed=observed,
         text=text,
     )
 
@@ -191,6 +231,7 @@ Reason = Literal[
     "no_gold",  # what it is compared with cannot be read, or fails when it is run
     "grader_failed",  # the grader raised, returned something else than it should, or took too long
     "no_reward",  # its reward function returned None
+    "environment_failed",  # the environment of its conversation could not go on
     "attempts_ungraded",  # no attempt at the proposed task could be graded
 ]
 """Why a response is malformed or could not be graded, for counting; `Judgement.detail` says it in a sentence."""
@@ -289,6 +330,8 @@ class Sample:
     response: str = ""
     prompt_tokens: int | None = None
     response_tokens: int | None = None
+    observed: list[tuple[int, int]] = field(default_factory=list)
+    """Where in the response an environment wrote: begins and ends, in characters."""
     finish_reason: FinishReason = "stop"
     weight_versions: list[tuple[int, int]] = field(default_factory=list)
     """Pairs of a version of the weights and of how many tokens in a row it sampled; tokens of a trace have none."""
@@ -324,7 +367,7 @@ class Sample:
             self.prompt_tokens = len(self.completion.prompt_ids)
             self.response_tokens = len(self.completion.response_ids)
             self.finish_reason = self.completion.finish_reason
-            self.weight_versions = version_runs(self.completion.weight_versions[self.trace_tokens :])
+            self.weight_versions = version_runs(self.sampled_versions)
 
     @property
     def verdict(self) -> str:
@@ -354,7 +397,7 @@ class Sample:
     @property
     def sampled_versions(self) -> Ids:
         """Version of the weights of each token that an engine sampled; empty for a trace."""
-        return self.completion.weight_versions[self.trace_tokens :]
+        return self.completion.weight_versions[self.completion.is_sampled][self.trace_tokens :]
 
 
 K = TypeVar("K")

@@ -1,6 +1,6 @@
 """The table that a training step works on: columns over its samples, and over their response tokens.
 
-Legend: N samples, R response tokens of all of them, concatenated in the samples' order; G labels.
+Legend: N samples, R response tokens of all of them that a model wrote, concatenated in the samples' order; G labels.
 """
 
 from __future__ import annotations
@@ -69,14 +69,15 @@ class Batch:
         rewards = [sample.reward for sample in samples if sample.reward is not None]
         assert len(rewards) == len(samples), "a sample without a reward cannot be trained on"
         traces = [sample.origin == "trace" for sample in samples]
+        completions = [sample.completion for sample in samples]
         return cls(
             rewards=rewards,
-            response_lengths=[len(sample.completion.response_ids) for sample in samples],
+            response_lengths=[completion.num_sampled for completion in completions],
             kind_roles=[(sample.kind, sample.role) for sample in samples],
             groups=[sample.group for sample in samples],
             is_trace=traces if any(traces) else (),
             capped=capped if any(capped) else (),
-            rollout_logprobs_R=torch.from_numpy(np.concatenate([sample.completion.logprobs for sample in samples])),
+            rollout_logprobs_R=torch.from_numpy(np.concatenate([c.logprobs[c.is_sampled] for c in completions])),
         )
 
     @cached_property

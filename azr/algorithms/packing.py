@@ -1,11 +1,12 @@
 """From completions to packed streams: which go into which micro-batch, and the tensors of one micro-batch.
 
 Legend: T tokens of a packed stream, S samples in it, E tokens of these samples laid out one after the other, R response
-tokens in it. E is larger than T where samples share a prompt, which is in the stream once.
+tokens in it that a model wrote. E is larger than T where samples share a prompt, which is in the stream once.
 
 Alignment: every per-token number belongs to a *response token* and lives in an array of length R, samples in
 stream order, without padding. Response token r is ``target_R[r]``, and is predicted from stream position
-``logit_pos_R[r]`` (the position just before it). A prompt token has no number, so no loss mask is needed.
+``logit_pos_R[r]`` (the position just before it). A token of a prompt or of an observation has no number, so no loss
+mask is needed.
 """
 
 from __future__ import annotations
@@ -93,13 +94,14 @@ def pack(completions: Sequence[Completion]) -> PackedBatch:
     dummy = np.zeros(0 if completions else 1, np.int64)
     lengths_S = length_S2.sum(1) if completions else np.ones(1, np.int64)
     token_ids_T = _joined([*pieces, dummy])
+    is_sampled = np.concatenate([np.zeros(0, bool), *(c.is_sampled for c in completions)])
     return PackedBatch(
         token_ids_T=torch.from_numpy(token_ids_T),
         position_ids_T=torch.from_numpy(_joined([ranges(first_positions, [len(each) for each in pieces]), dummy])),
         unshared_index_E=torch.from_numpy(_joined([ranges(start_S2, length_S2), dummy])),
         cu_seqlens=torch.from_numpy(np.concatenate([[0], lengths_S.cumsum()]).astype(np.int32)),
-        logit_pos_R=torch.from_numpy(ranges(logit_S2, logit_length_S2)),
-        target_R=torch.from_numpy(_joined([c.response_ids for c in completions])),
+        logit_pos_R=torch.from_numpy(ranges(logit_S2, logit_length_S2)[is_sampled]),
+        target_R=torch.from_numpy(_joined([c.response_ids for c in completions])[is_sampled]),
     )
 
 

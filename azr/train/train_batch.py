@@ -1,6 +1,7 @@
 """One training step's completions, packed once for all models and ranks; columns go to the ranks and come back.
 
-Legend: R response tokens of all completions of a step, in their order; R_k those of rank k, in packed order.
+Legend: R response tokens that models wrote, of all completions of a step, in their order; R_k those of rank k, in
+packed order.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class TrainBatch:
             for rank, micros in enumerate(make_micro_batches(chosen, ranks, tokens_per_micro_batch)):
                 packed[rank].append(tuple(pack([chosen[i] for i in micro]) for micro in micros))
                 order[rank] += [members[i] for micro in micros for i in micro]
-        lengths = np.array([len(c.response_ids) for c in completions])
+        lengths = np.array([c.num_sampled for c in completions])
         starts = lengths.cumsum() - lengths
         everything = [micro for rank in packed for micros in rank for micro in micros]
         computed = sum(len(micro.token_ids_T) for micro in everything)

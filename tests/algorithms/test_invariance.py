@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,12 @@ COUNT = 13
 CONFIG = AlgorithmConfig(
     estimator=GAE(), objective=PPO(clip_low=0.1, clip_high=0.15), kl=KLConfig(coef=0.1), entropy_coef=0.01
 )
-SAMPLES = completions(COUNT, seed=3)
+SAMPLES = [
+    replace(c, observed=((1, 4),)) if len(c.response_ids) > 5 else c for c in completions(COUNT, seed=3)
+]  # fmt: skip
 LENGTHS = [c.num_tokens for c in SAMPLES]
-TOKENS = sum(len(c.response_ids) for c in SAMPLES)
-TRACED = [len(c.response_ids) * (i % 4) // 3 if i % 4 else 0 for i, c in enumerate(SAMPLES)]
+TOKENS = sum(c.num_sampled for c in SAMPLES)
+TRACED = [c.num_sampled * (i % 4) // 3 if i % 4 else 0 for i, c in enumerate(SAMPLES)]
 """First tokens of each response that a trace gave: none, a third, two thirds or all."""
 Result = tuple[torch.Tensor, torch.Tensor, Sums]
 
@@ -36,11 +39,11 @@ def columns() -> dict[str, tuple[torch.Tensor, ...]]:
     for name in ("old_logprobs_R", "reference_logprobs_R"):
         noise[name] = -4.0 + 0.5 * noise[name]
     noise["loss_weights_R"] = 0.5 + torch.rand(TOKENS, generator=generator, dtype=torch.float64)
-    noise["is_trace_R"] = torch.cat(
-        [torch.arange(len(c.response_ids)) < n for c, n in zip(SAMPLES, TRACED, strict=True)]
+    noise["is_trace_R"] = torch.cat([torch.arange(c.num_sampled) < n for c, n in zip(SAMPLES, TRACED, strict=True)])
+    noise["rollout_logprobs_R"] = torch.tensor(
+        [x for c in SAMPLES for x in c.logprobs[c.is_sampled]], dtype=torch.float64
     )
-    noise["rollout_logprobs_R"] = torch.tensor([x for c in SAMPLES for x in c.logprobs], dtype=torch.float64)
-    return {name: column.split([len(c.response_ids) for c in SAMPLES]) for name, column in noise.items()}
+    return {name: column.split([c.num_sampled for c in SAMPLES]) for name, column in noise.items()}
 
 
 def micro_losses(indices: list[int], policy: torch.nn.Module, critic: torch.nn.Module) -> tuple[torch.Tensor, Sums]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -135,11 +135,12 @@ def by_lists(completions: Sequence[Completion]) -> dict[str, list[int]]:
             positions += range(len(c.prompt_ids))
         at = [prompts[prompt] + i for i in range(len(c.prompt_ids))]
         for i, token in enumerate(c.response_ids.tolist()):
-            logit_pos.append(at[-1])
+            if not any(start <= i < end for start, end in c.observed):
+                logit_pos.append(at[-1])
+                targets.append(token)
             at.append(len(stream))
             stream.append(token)
             positions.append(len(c.prompt_ids) + i)
-            targets.append(token)
         unshared += at
         borders.append(len(unshared))
     if not completions:
@@ -155,6 +156,7 @@ def test_arrays_are_what_a_walk_over_the_tokens_makes() -> None:
     prompts = [tuple(dice.randrange(99) for _ in range(dice.randint(1, 9))) for _ in range(6)]
     for size in (0, 1, 2, 7, 40):
         chosen = [completion(dice.choice(prompts), tuple(range(dice.randrange(5)))) for _ in range(size)]
+        chosen = [replace(c, observed=((1, 3),)) if len(c.response_ids) > 3 else c for c in chosen]
         batch = pack(chosen)
         for name, expected in by_lists(chosen).items():
             tensor = getattr(batch, name)

@@ -104,7 +104,7 @@ async def update_policy(
 
 
 def rollout_logprobs(completions: Sequence[Completion]) -> torch.Tensor:
-    return torch.tensor([x for c in completions for x in c.logprobs])
+    return torch.tensor([x for c in completions for x in c.logprobs[c.is_sampled]])
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +114,12 @@ def engine(ray_cluster: None) -> SupervisedActor:
 
 @pytest.fixture(scope="session")
 def completions() -> list[Completion]:
-    """Eleven samples of 4 to 40 tokens with random ids."""
+    """Eleven samples of 4 to 40 tokens with random ids; in some, an environment wrote tokens between others."""
     dice = random.Random(3)
     lengths = [(dice.randint(2, 20), dice.randint(2, 20)) for _ in range(11)]
-    return [random_completion(dice, *each) for each in lengths]
+    spans = [((2, 5), (length - 4, length - 1)) if length > 12 else () for _, length in lengths]
+    assert sum(map(bool, spans)) > 2
+    return [replace(random_completion(dice, *each), observed=of) for each, of in zip(lengths, spans, strict=True)]
 
 
 def random_completion(dice: random.Random, prompt: int, response: int) -> Completion:
@@ -129,7 +131,7 @@ def random_completion(dice: random.Random, prompt: int, response: int) -> Comple
 @pytest.fixture(scope="session")
 def columns(completions: list[Completion]) -> dict[str, torch.Tensor]:
     """What a policy update needs beside the tokens."""
-    tokens = sum(len(c.response_ids) for c in completions)
+    tokens = sum(c.num_sampled for c in completions)
     generator = torch.Generator().manual_seed(5)
     rollout = rollout_logprobs(completions)
     return {

@@ -70,7 +70,7 @@ class Trained:
     async def update(self, times: int, **given: Tensor) -> list[dict[str, float]]:
         """Metrics of each update by random columns, but for those that are given."""
         generator = torch.Generator().manual_seed(11)
-        shape = (sum(len(c.response_ids) for c in self.samples),)
+        shape = (sum(c.num_sampled for c in self.samples),)
         step, names = (
             (update_policy, ("advantages", "old_logprobs", "reference_logprobs", "rollout_logprobs"))
             if self.group.model_role == "policy"

@@ -26,7 +26,16 @@ from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import parameter_parts
 from benchmarks.update import operations
-from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, rebuild, with_micro_batches
+from tests.train.conftest import (
+    LR,
+    STEP_S,
+    StartGroup,
+    make_config,
+    on_ranks,
+    rebuild,
+    rollout_logprobs,
+    with_micro_batches,
+)
 
 PAPER = AlgorithmConfig(estimator=TRRPP())
 PPO = AlgorithmConfig(
@@ -92,11 +101,11 @@ async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, t
     assert set(seen) == {*("critic values", "reference logprobs", "policy logprobs"), "train critic", "train policy"}
     assert learned["policy"]["grad_norm"] > 0 and learned["critic"]["grad_norm"] > 0
     assert learned["policy"]["mismatch_mean"] > 0 and learned["policy"]["entropy_kept"] > 0
-    sampled = -np.concatenate([each.completion.logprobs for each in trajectories]).mean()
+    sampled = -rollout_logprobs([each.completion for each in trajectories]).mean().item()
     assert learned["policy"]["entropy"] == pytest.approx(sampled, rel=1e-6)
     assert set(learned["computed_tokens"]) == set(seen) and len({*learned["computed_tokens"].values()}) <= 2
     apart = [each.mismatch for each in trajectories]
-    lengths = [len(each.completion.response_ids) for each in trajectories]
+    lengths = [each.completion.num_sampled for each in trajectories]
     assert np.average(apart, weights=lengths) == pytest.approx(learned["policy"]["mismatch_mean"], rel=1e-4)
     assert any(each.advantage for each in trajectories) and {each.used for each in trajectories} == {"trained"}
     steps = [(await on_ranks(group, lambda worker: worker.engine.global_steps))[0] for group in groups[:2]]
@@ -261,7 +270,7 @@ async def test_dr_grpo_divides_by_a_constant_however_it_is_cut(start_group, tiny
         return await learn(with_micro_batches(config, tokens), groups[ranks], trajectories)
 
     whole, by_token = await anew(), await anew(loss_weighting="token")
-    lengths = [len(t.completion.response_ids) for t in trajectories]
+    lengths = [t.completion.num_sampled for t in trajectories]
     factor = sum(lengths) / (len(lengths) * start_config.rollout.max_response_tokens)
     assert whole["grad_norm"] == pytest.approx(factor * by_token["grad_norm"], rel=1e-5)
     assert whole["loss"] == pytest.approx(factor * by_token["loss"], rel=1e-5)

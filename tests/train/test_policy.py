@@ -79,13 +79,13 @@ async def weights_of(group: WorkerGroup, engine: SupervisedActor, config: Config
 
 
 def plain_scores(model: PreTrainedModel, completions: list[Completion], temperature: float) -> tuple[Tensor, Tensor]:
-    """Logprobs and entropies of all response tokens, one unpadded forward per sample."""
+    """Logprobs and entropies of all tokens that a model wrote, one unpadded forward per sample."""
     logprobs, entropies = [], []
     for c in completions:
         logits = model(torch.tensor([c.token_ids])).logits[0, len(c.prompt_ids) - 1 : -1]
         logp = torch.log_softmax(logits / temperature, dim=-1)
-        logprobs.append(logp[range(len(c.response_ids)), list(c.response_ids)])
-        entropies.append(-(logp.exp() * logp).sum(-1))
+        logprobs.append(logp[range(len(c.response_ids)), list(c.response_ids)][c.is_sampled])
+        entropies.append(-(logp.exp() * logp).sum(-1)[c.is_sampled])
     return torch.cat(logprobs), torch.cat(entropies)
 
 
@@ -145,7 +145,7 @@ async def test_dummy_batches_change_nothing(groups, completions, columns, config
     lengths = [c.num_tokens for c in completions]
     longest = sorted(range(len(lengths)), key=lengths.__getitem__)[-3:]
     chosen = [completions[i] for i in longest]
-    responses = [len(c.response_ids) for c in completions]
+    responses = [c.num_sampled for c in completions]
     picked = {n: torch.cat([column.split(responses)[i] for i in longest]) for n, column in columns.items()}
     config = with_micro_batches(config, max(lengths))
     batches = {ranks: one_step(chosen, groups[ranks], config) for ranks in (1, 2)}

@@ -31,6 +31,7 @@ def trajectories(completions: list[Completion]) -> list[Sample]:
 
 
 def made(completion: Completion, index: int, is_trace: bool = True) -> Sample:
+    completion = replace(completion, observed=())
     return Sample(
         completion=replace(completion, logprobs=0.0 * completion.logprobs) if is_trace else completion,
         role="solver",
@@ -94,7 +95,7 @@ def plain_gradient(model: PreTrainedModel, config: Config, taught: Sequence[Samp
             else:
                 p = logp.exp()
                 total = total - advantage * (p / (p + off.gamma) if off.loss == "shaped" else p)
-    loss = total / sum(len(t.completion.response_ids) for t in taught)
+    loss = total / sum(t.completion.num_sampled for t in taught)
     loss.backward()
     squares = sum(p.grad.square().sum().item() for p in model.parameters() if p.grad is not None)
     return loss.item(), squares**0.5

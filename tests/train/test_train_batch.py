@@ -30,7 +30,7 @@ def targets(batch: RankBatch) -> list[int]:
 @pytest.mark.parametrize("mini_batches", [[list(range(11))], [[0, 2, 4, 6], [1, 3, 5], [10, 9, 8, 7]]])
 def test_arrays_follow_their_tokens_and_outputs_come_back_in_order(ray_cluster, completions, ranks, mini_batches):
     batch = TrainBatch.build(completions, mini_batches, ranks, 64)
-    everything = torch.tensor([t for c in completions for t in c.response_ids])
+    everything = torch.tensor([t for c in completions for t in c.response_ids[c.is_sampled]])
     parts = [columns for _, _, columns in batch.for_ranks({"targets": everything})]
     held = rank_batches(batch)
     for columns, rank_batch in zip(parts, held, strict=True):
@@ -39,15 +39,15 @@ def test_arrays_follow_their_tokens_and_outputs_come_back_in_order(ray_cluster, 
     for number, members in enumerate(mini_batches):
         minis = [rank_batch[number] for rank_batch in held]
         assert len({len(mini) for mini in minis}) == 1, "as many micro-batches on every rank"
-        assert batch.normalizers[number] == sum(len(completions[i].response_ids) for i in members)
+        assert batch.normalizers[number] == sum(completions[i].num_sampled for i in members)
         here = sorted(t for mini in minis for micro in mini for t in micro.target_R.tolist())
-        assert here == sorted(t for i in members for t in completions[i].response_ids)
+        assert here == sorted(t for i in members for t in completions[i].response_ids[completions[i].is_sampled])
 
 
 def test_a_batch_of_some_completions_leaves_the_others_out(ray_cluster: None, completions: list[Completion]) -> None:
     batch = TrainBatch.build(completions, [[7, 3], [5, 1]], 2, 64)
-    tokens = torch.arange(sum(len(c.response_ids) for c in completions))
-    lengths = [len(c.response_ids) for c in completions]
+    tokens = torch.arange(sum(c.num_sampled for c in completions))
+    lengths = [c.num_sampled for c in completions]
     expected = torch.cat([piece for i, piece in enumerate(tokens.split(lengths)) if i in (1, 3, 5, 7)])
     column = batch.column([columns["index"].double() for _, _, columns in batch.for_ranks({"index": tokens})])
     assert column[expected].tolist() == expected.tolist()
