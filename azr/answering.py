@@ -1,14 +1,22 @@
-"""Ask a problem n times and judge every response: self-play, rows of files and evaluations all call `answer`."""
+"""Ask a problem n times and judge every response: self-play, rows of files and evaluations all call `answer`.
+
+A problem with an environment is not answered at once, but in a conversation, which is one response, too.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
-from azr.concurrency import Phase, gather
+import numpy as np
+
+from azr.concurrency import Phase, gather, stable_seed
+from azr.environments import Environment, EnvironmentFailed
 from azr.errors import UserError
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
@@ -47,7 +55,9 @@ class Problem:
     stop_strings: tuple[str, ...] = ()
     """Texts that end a response, in addition to the stops of the model's format."""
     judge: Callable[[Completion], Awaitable[Judgement]]
-    """Judge one finished response. Nothing that a model writes makes it raise."""
+    """Judge one finished response, of a conversation its last turn. Nothing that a model writes makes it raise."""
+    environment: Callable[[], Environment] | None = None
+    """Makes the environment of one conversation; None where a response is one turn."""
 
 
 async def answer(
@@ -65,30 +75,77 @@ async def answer(
 
     A response that the engine gave up is an empty, ungraded sample. ``phase``: timed as ``phase_name`` and ``verify``.
     """
-    with phase(phase_name):
-        completions = await generate(
-            problem.prompt_ids,
-            n=n,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            seed=seed,
-            stop_strings=problem.stop_strings,
+    generate = partial(generate, temperature=temperature, stop_strings=problem.stop_strings)
+    if problem.environment is not None:
+        talks = (
+            converse(problem, environment, generate, max_tokens, stable_seed(seed, index), phase, phase_name)
+            for index, environment in enumerate(problem.environment() for _ in range(n))
         )
+        return await gather(*talks)
+    with phase(phase_name):
+        completions = await generate(problem.prompt_ids, n=n, max_tokens=max_tokens, seed=seed)
     completions = completions + [given_up(problem.prompt_ids)] * (n - len(completions))
     with phase("verify"):
         return await gather(*(judged(problem, completion) for completion in completions))
 
 
-async def judged(problem: Problem, completion: Completion, *, trace_tokens: int = 0) -> Sample:
+async def converse(
+    problem: Problem,
+    environment: Environment,
+    generate: Generate,
+    max_tokens: int,
+    seed: int,
+    phase: Phase,
+    phase_name: str,
+) -> Sample:
+    """Sample turns of the model, each of which the environment answers, and judge the conversation at its end.
+
+    ``max_tokens``: of all turns and observations together; a conversation that would need more is cut off. Each turn
+    has a seed of its own, and nothing that was sampled is encoded again.
+    """
+    talk, observed, judgement = given_up(problem.prompt_ids), list[int](), None
+    try:
+        async with environment:
+            for turn in itertools.count():
+                prompt = np.concatenate([problem.prompt_ids, talk.response_ids, observed]).astype(np.int32)
+                room = max_tokens - len(prompt) + len(problem.prompt_ids)
+                if room <= 0:
+                    talk = replace(talk, finish_reason="length")
+                    break
+                with phase(phase_name):
+                    found = await generate(prompt, n=1, max_tokens=room, seed=stable_seed(seed, turn))
+                talk = talk.continued(observed, found[0]) if found else given_up(problem.prompt_ids)
+                if talk.finish_reason != "stop":
+                    break
+                with phase("environment"):
+                    reply = await environment.respond(found[0])
+                if reply is None:
+                    break
+                observed = reply
+            if talk.finish_reason != "given_up":
+                judgement = await environment.judgement()
+    except EnvironmentFailed as failure:
+        judgement = Judgement(verdict=Verdict.UNGRADED, detail=str(failure), reason="environment_failed")
+    with phase("verify"):
+        sample = await judged(problem, talk, judgement=judgement)
+    if sample.judgement is not None:
+        sample.judgement = replace(sample.judgement, parts={**sample.judgement.parts, **environment.parts})
+    return sample
+
+
+async def judged(
+    problem: Problem, completion: Completion, *, trace_tokens: int = 0, judgement: Judgement | None = None
+) -> Sample:
     """Return the judged sample of one response, without a reward; accuracy is None where it is ungraded.
 
-    A text over which its grader raises an exception of `_OF_TEXTS` is malformed, so no text ends a run.
+    A text over which its grader raises an exception of `_OF_TEXTS` is malformed, so no text ends a run. ``judgement``:
+    the environment's, if it judges.
     """
     if completion.finish_reason == "given_up":
         judgement = Judgement(verdict=Verdict.UNGRADED, detail=GIVEN_UP, reason="given_up")
-    else:
+    elif judgement is None:
         try:
-            judgement = await problem.judge(completion)
+            judgement = await problem.judge(completion.last_turn)
         except UserError:
             raise
         except _OF_TEXTS:
@@ -182,7 +239,9 @@ async def judge_text(
     return outcome, sections, last_run, reason
 
 
-def task_problem(task: Task, group: str, codec: PromptCodec, execute: Run) -> Problem:
+def task_problem(
+    task: Task, group: str, codec: PromptCodec, execute: Run, environment: Callable[[], Environment] | None = None
+) -> Problem:
     """Return a self-play task as a problem; its answers are graded by the task's kind."""
     kind = KINDS[task.kind]
 
@@ -200,5 +259,7 @@ def task_problem(task: Task, group: str, codec: PromptCodec, execute: Run) -> Pr
         detail = explain_answer(verdict, task, completion, sections, last_run)
         return Judgement(verdict=verdict, detail=detail, answer=read_texts(sections), reason=reason)
 
-    prompt_ids = codec.solver_prompt(kind, task)
-    return Problem(id=task.id, kind=task.kind, group=group, prompt_ids=prompt_ids, judge=judge)
+    return Problem(
+        id=task.id, kind=task.kind, group=group, prompt_ids=codec.solver_prompt(kind, task), judge=judge,
+        environment=environment,
+    )  # fmt: skip

@@ -124,6 +124,8 @@ class SelfPlayConfig:
     unpacked). Its functions of at most 300 tokens are shown for an idea or given to be asked about; docs/corpus.md."""
     corpus_share: Share = 0.5
     """Share of the proposals that have a function of `corpus` in their prompt."""
+    tools: Literal["none", "python"] = "none"
+    """`python`: solvers may run Python, as by `rollout.tools`. Not for kinds that ask what a program returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +149,9 @@ class DataConfig:
     traces: CountOrZero = 0
     """Traces of each row that join its group; the policy answers once more for each that the row lacks. Those of over
     `rollout.max_response_tokens` are left out. `algorithm.off_policy` says what is learned from them."""
+    environment: str | None = None
+    """`FILE.py:CLASS` or `MODULE:CLASS`: an environment of one's own, to which each answer to a row talks;
+    docs/environments.md."""
 
     @property
     def group_size(self) -> int:
@@ -228,6 +233,13 @@ class RolloutConfig:
     """Longest prompt, tokens; a proposer is shown fewer references if they would not fit."""
     max_response_tokens: Count = 8096
     """Longest response, tokens; a response that is cut off there is malformed."""
+    tools: Literal["none", "python", "python_calls"] = "none"
+    """A sandboxed Python tool for answers to rows and to evaluated questions that do not ask what a program returns.
+    `python`: a turn that ends with a block of Python is replied to with its output; `python_calls`: one with a tool
+    call of the chat template."""
+    turns: Count = 4
+    """Most turns of the model in a conversation with a tool or an environment. All turns and replies have
+    `max_response_tokens` together."""
     temperature: Annotated[float, Field(ge=0.01, le=10)] = 1.0
     """One temperature for proposing, estimating and solving; the losses use the same."""
     max_concurrent: Count = 256

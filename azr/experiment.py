@@ -13,6 +13,7 @@ from azr.cluster.weight_sync import PushReport
 from azr.concurrency import task_group
 from azr.config import Config
 from azr.datasets.play import DataPlay
+from azr.environments import Environment
 from azr.evaluation.periodic import PeriodicEval
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.prompts.codec import PromptCodec
@@ -53,6 +54,8 @@ class SelfPlayExperiment:
     safety_stop: SafetyStop
     elapsed_s: Callable[[], float]
     """How long the run has taken."""
+    tool: Callable[[], Environment] | None = None
+    """Makes the environment of a solver's conversation with `selfplay.tools`."""
     _permits: asyncio.Semaphore = field(init=False)
     """Steps that may be played: that which is trained next, and those ahead of it."""
 
@@ -148,6 +151,7 @@ class SelfPlayExperiment:
                     execute=self.system.executor.execute,
                     journal=self.journal,
                     phase=self.logger.phase,
+                    tool=self.tool,
                 )
                 playing.append(group.create_task(step_of_play.play(is_last=step == config.run.steps)))
             if uses_data:

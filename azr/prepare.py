@@ -313,6 +313,24 @@ def _data_rules(config: Config) -> Iterator[str]:
         )
     if config.data.path is not None and not config.data.group_size:
         yield "data.samples and data.traces are both 0, so rows of data.path teach nothing: raise one of them."
+    if environment := config.data.environment:
+        if config.data.path is None:
+            yield f"data.environment is {environment}, and data.path names no rows for it: give a file of them."
+        if config.rollout.tools != "none" or config.data.traces:
+            yield (
+                f"data.environment {environment} replies to the model, so neither rollout.tools nor data.traces "
+                "has a place beside it: leave them out."
+            )
+    if config.selfplay.tools == "python" and (told := {"deduction", "error"} & {*config.kinds}):
+        yield (
+            f"selfplay.tools is python, and a solver of {' and '.join(sorted(told))} would only run the program: leave "
+            "it out of selfplay.kinds, or take selfplay.tools none."
+        )
+    if config.selfplay.tools == "python" and config.model.prompt_format not in ("auto", "chat"):
+        yield (
+            f"selfplay.tools is python, and the {config.model.prompt_format} format has no turns: set "
+            "model.prompt_format to chat."
+        )
     asking = {"compact": "asks by tags", **dict.fromkeys(CONTINUED, "continues examples")}
     if config.data.path is not None and (how := asking.get(config.model.prompt_format)):
         yield (

@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -47,10 +49,16 @@ def search_here() -> str:
 
 
 def import_own(name: str, what: str) -> ModuleType:
-    """Import and return the module; ``what`` begins the sentence of the error. Raises UserError if it cannot be
-    imported, after the traceback of a module that exists."""
+    """Import and return the module, or the file that ends with .py; ``what`` begins the sentence of the error. Raises
+    UserError if it cannot be imported, after the traceback of a module that exists."""
     search_here()
     try:
+        if name.endswith(".py"):
+            spec = spec_from_file_location(Path(name).stem, name)
+            assert spec is not None and spec.loader is not None, "a .py file has a loader"
+            module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == name

@@ -8,7 +8,8 @@ import logging
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from azr.cluster.supervisor import root_cause
 from azr.datasets.choice import keep_identity
 from azr.datasets.play import DataPlay
 from azr.datasets.rows import RowOrder, grader_names
+from azr.environments import Environment
+from azr.environments.own import OwnEnvironments
+from azr.environments.tool_calls import open_tool
 from azr.errors import RunEnded, UserError
 from azr.evaluation.periodic import AnswerExecutor
 from azr.evaluation.report import gains
@@ -145,9 +149,12 @@ class Driver:
                 # of a step.
                 gc.collect()
                 gc.freeze()
-                async with self._open_data(state) as data, TextReader(patterns_of(self._config.safety)) as reader:
+                rollout, answers = self._config.rollout, partial(AnswerExecutor, self._config)
+                tools = open_tool(replace(rollout, tools=self._config.selfplay.tools), self._prepared.codec, answers)
+                reading = TextReader(patterns_of(self._config.safety))
+                async with self._open_data(state) as data, tools as tool, reading as reader:
                     elapsed_s = lambda: time.monotonic() - started  # noqa: E731
-                    await play(self._experiment(system, logger, data, reader, state, elapsed_s))
+                    await play(self._experiment(system, logger, data, reader, state, elapsed_s, tool))
         finally:
             await system.stop()
 
@@ -170,8 +177,17 @@ class Driver:
         digest = keep_identity(self._run.data, config.data.path)
         ids = [row.question.id for row in rows]
         order = RowOrder(ids, digest, config.run.seed, state.rows)
-        async with open_graders(grader_names(rows), answers=partial(AnswerExecutor, config)) as graders:
-            yield DataPlay(config=config, codec=self._prepared.codec, rows=rows, graders=graders, order=order)
+        codec, answers, own = self._prepared.codec, partial(AnswerExecutor, config), config.data.environment
+        async with AsyncExitStack() as stack:
+            graders = await stack.enter_async_context(open_graders(grader_names(rows) - {own}, answers=answers))
+            tool = await stack.enter_async_context(open_tool(config.rollout, codec, answers))
+            environments = OwnEnvironments(own, codec, config.rollout.turns) if own else None
+            if environments is not None:
+                await stack.enter_async_context(environments)
+            yield DataPlay(
+                config=config, codec=codec, rows=rows, graders=graders, order=order, tool=tool,
+                environments=environments,
+            )  # fmt: skip
 
     @asynccontextmanager
     async def _open_logger(self, progress: Progress, resume: ResumeState | None) -> AsyncIterator[RunLogger]:
@@ -213,6 +229,7 @@ class Driver:
         reader: TextReader,
         state: RunState,
         elapsed_s: Callable[[], float],
+        tool: Callable[[], Environment] | None,
     ) -> SelfPlayExperiment:
         config, prepared, log_line, done = self._config, self._prepared, logger.progress.log, state.step
         buffer = prepared.empty_buffer()
@@ -261,6 +278,7 @@ class Driver:
             monitor=Monitor(prepared.codec, reader, [rule.name for rule in prepared.screen.rules]),
             safety_stop=SafetyStop(config.safety.stop_at, f"azr show {self._run.path} --flagged"),
             elapsed_s=elapsed_s,
+            tool=tool,
         )
 
 

@@ -62,13 +62,14 @@ def _row_lines(config: Config, codec: PromptCodec) -> Iterator[str]:
     if config.data.path is None:
         return
     from azr.datasets.choice import load_rows
+    from azr.environments.own import tools_of
 
     rows, _ = load_rows(config, codec)
     first: dict[str, DataRow] = {}
     for row in rows:
         first.setdefault(row.question.suite, row)
     for row in first.values():
-        ids, opened = codec.converse(row.turns)
+        ids, opened = codec.converse(row.turns, tools_of(config))
         graders = ", ".join(each.name for each in row.graders)
         name = f"{row.question.suite}, row {row.question.id}, graded by {graders}"
         yield from _shown(name, ids, config.rollout.max_prompt_tokens, codec)

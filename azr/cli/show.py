@@ -134,7 +134,7 @@ def _sample_lines(index: RunIndex, row: SampleRow, *, whole: bool) -> Iterator[s
         return
     for rule, around in queries.flags_with_text(sample):
         yield f"flagged by {rule}: {_line(''.join(around), 2 * AROUND + 200)}"
-    for name, text in (("prompt", sample.prompt), ("response", sample.response)):
+    for name, text in (("prompt", sample.prompt), *queries.turns(sample)):
         yield f"{name}:"
         yield _indented(text if whole else without_middle(text, SHOWN_CHARS, "; --whole shows them"))
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from azr.config import Config
 from azr.datasets.hub import rows_file
-from azr.datasets.play import MARKS, graded_part
+from azr.datasets.play import MARKS, added, graded_part
 from azr.datasets.rows import DataRow, read_rows
+from azr.environments.own import tools_of
 from azr.errors import UserError
 from azr.evaluation.suites import hash_of
 from azr.files import atomic_write
 from azr.graders import check_graders
 from azr.prompts.codec import PromptCodec
-from azr.tasks.prompts import THINK, THOUGHT
+from azr.tasks.prompts import PYTHON_NOTE, THINK, THOUGHT
 
 FORMS_CHECKED = 200
 """Rows of a file whose traces are looked at: what is wrong with their form is wrong with nearly all of them."""
@@ -30,12 +32,14 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     """
     assert config.data.path is not None
     path, limit = rows_file(config.data.path), config.rollout.max_prompt_tokens
-    rows = read_rows(path, config.data)
-    check_graders({each.name: each.question for row in reversed(rows) for each in row.graders})
+    rows, tools, own = read_rows(path, config.data), tools_of(config), config.data.environment
+    if config.rollout.tools == "python":
+        rows = [replace(row, turns=added(row.turns, PYTHON_NOTE)) for row in rows]
+    check_graders({each.name: each.question for row in reversed(rows) for each in row.graders if each.name != own})
     fitting = []
     for number, row in enumerate(rows, 1):
         try:
-            if codec.turns_fit(row.turns, limit):
+            if codec.turns_fit(row.turns, limit, tools):
                 fitting.append(row)
                 for trace in row.traces if config.data.traces else ():
                     codec.check_trace(trace)
@@ -43,6 +47,8 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
             raise UserError(f"{path}, row {number}: {error}") from error
     if not fitting:
         raise UserError(f"Every prompt of {path} has over rollout.max_prompt_tokens={limit} tokens: raise it.")
+    if own is not None or config.rollout.tools != "none":
+        codec.reply_ids("1", "tool" if tools else "user")
     traced = [row for row in fitting if row.traces]
     if config.data.traces and not traced:
         raise UserError(f"No row of {path} has traces, and data.traces is {config.data.traces}: set it to 0.")

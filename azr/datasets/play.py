@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,13 @@ from azr.answering import Generate, Problem, answer, cut_off_judgement, judged
 from azr.concurrency import Phase, gather, stable_seed
 from azr.config import Config
 from azr.datasets.rows import DataRow, RowGrader, RowOrder
+from azr.environments import Environment
+from azr.environments.own import OwnEnvironments, tools_of
+from azr.errors import UserError
 from azr.graders.extraction import placed_boxes
 from azr.graders.own import is_own
 from azr.graders.question import Grader, GraderName
+from azr.prompts.chat_template import Turn
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, PromptIds, Reason, Sample
 from azr.selfplay.play import StepResult, sort_samples
@@ -50,6 +55,10 @@ class DataPlay:
     """Rows whose prompts fit."""
     graders: Mapping[GraderName, Grader]
     order: RowOrder
+    environments: OwnEnvironments | None = None
+    """`data.environment`."""
+    tool: Callable[[], Environment] | None = None
+    """Makes the environment of a conversation with `rollout.tools`."""
 
     async def play(self, step: int, generate: Generate, phase: Phase) -> StepResult:
         """Answer a step's rows and reward the answers, until enough rows can teach; nothing in a step that takes none.
@@ -81,7 +90,15 @@ class DataPlay:
 
     async def _answer(self, row: DataRow, epoch: int, generate: Generate, phase: Phase) -> tuple[list[Sample], int]:
         """Return a row's group, answers of the current policy and traces; and how many traces were too long."""
-        ids, opened = self.codec.converse(row.turns)
+        turns, tools = row.turns, tools_of(self.config)
+        if self.environments is not None and (text := await self.environments.opening(row.given)):
+            turns = added(turns, text)
+        ids, opened = self.codec.converse(turns, tools)
+        if len(ids) > (most := self.config.rollout.max_prompt_tokens):
+            raise UserError(
+                f"What {self.config.data.environment} adds to row {row.question.id} makes {len(ids)} tokens of its "
+                f"prompt, and rollout.max_prompt_tokens is {most}: raise it."
+            )
         prompt, data = np.array(ids, np.int32), self.config.data
         prompt.flags.writeable = False  # so that a group shares it
         problem = self._problem(row, epoch, prompt)
@@ -108,13 +125,21 @@ class DataPlay:
 
         question = row.question
         group = f"data:{epoch}:{question.id}"
-        return Problem(id=question.id, kind=question.suite, group=group, prompt_ids=prompt, judge=judge)
+        return Problem(
+            id=question.id, kind=question.suite, group=group, prompt_ids=prompt, judge=judge,
+            environment=self.tool if self.environments is None else partial(self.environments.open, row.given),
+        )  # fmt: skip
 
     async def _judged(self, problem: Problem, trace: list[int], phase: Phase) -> list[Sample]:
         tokens: dict[str, Any] = {"prompt_ids": problem.prompt_ids, "response_ids": np.array(trace, np.int32)}
         completion = Completion(**tokens, logprobs=0.0, finish_reason="stop", weight_versions=0)  # type: ignore[arg-type]
         with phase("verify"):
             return [await judged(problem, completion, trace_tokens=len(trace))]
+
+
+def added(turns: Sequence[Turn], text: str) -> tuple[Turn, ...]:
+    """Return a conversation whose last turn has one more paragraph."""
+    return (*turns[:-1], {**turns[-1], "content": f"{turns[-1]['content']}\n\n{text}"})
 
 
 async def grade(

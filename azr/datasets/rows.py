@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azr.config import DataConfig
+from azr.environments.own import described
 from azr.errors import UserError
 from azr.evaluation.suites.files import ROW_ERRORS, Row
 from azr.evaluation.suites.files import read_rows as read_lines
@@ -63,6 +64,8 @@ class DataRow:
     graders: tuple[RowGrader, ...]
     traces: tuple[str, ...] = ()
     """Whole responses of another model."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """All fields, as an environment takes them; empty without one."""
     unread: frozenset[str] = frozenset()
     """Fields of the file that nothing reads."""
 
@@ -122,7 +125,10 @@ def read_row(stored: Row, number: int, data: DataConfig = BY_NAME) -> DataRow:
         raise _no_field(names[lacking[0]], lacking[0], present)
     renamed = {ours: present[theirs] for ours, theirs in names.items()}
     fields = verl | present | renamed
+    own = data.environment
     stated = (present | renamed).get("grader", _graders_of(data.grader) or verl.get("grader"))
+    if own is not None and described(own)["rewards"]:
+        stated = own
     if stated is None:
         raise ValueError("it has no field 'grader': name one for all rows by --data.grader math or module:function")
     weights = _weights(stated)
@@ -143,8 +149,10 @@ def read_row(stored: Row, number: int, data: DataConfig = BY_NAME) -> DataRow:
     golds = {name: replace(question, gold=gold(name, given[name], asked=asked)) for name in weights}
     graders = [RowGrader(name=name, question=golds[name], weight=weight) for name, weight in weights.items()]
     read = {names.get(name, name) for name in (*needed, *_OPTIONAL)} | ({*_VERL} if verl else set())
-    unread = frozenset() if any(map(is_own, weights)) else frozenset(present) - read
-    return DataRow(turns=turns, graders=tuple(graders), traces=_traces(fields.get("traces", [])), unread=unread)
+    unread = frozenset() if own or any(map(is_own, weights)) else frozenset(present) - read
+    told = gold(own, stored | renamed) if own else {}
+    traces = _traces(fields.get("traces", []))
+    return DataRow(turns=turns, graders=tuple(graders), traces=traces, given=told, unread=unread)
 
 
 def _of_verl(fields: Row) -> Row:

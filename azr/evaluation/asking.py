@@ -12,14 +12,19 @@ import numpy as np
 
 from azr.answering import Generate, Problem, answer
 from azr.concurrency import gather, stable_seed, task_group
+from azr.config import RolloutConfig
+from azr.environments import Environment
+from azr.environments.tool_calls import PYTHON_CALLS, noted
 from azr.errors import UserError
 from azr.evaluation.suites.short_answers import value_task
 from azr.graders.choice import Choice
 from azr.graders.mathematics import MathGold
 from azr.graders.question import Grader, Question
 from azr.graders.value import ProgramValue
+from azr.prompts.chat_template import Turn
 from azr.prompts.codec import PromptCodec
 from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Sample, Task
+from azr.runs.sample_file import text_and_spans
 from azr.tasks.base import Verdict
 from azr.tasks.prompts import ChatFormat
 from azr.tasks.registry import KINDS
@@ -44,18 +49,28 @@ class Sampling:
     seed: int
 
 
-def tokenized(codec: PromptCodec, questions: Iterable[Question]) -> dict[QuestionKey, PromptIds]:
+def tokenized(
+    codec: PromptCodec, questions: Iterable[Question], rollout: RolloutConfig
+) -> dict[QuestionKey, PromptIds]:
     """Return the prompt of every question. Raises UserError as `prompt_ids`."""
-    return {(question.suite, question.id): prompt_ids(codec, question) for question in questions}
+    return {(question.suite, question.id): prompt_ids(codec, question, rollout) for question in questions}
 
 
-def prompt_ids(codec: PromptCodec, question: Question) -> PromptIds:
+def may_run_python(codec: PromptCodec, question: Question) -> bool:
+    """Whether answers may use `rollout.tools`: a question in words that does not ask what a program returns."""
+    return codec.template is not None and not question.opened and not isinstance(question.gold, Task | ProgramValue)
+
+
+def prompt_ids(codec: PromptCodec, question: Question, rollout: RolloutConfig | None = None) -> PromptIds:
     """Return the prompt of a question: by the chat template, by tags for a model in the compact format, for a self-play
     task by examples for one in the completion format, or the message itself if it is to be continued.
 
     Raises UserError when there are no tags for the question.
     """
     gold = question.gold
+    if rollout is not None and rollout.tools != "none" and may_run_python(codec, question):
+        turns: list[Turn] = [{"role": "user", "content": noted(question.message, rollout)}]
+        return np.array(codec.converse(turns, PYTHON_CALLS if rollout.tools == "python_calls" else ())[0], np.int32)
     if codec.template is not None and not (codec.continues_examples and isinstance(gold, Task)):
         ids = codec.encode(question.message) if question.opened else codec.ask(_message(codec, question))
         return np.array(ids, np.int32)
@@ -90,8 +105,14 @@ def right_answer(gold: object) -> str:
     return ""
 
 
-def question_problem(question: Question, prompt: PromptIds, codec: PromptCodec, grader: Grader) -> Problem:
-    """Return a question as a problem. ``prompt``: its `prompt_ids`."""
+def question_problem(
+    question: Question,
+    prompt: PromptIds,
+    codec: PromptCodec,
+    grader: Grader,
+    tool: Callable[[], Environment] | None = None,
+) -> Problem:
+    """Return a question as a problem. ``prompt``: its `prompt_ids`; ``tool``: of `open_tool`."""
 
     async def judge(completion: Completion) -> Judgement:
         shown = codec.continues_examples and isinstance(question.gold, Task)
@@ -111,7 +132,7 @@ def question_problem(question: Question, prompt: PromptIds, codec: PromptCodec, 
 
     return Problem(
         id=question.id, kind=question.suite, group=question.group, prompt_ids=prompt,
-        stop_strings=question.stop_strings, judge=judge,
+        stop_strings=question.stop_strings, judge=judge, environment=tool if may_run_python(codec, question) else None,
     )  # fmt: skip
 
 
@@ -140,7 +161,10 @@ async def answer_all(
                 sample.index = index
             prompt = codec.decode(problem.prompt_ids)
             for sample in samples:
-                sample.step, sample.prompt, sample.response = step, prompt, codec.response_text(sample.completion)
+                sample.response, sample.observed = text_and_spans(sample.completion, codec.decode)
+                sample.step, sample.prompt = step, prompt
+                if not sample.observed:  # an end token is no part of an answer
+                    sample.response = codec.response_text(sample.completion)
                 sample.completion = NO_TOKENS  # nothing is trained on it, and the answers of all questions are kept
             done(samples)
         finally:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from azr.answering import Generate
 from azr.config import Config
+from azr.environments.tool_calls import open_tool
 from azr.errors import UserError
 from azr.evaluation.answer_file import AnswerFile
 from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_problem, tokenized
@@ -92,7 +93,7 @@ class PeriodicEval:
             )
         check_graders({each.suite.grader: each.questions[0] for each in self._loaded})
         limit = config.rollout.max_prompt_tokens
-        self._prompts = tokenized(codec, self.questions)
+        self._prompts = tokenized(codec, self.questions, config.rollout)
         for (suite, id), prompt in self._prompts.items():
             if len(prompt) > limit:
                 raise UserError(
@@ -113,10 +114,13 @@ class PeriodicEval:
         found: list[Sample] = []
         names = {each.suite.grader for each in self._loaded}
         answers = partial(AnswerExecutor, config)
-        async with open_graders(names, answers=answers, tasks=lambda: nullcontext(executor)) as graders:
+        async with (
+            open_graders(names, answers=answers, tasks=lambda: nullcontext(executor)) as graders,
+            open_tool(config.rollout, self._codec, answers) as tool,
+        ):
             asked = ((each, graders[of.suite.grader]) for of in self._loaded for each in of.questions)
             problems = (
-                question_problem(each, self._prompts[each.suite, each.id], self._codec, by) for each, by in asked
+                question_problem(each, self._prompts[each.suite, each.id], self._codec, by, tool) for each, by in asked
             )
             await answer_all(problems, sampling, generate=generate, codec=self._codec, step=step, done=found.extend)
         found = in_order(found, self.questions)
@@ -126,6 +130,7 @@ class PeriodicEval:
             "suites": {each.suite.name: each.on_record for each in self._loaded},
             "template_text": self._codec.template,
             "stops": asdict(self._codec.stops),
+            "tools": f"{config.rollout.tools}, {config.rollout.turns} turns",
             "samples": samples,
             "temperature": TEMPERATURE,
             "max_response_tokens": longest,

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 
 from azr.answering import Generate
 from azr.config import Config
+from azr.environments.tool_calls import open_tool
 from azr.errors import UserError
 from azr.evaluation import report
 from azr.evaluation.answer_file import AnswerFile
@@ -75,7 +76,7 @@ class Evaluation:
     def __post_init__(self) -> None:
         """Raises UserError when the model has no prompt for a question, or its context is too short."""
         model, asked = self.model, self.max_tokens
-        self.prompts = tokenized(model.codec, self.questions)
+        self.prompts = tokenized(model.codec, self.questions, self.config.rollout)
         (suite, _), prompt = max(self.prompts.items(), key=lambda item: len(item[1]))
         longest = len(prompt)
         room = (model.context or sys.maxsize) - longest
@@ -121,6 +122,7 @@ class Evaluation:
             "template": self.model.template,
             "template_text": codec.template,
             "stops": asdict(codec.stops),
+            "tools": f"{self.config.rollout.tools}, {self.config.rollout.turns} turns",
             "samples": sampling.samples,
             "temperature": sampling.temperature if sampling.samples else None,
             "top_p": 1.0,
@@ -170,14 +172,15 @@ async def _answer(
     with progress.bar:
         progress.say("starting executors and engine")
         opened = open_graders(names.values(), answers=answers, tasks=tasks)
-        async with opened as graders, serve(evaluation) as generate:
+        tools = open_tool(evaluation.config.rollout, model.codec, answers)
+        async with opened as graders, tools as tool, serve(evaluation) as generate:
             out.mkdir(parents=True, exist_ok=True)
             progress.begin(f"{model.label} answers {len(questions)} questions")
             with AnswerFile(out / report.ANSWERS, protocol) as file:
                 # Another evaluation may have written here while the engine started.
                 answered_before = file.questions
                 problems = (
-                    question_problem(each, evaluation.prompts[key], model.codec, graders[names[each.suite]])
+                    question_problem(each, evaluation.prompts[key], model.codec, graders[names[each.suite]], tool)
                     for each in questions
                     if (key := (each.suite, each.id)) not in answered_before
                 )

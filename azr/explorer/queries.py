@@ -228,6 +228,16 @@ def _around(text: str, start: int, end: int) -> Around:
     return text[max(0, start - AROUND) : start], text[start:end], text[end : end + AROUND]
 
 
+def turns(sample: Sample) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a conversation in order, each as ``response`` or ``environment`` and its text."""
+    end = 0
+    for start, stop in sample.observed:
+        yield "response", sample.response[end:start]
+        yield "environment", sample.response[start:stop]
+        end = stop
+    yield "response", sample.response[end:]
+
+
 def derived_attempts(index: RunIndex, id: str) -> list[tuple[str, int, float | None]]:
     """Id, attempts and share of right ones of the tasks that were derived from one, which are not stored."""
     # From the id and a hyphen up to the id and what comes after a hyphen: an index finds these.

@@ -120,7 +120,7 @@ def shaded(tokens: Sequence[tuple[str, float | None, float | None]]) -> Iterator
 
 _TEMPLATES = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 _TEMPLATES.loader = PackageLoader("azr.explorer")
-_TEMPLATES.filters |= {"number": number, "highlighted": highlighted, "shaded": shaded}
+_TEMPLATES.filters |= {"number": number, "highlighted": highlighted, "shaded": shaded, "turns": queries.turns}
 _TEMPLATES.filters["cut"] = lambda text: clipped(text, MAX_CELL)
 _TEMPLATES.globals["ORIGINS"] = queries.ORIGINS
 

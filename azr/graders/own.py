@@ -35,8 +35,8 @@ _PART = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
 
 GradeFunction = Callable[..., object]
 """Returns what `checked` takes, or a coroutine of it."""
-Form = Literal["own", "trl", "verl"]
-"""Whose arguments a function takes, and whose results it returns."""
+Form = Literal["own", "trl", "verl", "environment"]
+"""Whose arguments a function takes, and whose results it returns; an environment states the reward itself."""
 _OF_TRL, _OF_VERL = frozenset({"prompts", "completions", "completion_ids"}), "solution_str"
 """Parameters by which reward functions of others are known."""
 
@@ -48,9 +48,9 @@ def is_own(name: str) -> bool:
 
 
 def load_grader(name: str) -> GradeFunction:
-    """Return the function of this name, also from a module in the working directory. Raises UserError when it does not
-    exist, after printing the traceback of a module that cannot be imported."""
-    module_name, _, function_name = _function(name).partition(":")
+    """Return the function of this name, also from a module in the working directory or a file. Raises UserError when
+    it does not exist, after printing the traceback of a module that cannot be imported."""
+    module_name, _, function_name = _function(name).rpartition(":")
     module = import_own(module_name, f"The module of the grader {name}")
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -68,6 +68,8 @@ def states_rewards(name: str) -> bool:
 
 def _form(function: GradeFunction) -> Form:
     """Return whose form a function has, as its parameters say."""
+    if hasattr(function, "reset"):
+        return "environment"
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:  # a function of C that does not state them

@@ -201,13 +201,8 @@ def f(text, budget_s, most):
     return "[" + ", ".join(said) + "]"
 """
 
-_STDIN = """
-def f(text):
-    answer, pipes = _begin("__main__", text.encode("utf-8", "surrogatepass"), forgets=False)
-    try:
-        exec(compile(_SOURCE, "answer", "exec"), answer)
-    except SystemExit:
-        pass
+_WRITTEN = """
+def _written(answer, pipes):
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.__stdout__):
         try:
@@ -218,6 +213,38 @@ def f(text):
     answer.clear()
     gc.collect()
     return pipes[1].written().decode("utf-8", "replace")
+"""
+
+_STDIN = """
+def f(text):
+    answer, pipes = _begin("__main__", text.encode("utf-8", "surrogatepass"), forgets=False)
+    try:
+        exec(compile(_SOURCE, "answer", "exec"), answer)
+    except SystemExit:
+        pass
+    return _written(answer, pipes)
+"""
+
+_SCRIPT = """
+import ast, traceback
+
+def f(text):
+    script, pipes = _begin("__main__", forgets=False)
+    error = ""
+    try:
+        tree = ast.parse(_SOURCE)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "script", "exec"), script)
+        value = None if last is None else eval(compile(ast.Expression(last.value), "script", "eval"), script)
+        if value is not None:
+            print(repr(value))
+    except SystemExit:
+        pass
+    except BaseException as raised:
+        frames = [each.lineno for each in traceback.extract_tb(raised.__traceback__) if each.filename == "script"]
+        said = "".join(traceback.format_exception_only(raised)).strip()
+        error = f"line {frames[-1]}: {said}" if frames else said
+    return [_written(script, pipes)[:int(text)], error[:int(text)]]
 """
 
 RECURSION = 1_000
@@ -247,7 +274,7 @@ def call_program(source: str, entry: str, recursion: int = RECURSION, prelude: s
 
 def stdin_program(source: str) -> str:
     """Return a program for `standard_output` that runs the source as a script."""
-    return f"_SOURCE = {source!r}\n_RECURSION = {DEEP_RECURSION}\n{_START}{_STDIN}"
+    return f"_SOURCE = {source!r}\n_RECURSION = {DEEP_RECURSION}\n{_START}{_WRITTEN}{_STDIN}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +347,20 @@ async def standard_output(execute: Run, program: str, text: str) -> tuple[str | 
         return None, call
     written = values.parse(call.value or "", max_bytes=2**30)
     return (written if isinstance(written, str) else None), call
+
+
+async def script_output(execute: Run, source: str, most: int) -> tuple[tuple[str, str] | None, CallResult]:
+    """Run a script as an interpreter would, which shows the value of its last expression. Return what it printed and
+    the exception that ended it, at most so many characters of each; None if it ended otherwise, such as by a limit."""
+    program = f"_SOURCE = {source!r}\n_RECURSION = {RECURSION}\n{_START}{_WRITTEN}{_SCRIPT}"
+    request = ExecutionRequest(program=program, inputs=(repr(str(most)),), static_check=False, admitted=True)
+    call = (await execute(request)).outputs[0]
+    if call.status is not CallStatus.OK:
+        return None, call
+    match values.parse(call.value or "", max_bytes=2**30):
+        case [str(printed), str(error)]:
+            return (printed, error), call
+    return None, call  # it has replaced what runs it
 
 
 def _read(text: str, count: int) -> tuple[list[Any], str | None]:

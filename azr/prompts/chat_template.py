@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jinja2 import TemplateError, TemplateSyntaxError
 from transformers import PreTrainedTokenizerBase
@@ -17,6 +17,8 @@ from azr.text import clipped
 
 Turn = Mapping[Literal["role", "content"], str]
 """One message of a conversation; the role is ``user`` or ``assistant``."""
+Tool = Mapping[str, Any]
+"""A tool as JSON schema, with its ``function``, as templates take it."""
 _THINKS = (
     "The Assistant first thinks the problem through, then gives the answer: the thinking stands between <think> and "
     "</think>, the answer between <answer> and </answer>."
@@ -135,16 +137,23 @@ def render(template: str, tokenizer: PreTrainedTokenizerBase, question: str) -> 
     return _render_turns(template, tokenizer, [{"role": "user", "content": question}])
 
 
-def render_conversation(template: str, tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn]) -> str:
+def render_conversation(
+    template: str, tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn], tools: Sequence[Tool] = ()
+) -> str:
     """The prompt that goes on with a conversation, oldest turn first, at whose end a user asks.
 
     Raises:
-        UserError: the template cannot write as many turns, or leaves one out.
+        UserError: the template cannot write as many turns, or leaves one out, or a tool.
     """
     try:
-        prompt = _render_turns(template, tokenizer, turns)
+        prompt = _render_turns(template, tokenizer, turns, tools)
     except _FAILURES as error:
         raise UserError(f"The chat template cannot write this conversation: {error}.") from error
+    if lost := next((name for name in (each["function"]["name"] for each in tools) if name not in prompt), None):
+        raise UserError(
+            f"The chat template writes no tools, such as {lost}: take a model whose template does, rollout.tools "
+            "python, or an environment with a method step."
+        )
     rest = prompt
     # The longest first: a message that is part of another one must be there beside it.
     for turn in sorted(turns, key=lambda turn: len(turn["content"]), reverse=True):
@@ -159,6 +168,31 @@ def render_conversation(template: str, tokenizer: PreTrainedTokenizerBase, turns
     return prompt
 
 
+def render_reply(
+    template: str, tokenizer: PreTrainedTokenizerBase, reply: str, role: Literal["user", "tool"], ends: Sequence[str]
+) -> str:
+    """What stands between the end token of an assistant's turn and its next turn, when it is replied to.
+
+    ``ends``: end tokens of a turn. Raises UserError when the template cannot write it.
+    """
+    called: dict[str, Any] = {"role": "assistant", "content": _REPLY}
+    answered = {"role": role, "content": reply}
+    if role == "tool":
+        function = {"name": "python", "arguments": {"code": _REPLY}}
+        called |= {"content": "", "tool_calls": [{"type": "function", "id": "call12345", "function": function}]}
+        answered |= {"name": "python", "tool_call_id": "call12345"}
+    try:
+        prompt = _render_turns(template, tokenizer, [{"role": "user", "content": _QUESTION}, called, answered])
+    except _FAILURES as error:
+        raise UserError(f"The chat template cannot write a reply of a {role}: {error}.") from error
+    after = prompt.partition(_REPLY)[2]
+    found = [(at, -len(end)) for end in ends if (at := after.find(end)) >= 0]
+    if not found or reply not in after:
+        raise UserError(f"The chat template loses the reply of a {role}, or ends no turn: take another model.template.")
+    at, length = min(found)
+    return after[at - length :]
+
+
 def opened_response(prompt: str) -> str:
     """How a prompt itself begins the response: with the tag that opens the thinking and blanks after it, or not."""
     return prompt[prompt.rindex(THINK) :] if prompt.rstrip().endswith(THINK) else ""
@@ -169,10 +203,11 @@ def opens_thinking(template: str, tokenizer: PreTrainedTokenizerBase) -> bool:
     return bool(opened_response(render(template, tokenizer, _QUESTION)))
 
 
-def _render_turns(template: str, tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn]) -> str:
-    return str(
-        tokenizer.apply_chat_template(list(turns), chat_template=template, tokenize=False, add_generation_prompt=True)
-    )
+def _render_turns(
+    template: str, tokenizer: PreTrainedTokenizerBase, turns: Sequence[Mapping[Any, Any]], tools: Sequence[Tool] = ()
+) -> str:
+    how: dict[str, Any] = {"chat_template": template, "tokenize": False, "add_generation_prompt": True}
+    return str(tokenizer.apply_chat_template(list(turns), tools=list(tools) or None, **how))
 
 
 def turn_end(template: str, tokenizer: PreTrainedTokenizerBase) -> str | None:

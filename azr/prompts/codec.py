@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
@@ -13,7 +14,16 @@ from azr.config import CONTINUED, Config
 from azr.errors import UserError
 from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
 from azr.prompts import chat_template
-from azr.prompts.chat_template import Turn, choose_template, opens_thinking, render, render_conversation, turn_end
+from azr.prompts.chat_template import (
+    Tool,
+    Turn,
+    choose_template,
+    opens_thinking,
+    render,
+    render_conversation,
+    render_reply,
+    turn_end,
+)  # fmt: skip
 from azr.prompts.token_text import TokenArray, shared_head_encoder, table_decoder
 from azr.records import Completion, PromptIds, Reason, Stops, Task
 from azr.tasks.base import TaskKind
@@ -155,18 +165,27 @@ class PromptCodec:
         assert self.template is not None, "the compact format has no messages"
         return self.encode(render(self.template, self._tokenizer, message))
 
-    def converse(self, turns: Sequence[Turn]) -> tuple[list[int], str]:
+    def converse(self, turns: Sequence[Turn], tools: Sequence[Tool] = ()) -> tuple[list[int], str]:
         """Return the prompt ids of a conversation, and the beginning of the response that the prompt contains. Raises
-        UserError when the chat template cannot write as many turns, or one of them holds a control token."""
-        prompt = self._conversation(turns)
+        UserError when the chat template cannot write as many turns or a tool, or a turn holds a control token."""
+        prompt = self._conversation(turns, tools)
         return self.encode(prompt), chat_template.opened_response(prompt)
 
-    def _conversation(self, turns: Sequence[Turn]) -> str:
+    def reply_ids(self, text: str, role: Literal["user", "tool"]) -> list[int]:
+        """Return the tokens between a turn of the model and its next, in which it is replied to. A blank after its
+        first character keeps each control token in the text from being one. Raises UserError as `render_reply`."""
+        assert self.template is not None, "the compact format has no messages"
+        for token in self._control_tokens:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+        ends = [str(self._tokenizer.convert_ids_to_tokens(end)) for end in (self._end_id, *self.stops.token_ids)]
+        return self.encode_text(render_reply(self.template, self._tokenizer, text.strip(), role, ends))
+
+    def _conversation(self, turns: Sequence[Turn], tools: Sequence[Tool]) -> str:
         assert self.template is not None, "the compact format has no messages"
         texts = "\0".join(turn["content"] for turn in turns)
         if token := next((each for each in self._control_tokens if each in texts and each not in _TAGS), None):
             raise UserError(f"its prompt holds {token}, which is a control token of this model: remove it.")
-        return render_conversation(self.template, self._tokenizer, turns)
+        return render_conversation(self.template, self._tokenizer, turns, tools)
 
     def trace_ids(self, text: str, opened: str) -> list[int]:
         """Return ids of another model's whole response, with the end of a turn. ``opened``: with what the prompt itself
@@ -187,9 +206,9 @@ class PromptCodec:
         if unknown is not None and unknown in self.encode_text(text):
             raise UserError("the model's tokenizer has no tokens for a part of its traces.")
 
-    def turns_fit(self, turns: Sequence[Turn], max_tokens: int) -> bool:
+    def turns_fit(self, turns: Sequence[Turn], max_tokens: int, tools: Sequence[Tool] = ()) -> bool:
         """Whether the prompt of a conversation has at most ``max_tokens`` tokens. Raises as `converse`."""
-        return self._fits(self._conversation(turns), max_tokens)
+        return self._fits(self._conversation(turns, tools), max_tokens)
 
     def response_text(self, completion: Completion) -> str:
         """Return the text of a response without its end token."""
@@ -333,6 +352,7 @@ def _continues_by_default(config: Config, tokenizer: PreTrainedTokenizerBase) ->
     has no template for them."""
     model, data = config.model, config.data
     in_words = model.template != "auto" or model.thinking != "auto" or data.path is not None
+    in_words |= config.selfplay.tools != "none"
     if in_words or chat_template.own_template(tokenizer) is not None:
         return False
     return missing_examples(config.kinds, config.selfplay.induction_inputs) is None
@@ -342,6 +362,7 @@ def _facts(config: Config) -> PromptFacts:
     return PromptFacts(
         induction_inputs=config.selfplay.induction_inputs,
         easy_to_hard=config.selfplay.replay == "easy_to_hard",
+        has_python=config.selfplay.tools == "python",
         wall_s=config.executor.wall_s,
         modules=tuple(name for name in ALLOWED_MODULES if not name.startswith("_") and "." not in name),
         refused_names=tuple(sorted(name for name in BANNED_BUILTINS if not name.startswith("_"))),

@@ -220,10 +220,11 @@ def reason_metrics(samples: Sequence[Sample]) -> Metrics:
 
 
 def part_metrics(samples: Sequence[Sample]) -> Metrics:
-    """Return means of the parts that graders of rows give beside their verdict, as ``<source>/solver/parts/<name>``."""
+    """Return means of the parts that graders of rows and environments give beside their verdict, as
+    ``<source>/solver/parts/<name>``."""
     stated: defaultdict[str, list[float]] = defaultdict(list)
     for sample in samples:
-        if sample.phase == "data" and sample.judgement is not None:
+        if sample.role == "solver" and sample.judgement is not None:
             for name, value in sample.judgement.parts.items():
                 stated[f"{sample.player}/parts/{name}"].append(float(value))
     return {name: fmean(values) for name, values in sorted(stated.items())}
@@ -309,7 +310,7 @@ def sampled_tokens(samples: Sequence[Sample]) -> Counter[str]:
     tokens = Counter[str]()
     for sample in samples:
         phase = "solve" if sample.phase == "data" else sample.phase
-        tokens[phase] += (sample.response_tokens or 0) - sample.trace_tokens
+        tokens[phase] += sum(count for _, count in sample.weight_versions)
     return tokens
 
 

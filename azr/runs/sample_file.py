@@ -21,7 +21,7 @@ from blake3 import blake3
 
 from azr.errors import UserError
 from azr.files import atomic_write, open_regular
-from azr.records import PromptIds, Sample, Task
+from azr.records import Completion, PromptIds, Sample, Task
 from azr.text import map_texts
 
 Decode = Callable[[PromptIds], str]
@@ -55,11 +55,11 @@ def write_samples(path: Path, step: int, samples: Sequence[Sample], decode: Deco
             if sample.completion.prompt_ids is not ids:  # samples of one group share the array
                 ids = sample.completion.prompt_ids
                 prompt = decode(ids)
-            text = sample.completion.text
             sample.step, sample.prompt = step, prompt
-            sample.response = decode(sample.completion.response_ids) if text is None else text
+            sample.response, sample.observed = text_and_spans(sample.completion, decode)
             if sample.tokens:
-                texts = token_texts(sample.completion.response_ids[:MAX_TOKENS].tolist(), decode)
+                written = sample.completion.response_ids[sample.completion.is_sampled]
+                texts = token_texts(written[:MAX_TOKENS].tolist(), decode)
                 sample.tokens = [(text, *each[1:]) for text, each in zip(texts, sample.tokens, strict=False)]
             lines.append(sample_line(sample))
             size += len(lines[-1])
@@ -68,6 +68,19 @@ def write_samples(path: Path, step: int, samples: Sequence[Sample], decode: Deco
                 lines, size = [], 0
         if lines or not file.tell():
             file.write(gzip.compress(b"".join(lines), COMPRESSION, mtime=0))
+
+
+def text_and_spans(completion: Completion, decode: Decode) -> tuple[str, list[tuple[int, int]]]:
+    """Return the text of a response, and where in it an environment wrote: begins and ends, in characters."""
+    if not completion.observed:
+        return decode(completion.response_ids) if completion.text is None else completion.text, []
+    text, spans, end = "", list[tuple[int, int]](), 0
+    for start, stop in completion.observed:
+        text += decode(completion.response_ids[end:start])
+        observed = decode(completion.response_ids[start:stop])
+        spans.append((len(text), len(text) + len(observed)))
+        text, end = text + observed, stop
+    return text + decode(completion.response_ids[end:]), spans
 
 
 def token_texts(ids: Sequence[int], decode: Decode) -> Iterator[str]:

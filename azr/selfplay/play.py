@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ import numpy as np
 from azr.answering import GIVEN_UP, answer, given_up, task_problem
 from azr.concurrency import Phase, Work, stable_seed, task_group
 from azr.config import Config
+from azr.environments import Environment
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
@@ -90,6 +91,8 @@ class SelfPlayStep:
     execute: Run
     journal: Journal
     phase: Phase
+    tool: Callable[[], Environment] | None = None
+    """Makes the environment of a solver's conversation with `selfplay.tools`."""
     _work: Work[WorkItem, list[Sample]] = field(init=False)
     _proposals: dict[str, _Proposals] = field(init=False)
     _pools: dict[str, _StoredTasks] = field(init=False)
@@ -308,7 +311,7 @@ class SelfPlayStep:
     async def _answer(self, item: WorkItem, task: Task, phase: str, salt: int | str) -> list[Sample]:
         """Answer a task by a group of samples that estimate its solve rate, or once to train on."""
         answers = await answer(
-            task_problem(task, f"{phase}:{item.name}:{task.id}", self.codec, self.execute),
+            task_problem(task, f"{phase}:{item.name}:{task.id}", self.codec, self.execute, self.tool),
             self.config.selfplay.group_size if phase == "estimate" else 1,
             generate=self.journal.open(item).generate,
             max_tokens=self._max_tokens,

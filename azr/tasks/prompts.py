@@ -72,6 +72,11 @@ class CompactFormat:
         return tuple(map(Section, pieces[1::2], pieces[2::2])) or None
 
 
+PYTHON_NOTE = (
+    "You may run Python before you answer: end a message with a block that begins with ```python, and the next message "
+    "is what that program prints. Nothing is kept from one program to the next, and your answer has no such block."
+)
+"""Added to a question whose answers may run blocks of Python."""
 THINK, THOUGHT = "<think>", "</think>"
 _ANSWER, _ANSWERED = "<answer>", "</answer>"
 _PROGRAM, _PYTHON = "program", "python"
@@ -121,7 +126,8 @@ class ChatFormat:
     def solve(self, kind: TaskKind, shown: Sequence[Section]) -> str:
         instructions = kind.solver_instructions(self._facts)
         question = f"Your question:\n{_fenced(shown)}"
-        return self._render("\n\n".join([instructions.task, self._form(instructions), question]))
+        note = [PYTHON_NOTE] if self._facts.has_python else []
+        return self._render("\n\n".join([instructions.task, self._form(instructions), *note, question]))
 
     def response(self, sections: Sequence[Section]) -> str:
         answer = f"{_ANSWER}\n{_fenced(sections)}\n{_ANSWERED}"

@@ -1,0 +1,52 @@
+"""Environments: what answers the model within a conversation, such as a tool that it calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from azr.prompts.codec import PromptCodec  # It loads transformers, and the process of an environment comes here.
+    from azr.records import Completion, Judgement
+
+
+class EnvironmentFailed(Exception):
+    """An environment cannot go on, through no fault of the model; the message says why. Its answer is ungraded."""
+
+
+class Environment:
+    """One conversation's environment. `azr.answering.converse` opens one for each, as an async context manager.
+
+    Example: ``async with PythonBlocks(codec, 4, execute) as environment: ids = await environment.respond(turn)``
+    """
+
+    role: Literal["user", "tool"] = "user"
+    """As what its replies stand in the conversation."""
+
+    def __init__(self, codec: PromptCodec, turns: int) -> None:
+        """``turns``: most turns of the model; its last one is replied to by nobody."""
+        self._codec, self._most = codec, turns
+        self.parts: dict[str, bool | float] = {"turns": 0.0, "tool_calls": 0.0, "tool_errors": 0.0}
+        """Counts that the answer's judgement states: turns of the model, its calls, and those that failed."""
+
+    async def __aenter__(self) -> Environment:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End what the conversation has started."""
+
+    async def respond(self, turn: Completion) -> list[int] | None:
+        """Return the tokens that follow a turn of the model; None when the conversation is over, as it is with a turn
+        that no end token ends. Raises EnvironmentFailed."""
+        self.parts["turns"] += 1
+        if turn.response_ids[-1] not in self._codec.stops.token_ids:
+            return None
+        reply = await self.reply(self._codec.response_text(turn))
+        return None if reply is None or self.parts["turns"] >= self._most else self._codec.reply_ids(reply, self.role)
+
+    async def reply(self, text: str) -> str | None:
+        """Return the reply to a turn's text, without its end token; None if it wants none. Raises EnvironmentFailed."""
+        raise NotImplementedError
+
+    async def judgement(self) -> Judgement | None:
+        """Return the environment's own judgement of the conversation; None where the problem's judges it."""
+        return None

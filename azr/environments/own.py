@@ -1,0 +1,148 @@
+"""Users' environments: classes that are named ``FILE.py:CLASS`` or ``MODULE:CLASS`` and run in processes that can be
+killed.
+
+Each conversation has an object of the class, whose methods may be coroutines. ``reset(row)``, or ``reset(**row)``,
+begins it and may return a text, which is added to the row's question. Then either ``step(response)`` replies to every
+turn of the model, with None at the conversation's end, or all other public methods are tools, called as the model says.
+``reward()`` returns a number at the end, or a dict with a ``score`` and named numbers; without it the row's grader
+judges the last turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+from azr.config import Config
+from azr.environments import Environment, EnvironmentFailed
+from azr.environments.tool_calls import MAX_REPLY, PYTHON_CALLS, ToolCalls
+from azr.errors import UserError
+from azr.graders.own import SCORE, load_grader
+from azr.isolated import OwnFunctions, WorkerError, ask_once
+from azr.prompts.chat_template import Tool
+from azr.prompts.codec import PromptCodec
+from azr.records import Judgement
+from azr.tasks.base import Verdict
+from azr.text import without_middle
+
+PROCESSES = 4
+"""Processes of a run, each with the objects of many conversations; one that hangs ends those of its process."""
+_MODULE = "azr.environments.serving"
+
+
+@cache
+def described(name: str) -> dict[str, Any]:
+    """Return what a class has: its ``tools`` as JSON schemas, and whether it ``steps`` and ``rewards``.
+
+    Raises UserError if it cannot be loaded, or a tool lacks types or docstring.
+    """
+    named = f"The environment {name}"
+    if not inspect.isclass(found := load_grader(name)) or not hasattr(found, "reset"):
+        raise UserError(f"{named} is no class with a method reset: docs/environments.md shows one.")
+    try:
+        about: dict[str, Any] = ask_once(named, _MODULE, (name, "describe"), {})
+    except WorkerError as trouble:
+        raise UserError(f"{named} {trouble}: docs/environments.md shows what its tools need.") from trouble
+    if not about["steps"] and not about["tools"]:
+        raise UserError(f"{named} has neither a method step nor tools: add one; docs/environments.md shows both.")
+    return about
+
+
+def tools_of(config: Config) -> Sequence[Tool]:
+    """Return the tools that the chat template writes into the prompts of rows."""
+    if config.data.environment is not None:
+        return tuple(described(config.data.environment)["tools"])
+    return PYTHON_CALLS if config.rollout.tools == "python_calls" else ()
+
+
+class OwnEnvironments:
+    """Processes of an environment: ``async with OwnEnvironments("guess.py:Guess", codec, 4) as environments``."""
+
+    def __init__(self, name: str, codec: PromptCodec, turns: int) -> None:
+        self._named, self._codec, self._turns = f"the environment {name}", codec, turns
+        self._processes = [OwnFunctions(_MODULE, (name,), 1) for _ in range(PROCESSES)]
+        self._numbers, self.about = itertools.count(), described(name)
+
+    async def __aenter__(self) -> OwnEnvironments:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for process in self._processes:
+            await process.end()
+
+    def open(self, row: Mapping[str, Any]) -> Environment:
+        """Return the environment of one conversation about a row."""
+        number = next(self._numbers)
+        return _Own(self._codec, self._turns, partial(self._ask, number), row, self.about)
+
+    async def opening(self, row: Mapping[str, Any]) -> str:
+        """Return the text that `reset` adds to a row's question."""
+        number = next(self._numbers)
+        try:
+            text = await self._ask(number, "reset", row=row)
+            await self._ask(number, "close")
+        except EnvironmentFailed:
+            return ""  # the row's conversations will fail over it, too
+        return text or ""
+
+    async def _ask(self, number: int, what: str, **rest: Any) -> Any:
+        message = {"conversation": number, "do": what, **rest}
+        try:
+            return await self._processes[number % PROCESSES].call(
+                self._named, message, costs="answers that talk to it are not trained on"
+            )
+        except WorkerError as trouble:
+            raise EnvironmentFailed(f"{self._named} {trouble}") from trouble
+
+
+class _Own(ToolCalls):
+    """A conversation with an object in another process."""
+
+    def __init__(
+        self,
+        codec: PromptCodec,
+        turns: int,
+        ask: Callable[..., Awaitable[Any]],
+        row: Mapping[str, Any],
+        about: Mapping[str, Any],
+    ) -> None:
+        names = [each["function"]["name"] for each in about["tools"]]
+        super().__init__(codec, turns, {name: partial(self._call, name) for name in names})
+        self._ask, self._row, self._about, self._begun = ask, row, about, False
+        if about["steps"]:
+            self.role = "user"
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._begun:
+            with contextlib.suppress(EnvironmentFailed):
+                await self._ask("close")
+
+    async def reply(self, text: str) -> str | None:
+        await self._begin()
+        if not self._about["steps"]:
+            return await super().reply(text)
+        said: str | None = await self._ask("step", text=text)
+        return None if said is None else without_middle(said, MAX_REPLY // 2)
+
+    async def judgement(self) -> Judgement | None:
+        if not self._about["rewards"]:
+            return None
+        await self._begin()
+        said = await self._ask("reward")
+        score, parts = said[SCORE], said["parts"]
+        if score is None:
+            return Judgement(verdict=Verdict.UNGRADED, parts=parts, reason="no_reward")
+        return Judgement(verdict=Verdict.RIGHT if score >= 1 else Verdict.WRONG, parts=parts, score=score)
+
+    async def _begin(self) -> None:
+        if not self._begun:
+            await self._ask("reset", row=self._row)
+            self._begun = True
+
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        said, failed = await self._ask("call", name=name, arguments=arguments)
+        return without_middle(said, MAX_REPLY // 2), failed

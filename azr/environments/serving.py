@@ -1,0 +1,70 @@
+"""The process of a user's environment, without what the run needs beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from azr.graders.own import checked, load_grader
+from azr.isolated import InvalidReply, serve
+from azr.text import brief
+
+_OWN = ("reset", "step", "reward", "close")
+"""Methods that are no tools."""
+
+
+def _schemas(made: Any) -> list[dict[str, Any]]:
+    from transformers.utils import get_json_schema
+
+    public = [name for name in dir(made) if name not in _OWN and name[0] != "_"]
+    return [get_json_schema(each) for each in (getattr(made(), name) for name in public) if callable(each)]
+
+
+def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
+    """Return the answer of an environment's process; with ``describe``, to any message what the class has."""
+    name, *describes = arguments
+    made: Any = load_grader(name)
+    if describes:
+        steps, rewards = hasattr(made, "step"), hasattr(made, "reward")
+        return lambda _: {"steps": steps, "rewards": rewards, "tools": [] if steps else _schemas(made)}
+    talks: dict[int, Any] = {}
+    loop = asyncio.new_event_loop()
+
+    def finished(said: Any) -> Any:
+        return loop.run_until_complete(said) if inspect.isawaitable(said) else said
+
+    def text_of(said: Any) -> str | None:
+        if said is not None and not isinstance(said, str):
+            raise InvalidReply(f"{brief(said)}, which is neither text nor None")
+        return said
+
+    def answer(asked: Mapping[str, Any]) -> Any:
+        number, what = asked["conversation"], asked["do"]
+        if what == "reset":
+            environment = talks[number] = made()
+            parameters = inspect.signature(environment.reset).parameters.values()
+            by_name = any(each.kind is each.VAR_KEYWORD for each in parameters)
+            row = asked["row"]
+            return text_of(finished(environment.reset(**row) if by_name else environment.reset(row)))
+        if what == "close":
+            environment = talks.pop(number)
+            return finished(environment.close()) if hasattr(environment, "close") else None
+        if number not in talks:
+            raise RuntimeError("the process with this conversation was ended")
+        environment = talks[number]
+        if what == "step":
+            return text_of(finished(environment.step(asked["text"])))
+        if what == "reward":
+            return checked(finished(environment.reward()), "environment")
+        try:
+            return [str(finished(getattr(environment, asked["name"])(**asked["arguments"]))), False]
+        except Exception as error:  # the model called it so, and learns of it
+            return [f"{type(error).__name__}: {error}", True]
+
+    return answer
+
+
+if __name__ == "__main__":
+    serve(load)

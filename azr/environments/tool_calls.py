@@ -1,0 +1,183 @@
+"""Tool calls as chat templates have models write them, and the Python tool."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Literal
+
+from azr.config import RolloutConfig
+from azr.environments import Environment, EnvironmentFailed
+from azr.execution import CallStatus
+from azr.graders import OpenExecutor
+from azr.graders.sandboxed import script_output
+from azr.prompts.chat_template import Tool
+from azr.prompts.codec import PromptCodec
+from azr.tasks.base import Run
+from azr.tasks.blocks import PYTHON, blocks
+from azr.tasks.prompts import PYTHON_NOTE, THOUGHT
+from azr.text import without_middle
+
+_CODE = {"code": {"type": "string", "description": "The whole program."}}
+_ABOUT = "Run a Python program, and return what it prints. Nothing is kept for the next call."
+_TAKES = {"type": "object", "properties": _CODE, "required": ["code"]}
+_PYTHON = {"name": "python", "description": _ABOUT, "parameters": _TAKES}
+PYTHON_CALLS: Sequence[Tool] = ({"type": "function", "function": _PYTHON},)
+"""The Python tool as chat templates take it."""
+_XML = re.compile(r"<function=([^>\s]+)>(.*?)</function>", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_NAMED = re.compile(r"\[TOOL_CALLS\]\s*([\w.-]+)(?:\[CALL_ID\][^\[]*)?(?:\[ARGS\])?\s*(?=\{)")
+_MARKS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
+MAX_OUTPUT = 100_000
+"""Most characters of a program's output that leave the sandbox."""
+MAX_REPLY = 2_000
+"""Most characters of an output that the model sees; the middle of a longer one is left out."""
+Call = Callable[[Mapping[str, Any]], Awaitable[tuple[str, bool]]]
+"""Takes arguments by name; returns what it answers, and whether it failed."""
+
+
+def noted(question: str, rollout: RolloutConfig) -> str:
+    """Return a question that says how Python is run, if blocks of it are."""
+    return f"{question}\n\n{PYTHON_NOTE}" if rollout.tools == "python" else question
+
+
+@asynccontextmanager
+async def open_tool(
+    rollout: RolloutConfig, codec: PromptCodec, answers: OpenExecutor
+) -> AsyncIterator[Callable[[], Environment] | None]:
+    """Yield what makes the environment of each conversation with the Python tool; None without one. ``answers``: as
+    `azr.graders.open_graders` takes it."""
+    if rollout.tools == "none":
+        yield None
+        return
+    if codec.template is not None:  # what it cannot write shows at once
+        codec.reply_ids("1", "user" if rollout.tools == "python" else "tool")
+    async with answers() as executor:
+        if rollout.tools == "python":
+            yield partial(PythonBlocks, codec, rollout.turns, executor.execute)
+        else:
+            yield partial(ToolCalls, codec, rollout.turns, {"python": python_tool(executor.execute)})
+
+
+class Unreadable(ValueError):
+    """Raised for text that begins a call and is none; the message completes a sentence."""
+
+
+def find_calls(text: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return name and arguments of every call in a turn of the model, as Qwen, Hermes, Llama and Mistral write them.
+    Raises Unreadable."""
+    if in_tags := _XML.findall(text):
+        return [(name, dict(_PARAMETER.findall(body))) for name, body in in_tags]
+    named = [(match[1], _json_at(text, match.end())) for match in _NAMED.finditer(text)]
+    if named:
+        return [_call({"name": name, "arguments": arguments}) for name, arguments in named]
+    starts = [match.end() for mark in _MARKS for match in re.finditer(re.escape(mark), text)]
+    if not starts and re.match(r'\s*\{\s*"(?:type|name|function)"\s*:', text):  # Llama's, without a mark
+        starts = [0]
+    return [_call(each) for start in sorted(starts) for each in _listed(_json_at(text, start))]
+
+
+def _json_at(text: str, start: int) -> Any:
+    try:
+        return json.JSONDecoder().raw_decode(text[start:].lstrip())[0]
+    except (ValueError, RecursionError) as error:
+        raise Unreadable("it is not JSON") from error
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _call(value: Any) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+        value = value["function"]
+    name = value.get("name", value.get("function")) if isinstance(value, dict) else None
+    arguments = value.get("arguments", value.get("parameters", {})) if isinstance(value, dict) else None
+    if isinstance(arguments, str):  # OpenAI's form, JSON in JSON
+        arguments = _json_at(arguments, 0)
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise Unreadable("it is no object with name and arguments")
+    return name, arguments
+
+
+class ToolCalls(Environment):
+    """Replies to calls of the chat template's form."""
+
+    role: Literal["user", "tool"] = "tool"
+
+    def __init__(self, codec: PromptCodec, turns: int, tools: Mapping[str, Call]) -> None:
+        super().__init__(codec, turns)
+        self._tools = tools
+
+    async def reply(self, text: str) -> str | None:
+        try:
+            calls = find_calls(text.rpartition(THOUGHT)[2])
+        except Unreadable as error:
+            self._count(failed=True)
+            return f"The call cannot be read: {error}."
+        replies = [await self._reply_to(name, arguments) for name, arguments in calls]
+        return "\n".join(replies) if replies else None
+
+    async def _reply_to(self, name: str, arguments: Mapping[str, Any]) -> str:
+        tool = self._tools.get(name)
+        said, failed = await tool(arguments) if tool else (f"There is no tool {name}: {', '.join(self._tools)}.", True)
+        self._count(failed=failed)
+        return said
+
+    def _count(self, *, failed: bool) -> None:
+        self.parts["tool_calls"] += 1
+        self.parts["tool_errors"] += failed
+
+
+class PythonBlocks(Environment):
+    """Runs the block of Python with which a turn ends, and replies with its output. Needs no tools in the template."""
+
+    def __init__(self, codec: PromptCodec, turns: int, execute: Run) -> None:
+        super().__init__(codec, turns)
+        self._execute = execute
+
+    async def reply(self, text: str) -> str | None:
+        source = last_block(text)
+        if source is None:
+            return None
+        said, failed = await run_python(self._execute, source)
+        self.parts["tool_calls"] += 1
+        self.parts["tool_errors"] += failed
+        return f"Output:\n{said}"
+
+
+def last_block(text: str) -> str | None:
+    """Return the Python block with which a text ends; None if it ends otherwise."""
+    text = text.replace("\r\n", "\n").rstrip()
+    for block in blocks(text)[-1:]:
+        if block.closed and block.language in PYTHON and block.lines.stop > text.count("\n"):
+            return block.content
+    return None
+
+
+def python_tool(execute: Run) -> Call:
+    """Return the tool of `PYTHON_CALLS`."""
+
+    async def call(arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        code = arguments.get("code")
+        if not isinstance(code, str):
+            return "python takes the argument code, a text.", True
+        return await run_python(execute, code)
+
+    return call
+
+
+async def run_python(execute: Run, source: str) -> tuple[str, bool]:
+    """Run a program in the sandbox. Return what it printed, with the error that ended it, and whether one did. Raises
+    EnvironmentFailed if the executor lost it."""
+    said, call = await script_output(execute, source, MAX_OUTPUT)
+    if call.status is CallStatus.LOST:
+        raise EnvironmentFailed("the executor lost a call of the Python tool")
+    if said is None:
+        return f"The program ended without output: {call.error or call.status.value}.", True
+    printed, error = said
+    lines = [without_middle(printed, MAX_REPLY // 2).rstrip("\n"), without_middle(error, MAX_REPLY // 4)]
+    return "\n".join(filter(None, lines)) or "The program printed nothing.", bool(error)
