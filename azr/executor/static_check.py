@@ -62,9 +62,6 @@ _FIELDS = frozenset({"__dataclass_fields__", "__match_args__", "_fields"})
 _WRAPPED = frozenset({"wrapped", "wrapper"})
 _NAMED_BY_TEXT = frozenset({"getattr", "attrgetter", "methodcaller"})
 _CALLED_NAMES = frozenset({*_NAMED_BY_TEXT, *(path.rpartition(".")[2] for path in _WRAPPERS)})
-_LOAD_ATTRIBUTE = frozenset({dis.opmap["LOAD_ATTR"], dis.opmap.get("LOAD_METHOD", dis.opmap["LOAD_ATTR"])})
-_NAME_SHIFT = int(sys.version_info >= (3, 12))
-"""Bits below the number of a name in these steps."""
 _FUNCTIONS = FunctionType | BuiltinFunctionType
 _OWNERS = frozenset(
     {"builtins", "_collections_abc", "_sre"}.union(
@@ -73,7 +70,7 @@ _OWNERS = frozenset(
 )
 """Modules that what allowed modules hold may come from."""
 _WORDS = BANNED_BUILTINS | BANNED_ATTRIBUTES
-_TRIGGERS = ("import", *sorted(_WORDS))
+_TRIGGERS = ("import", "case", *sorted(FORMATS | _WORDS))
 _TRIGGER = re.compile(rf"\b(?:{'|'.join(_TRIGGERS)})\b", re.ASCII)
 _TOLD = {word for word in _WORDS | _FIELDS if "_" in word[:3]}
 _TELLING = re.compile("|".join(sorted(word if word[:2] == "__" else rf"\b{word}\b" for word in _TOLD)))
@@ -98,29 +95,7 @@ def is_suspect(source: str, code: CodeType) -> bool:
     """Whether the rules could find anything; never False where they would. Most programs are not."""
     # Looked for as mere text first, for a pattern of all takes longer.
     names_one = any(word in source for word in _TRIGGERS) and _TRIGGER.search(source) is not None
-    if not source.isascii() or names_one or any(True for _ in _strings(code)):
-        return True
-    return ("format" in source and _formats_computed(code)) or ("case" in source and _matches_classes(code))
-
-
-def _matches_classes(code: CodeType) -> bool:
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return dis.opmap["MATCH_CLASS"] in code.co_code[::2] or any(map(_matches_classes, inner))
-
-
-def _formats_computed(code: CodeType) -> bool:
-    """Whether the method ``format`` or ``format_map`` is read of anything but a literal."""
-    for name in FORMATS.intersection(code.co_names):
-        index, steps = code.co_names.index(name), code.co_code
-        for at in range(0, len(steps), 2):
-            if (
-                steps[at] in _LOAD_ATTRIBUTE
-                and (index > 127 or steps[at + 1] >> _NAME_SHIFT == index)
-                and (at < 2 or steps[at - 2] != dis.opmap["LOAD_CONST"])
-            ):
-                return True
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType | tuple))
-    return any(not FORMATS.isdisjoint(each) if isinstance(each, tuple) else _formats_computed(each) for each in inner)
+    return not source.isascii() or names_one or any(True for _ in _strings(code))
 
 
 def _reasons(tree: ast.Module, code: CodeType) -> tuple[str, ...]:
