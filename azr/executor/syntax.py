@@ -41,30 +41,13 @@ _SINGLETONS = frozenset(
 )
 _PLAIN = ("Exception", "object", "typing.NamedTuple")
 _CLASS_MAKERS = frozenset({"dataclasses.dataclass"})
-_NO_NODES = frozenset(
-    {"arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "kwd_attrs", "level", "module", "op",
-     "ops", "rest", "simple", "type_comment"}
-)  # fmt: skip
-_CHILDREN = {
-    kind: tuple(field for field in kind._fields if field not in _NO_NODES)
-    for kind in vars(ast).values()
-    if isinstance(kind, type) and issubclass(kind, ast.AST) and kind is not ast.Constant
-}
-"""Fields of each class that may hold nodes that are asked for."""
 
 
 def by_kind(tree: ast.AST) -> Nodes:
-    """Return all nodes but operators and contexts. Programs pay for it: `ast.walk` takes three times as long."""
-    nodes, level = defaultdict[type, list[Any]](list), list[Any]([tree])
-    for node in level:  # grows
-        kind = node.__class__
-        nodes[kind].append(node)
-        for field in _CHILDREN.get(kind, ()):
-            value = getattr(node, field)
-            if value.__class__ is list:
-                level += value
-            elif value is not None:
-                level.append(value)
+    """Return all nodes of a tree."""
+    nodes = defaultdict[type, list[Any]](list)
+    for node in ast.walk(tree):
+        nodes[node.__class__].append(node)
     return nodes
 
 
