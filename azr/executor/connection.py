@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import cast
 
 from azr.errors import UserError
@@ -42,16 +41,15 @@ class Connection(asyncio.Protocol):
         self._frames = protocol.FrameBuffer(protocol.PART.size + limits.report_bytes)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: self, self._sandbox.socket)
-            self.send(protocol.frame(protocol.encode(asdict(limits))))
-            greeting = protocol.decode(await asyncio.wait_for(self._greeting, _GREETING_S))
-            if (failures := greeting.get("self_test_failures")) != []:
+            self.send(protocol.frame(protocol.state_limits(limits)))
+            if (reached := await asyncio.wait_for(self._greeting, _GREETING_S)) != protocol.SEALED:
                 raise UserError(
-                    f"The sandbox does not hold on this machine: a program could reach {failures}. "
-                    "It needs Linux on x86-64 or aarch64 with seccomp filters."
+                    "The sandbox does not hold on this machine: a program could reach "
+                    f"{reached[:200].decode('latin-1')!a}. It needs Linux on x86-64 or aarch64 with seccomp filters."
                 )
         except BaseException as error:
             await self.close()
-            if isinstance(error, OSError | protocol.ProtocolError):
+            if isinstance(error, OSError):
                 raise LaunchError("the sandbox did not start") from error
             raise
 

@@ -2,8 +2,8 @@
 
     pool → zygote    once ``Limits`` as JSON, then requests: kind, count of inputs and the program in one frame, and
                      a frame for each input, which the zygote reads when its turn has come
-    zygote → pool    once JSON ``{self_test_failures}``, then parts, request by request: letter, seconds, and what a
-                     child reported, or what ended it
+    zygote → pool    once `SEALED`, or names of what a sealed child could reach; then parts, request by request: letter,
+                     seconds, and what a child reported, or what ended it
     zygote → child   a frame for each further input
     child → zygote   reports: a letter of `Part`, then the reasons against the program, or its suspicion and code, or
                      status and text of a call
@@ -22,7 +22,7 @@ import marshal
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import CodeType
 
 from azr import values
@@ -51,6 +51,8 @@ CODE_BYTES = 2**18 - 2**10
 _MAX_SENTENCE = 500
 REQUEST_VALUES = 4
 """All values of one request may be this many times as long as one: the pool reads them one after another."""
+SEALED = b"sealed"
+"""What a zygote says of its seal if that holds."""
 LENGTH = struct.Struct("!I")
 REQUEST = struct.Struct("!BH")
 PART = struct.Struct("!cff")
@@ -128,22 +130,6 @@ def frame(body: bytes) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-def encode(message: dict) -> bytes:
-    """The body of a message; ASCII, so that any text survives."""
-    return json.dumps(message).encode("ascii")
-
-
-def decode(body: bytes) -> dict:
-    """The message of a body. Raises ProtocolError for anything but a JSON object."""
-    try:
-        message = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError("a frame is not JSON") from error
-    if type(message) is not dict:
-        raise ProtocolError("a frame is not a JSON object")
-    return message
-
-
 def write(descriptor: int, body: bytes) -> None:
     """Write one frame to a blocking descriptor. Raises BrokenPipeError when the other end is closed."""
     _write_all(descriptor, memoryview(frame(body)))
@@ -211,9 +197,14 @@ class FrameBuffer:
         return bodies
 
 
+def state_limits(limits: Limits) -> bytes:
+    """The limits as `read_limits` reads them."""
+    return json.dumps(asdict(limits)).encode()
+
+
 def read_limits(body: bytes) -> Limits:
-    """The limits that the pool states: their fields as a message."""
-    stated = decode(body)
+    """The limits that the pool states."""
+    stated = json.loads(body)
     return Limits(**stated | {"modules": tuple(stated["modules"])})
 
 

@@ -110,10 +110,10 @@ class Zygote:
 
     def serve(self) -> Orders | None:
         """In the zygote: answers requests until the pool goes away, then None. In every child: what it is to do."""
-        orders, failures = self._self_test()
+        orders, said = self._self_test()
         if orders is not None:
             return orders
-        protocol.write(_REPLIES, protocol.encode({"self_test_failures": failures}))
+        protocol.write(_REPLIES, said)
         # The pipe from a child gets the lowest free number, always the same: one registration serves all of them.
         reader, writer = os.pipe()
         self._poll.register(reader, select.POLLIN)
@@ -127,21 +127,21 @@ class Zygote:
             program[:length] = bytes(length)
         return None
 
-    def _self_test(self) -> tuple[Orders | None, list[str]]:
-        """In the child its orders; in the zygote what a sealed child could reach, or `seal` if it was not sealed."""
+    def _self_test(self) -> tuple[Orders | None, bytes]:
+        """In the child its orders; in the zygote what a sealed child said, or `seal` if it was not sealed."""
         zygote = os.getpid()
         reader, writer = os.pipe()
         child = self._lockdown.fork()
         if child == 0:
             _keep(writer, 0, _REPLIES)
             self._orders.zygote = zygote
-            return self._orders, []
+            return self._orders, b""
         os.close(writer)
-        told = os.read(reader, _USUAL_BYTES) if select.select([reader], [], [], _SELF_TEST_S)[0] else b""
+        said = os.read(reader, _USUAL_BYTES) if select.select([reader], [], [], _SELF_TEST_S)[0] else b""
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(reader)
-        return None, protocol.decode(told)["self_test_failures"] if told else ["seal"]
+        return None, said or b"seal"
 
     def _answer(self, length: int) -> Orders | None:
         """Send a part for each input, or what is said of the program alone. In a child: its orders.
@@ -306,8 +306,7 @@ def run_child(orders: Orders, seal: Callable[[], None], limits: Limits) -> None:
             run_program(orders, seal, limits.input_bytes, limits.output_bytes, _REPORTS_TO, _INPUTS_FROM)
         else:
             seal()
-            failures = self_test_failures(orders.zygote)
-            os.write(_REPORTS_TO, protocol.encode({"self_test_failures": failures}))
+            os.write(_REPORTS_TO, ", ".join(self_test_failures(orders.zygote)).encode() or protocol.SEALED)
         os._exit(0)
     finally:
         os._exit(1)

@@ -63,7 +63,7 @@ _FRAMES = {
     "a whole reply": protocol.frame(bytes(4) + _PARTS),
     "replies to others": b"".join(protocol.frame(n.to_bytes(4, "big") + _PARTS) for n in range(50)),
     "a reply inside a claim": _call(protocol.frame(bytes(4) + _PARTS)),
-    "a greeting": protocol.frame(b'{"self_test_failures": []}'), "a time-out of its own": protocol.frame(Part.TIMEOUT),
+    "a greeting": protocol.frame(protocol.SEALED), "a time-out of its own": protocol.frame(Part.TIMEOUT),
     "a crash of its own": protocol.frame(Part.CRASHED + b"x"),
     "an unknown letter": protocol.frame(b"?" + protocol.call_report(_OK, "1")),
     "an unknown status": _claim(status=b"?"), "a loss": _claim("x", status=b"L"),
