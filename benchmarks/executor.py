@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from azr.config import ExecutorConfig
 from azr.execution import CallStatus, ExecutionRequest
 from azr.executor import backends
-from azr.executor.backends.zygote_files import OPTIONS
+from azr.executor.backends.sandbox import OPTIONS
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import REPEATS, SUSPECT_FACTOR
 from azr.executor.static_check import ALLOWED_MODULES

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from azr.config import ExecutorConfig
 from azr.executor.backends.process import ProcessLauncher, path_of
-from azr.executor.backends.sandbox import BackendUnavailable
-from azr.executor.backends.zygote_files import ROOT, sources
+from azr.executor.backends.sandbox import FILES, ROOT, BackendUnavailable
 
 _NOBODY = "65534"
 _WALLS = (
@@ -60,7 +59,7 @@ def _files() -> tuple[str, ...]:
     ldd = path_of("ldd", "the C library's tools")
     run = subprocess.run([ldd, *binaries], capture_output=True, text=True, check=False)
     linked = sorted({path for path in _TRACED.findall(run.stdout) if not path.startswith(library)})
-    needed = [interpreter(), library, *linked, *(str(ROOT / path) for path in sources())]
+    needed = [interpreter(), library, *linked, *(str(ROOT / path) for path in FILES)]
     binds = [word for path in needed for word in ("--ro-bind", path, path)]
     # Packages installed beside the standard library are none of a program's business.
     hidden = [word for path in Path(library).glob("*-packages") for word in ("--tmpfs", str(path))]

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 import docker
 import requests
 
-from azr.executor.backends.sandbox import BackendUnavailable, require_filter
-from azr.executor.backends.zygote_files import ROOT, sources
+from azr.executor.backends.sandbox import FILES, ROOT, BackendUnavailable, require_filter
 
 _FOLDER = ROOT / "azr" / "executor" / "image"
 _BASE = re.compile(r"^ARG BASE=(\S+)$", re.MULTILINE)
@@ -93,7 +92,7 @@ def ensure_image(client: docker.APIClient) -> str:
     path = _FOLDER / "Dockerfile"
     if not path.is_file():
         raise BackendUnavailable(f"there is no {path}: install azr from a clone, with pip install -e")
-    files = {"Dockerfile": path.read_bytes(), **sources()}
+    files = {"Dockerfile": path.read_bytes(), **{name: (ROOT / name).read_bytes() for name in FILES}}
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
     tag = f"azr-executor:{digest[:16]}"
     if not _exists(client, tag):

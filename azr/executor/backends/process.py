@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 
 from azr.config import ExecutorConfig
-from azr.executor.backends.sandbox import BackendUnavailable, LaunchError, require_filter
-from azr.executor.backends.zygote_files import OPTIONS, ROOT, ZYGOTE
+from azr.executor.backends.sandbox import OPTIONS, ROOT, ZYGOTE, BackendUnavailable, LaunchError, require_filter
 
 _PROBE_S = 20.0
 _NAMESPACES = ("--net", "--ipc", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")

@@ -1,11 +1,25 @@
-"""Interface of an isolation backend: it launches zygotes, each reached through one socket."""
+"""Interface of an isolation backend, which launches zygotes, each reached through one socket; and a zygote's files."""
 
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Protocol
 
 from azr.executor.syscalls import MACHINES
+
+ROOT = Path(__file__).resolve().parents[3]
+"""The folder that holds the package."""
+ZYGOTE = "azr/executor/zygote.py"
+"""The zygote's script, below that folder."""
+FILES = (
+    "azr/__init__.py", "azr/execution.py", "azr/executor/__init__.py", "azr/executor/protocol.py",
+    "azr/executor/seal.py", "azr/executor/static_check.py", "azr/executor/suspicion.py", "azr/executor/syntax.py",
+    "azr/executor/syscalls.py", ZYGOTE, "azr/values.py",
+)  # fmt: skip
+"""The script and every module of ours that it imports; sandboxes and images hold no other files of ours."""
+OPTIONS = ("-P", "-s", "-S", "-B")
+"""Options of the zygote's interpreter. -I would ignore the hash seed, so its isolation is spelled out."""
 
 
 class LaunchError(Exception):
