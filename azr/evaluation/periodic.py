@@ -29,7 +29,7 @@ from azr.graders.sandboxed import ANSWER_REPEATS, answer_config
 from azr.graders.value import ProgramValue
 from azr.prompts.codec import PromptCodec
 from azr.records import PromptIds, Sample
-from azr.tasks.normalize import ENTRY, Renamed, held_out_keys, is_program, parse, written
+from azr.tasks.normalize import ENTRY, held_out_keys, is_program, parse, renamed, written
 
 if TYPE_CHECKING:
     from azr.cluster.executor_actor import RemoteExecutor
@@ -173,7 +173,7 @@ def _held_out(questions: list[Question]) -> Iterator[tuple[str, str]]:
         for program in question.programs:
             if (tree := parse(program)) is None:
                 continue
-            proposed = written(Renamed({entry: ENTRY}).visit(tree))
+            proposed = written(renamed(tree, {entry: ENTRY}))
             if proposed is not None and is_program(proposed):
                 for key in held_out_keys(proposed):
                     yield key, f"question {question.id} of {question.suite}"

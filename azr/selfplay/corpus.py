@@ -20,7 +20,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import CORPUS, Task
 from azr.selfplay.seeds import read_lines
 from azr.tasks.chains import bindings
-from azr.tasks.normalize import ENTRY, Bare, Renamed, held_out_keys, is_program, parse, shape, written
+from azr.tasks.normalize import ENTRY, bare, held_out_keys, is_program, parse, renamed, shape, written
 from azr.text import parse_object
 
 MOST_TOKENS = 300
@@ -53,7 +53,7 @@ def read_corpus(path: Path, codec: PromptCodec, held_out: Collection[str]) -> tu
         if tree is None:
             left_out["in files that Python cannot read"] += 1
             continue
-        lines, module = re.split("\r\n|\r|\n", source), _Module(Bare().visit(tree))
+        lines, module = re.split("\r\n|\r|\n", source), _Module(bare(tree))
         for name, function, is_method in module.functions():
             alone = _called_f([function], function.name)
             if alone is None or not is_program(alone):
@@ -207,4 +207,4 @@ def _refused(needed: ast.Import | ast.ImportFrom) -> str:
 def _called_f(nodes: Sequence[ast.stmt], entry: str) -> str | None:
     """Return the text of a module in which a function has the name of a program's entry."""
     text = written(ast.Module([*nodes], []))
-    return None if text is None else written(Renamed({entry: ENTRY}).visit(ast.parse(text)))
+    return None if text is None else written(renamed(ast.parse(text), {entry: ENTRY}))

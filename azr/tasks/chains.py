@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import count
 
 from azr.executor.syntax import bound_names, by_kind
-from azr.tasks.normalize import ENTRY, Bare, Renamed, parse, written
+from azr.tasks.normalize import ENTRY, bare, parse, renamed, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _read(program: str) -> _Program | None:
     arguments = entry.args
     if arguments.vararg or arguments.kwonlyargs or arguments.kwarg or arguments.defaults:
         return None
-    Bare().visit(entry)  # a docstring would be of one half only
+    bare(entry)  # a docstring would be of one half only
     bound = {name for each in functions for part in (each.args, *each.body) for name in bindings(part)}
     if len({*names}) < len(names) or not bound.isdisjoint(names) or not imports.keys().isdisjoint(names):
         return None
@@ -123,7 +123,7 @@ def _nested(one: _Program, two: _Program) -> list[ast.stmt]:
     functions, called = list[ast.stmt](), list[str]()
     for each in (one, two):
         names = {function.name: next(free) for function in each.functions}
-        functions += [Renamed(names).visit(function) for function in each.functions]
+        functions += [renamed(function, names) for function in each.functions]
         called.append(names[ENTRY])
     given = ", ".join(one.parameters)
     last = ast.parse(f"def {ENTRY}({given}):\n    return {called[1]}({called[0]}({given}))")

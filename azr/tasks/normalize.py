@@ -7,7 +7,9 @@ import builtins
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
+T = TypeVar("T", bound=ast.AST)
 ENTRY = "f"
 """Name of the function every task program defines."""
 MAX_DEPTH = 100
@@ -216,53 +218,38 @@ def fingerprint(program: str, *extra: str) -> str:
     return digest.hexdigest()
 
 
-class Renamed(ast.NodeTransformer):
-    """Gives functions, and what refers to them, other names."""
-
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.name = self._names.get(node.name, node.name)
-        return self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.copy_location(ast.Name(self._names.get(node.id, node.id), node.ctx), node)
+def renamed(tree: T, names: Mapping[str, str]) -> T:
+    """Give functions in a tree, and what refers to them, other names; return it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.name = names.get(node.name, node.name)
+        elif isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+    return tree
 
 
-class Bare(ast.NodeTransformer):
-    """Drops docstrings and the annotations of functions, which say more than the code that runs."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        node.returns = None
-        if ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-        return node
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.annotation = None
-        return node
-
-
-class _WithoutConstants(ast.NodeTransformer):
-    """Makes all constants equal, negative ones too."""
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        return ast.Constant(value=0)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            return ast.Constant(value=0)
-        return self.generic_visit(node)
+def bare(tree: T) -> T:
+    """Drop docstrings in a tree and the annotations of functions, which say more than the code that runs; return it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            if ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+    return tree
 
 
 @lru_cache(maxsize=1 << 16)
 def shape(program: str) -> str:
-    """Hash of a program up to names and constants."""
+    """Hash of a program up to names and constants, negative ones too."""
     # Each stored program is asked for when it is proposed, stored and evicted.
-    tree = _WithoutConstants().visit(ast.parse(normalize(program)))
-    return hashlib.blake2b(ast.dump(tree).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    tree = ast.parse(normalize(program))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            node.value, node.kind = 0, None
+    text = ast.dump(tree).replace("UnaryOp(op=USub(), operand=Constant(value=0))", "Constant(value=0)")
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @lru_cache(maxsize=1 << 16)

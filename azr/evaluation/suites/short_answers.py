@@ -20,7 +20,7 @@ from azr.graders.mathematics import MathGold
 from azr.graders.question import Question
 from azr.graders.value import ProgramValue
 from azr.records import Task
-from azr.tasks.normalize import ENTRY, Renamed
+from azr.tasks.normalize import ENTRY, renamed
 from azr.tasks.prompts import CompletionFormat, opened_block
 from azr.tasks.registry import KINDS, Abduction, Deduction
 
@@ -70,7 +70,7 @@ def value_task(id: str, gold: ProgramValue) -> Task:
     """Return a question about a program as a task of self-play, whose function is called ``f``."""
     program = gold.program
     if gold.entry != ENTRY:
-        program = ast.unparse(Renamed({gold.entry: ENTRY}).visit(ast.parse(program)))
+        program = ast.unparse(renamed(ast.parse(program), {gold.entry: ENTRY}))
     kind = (Deduction if gold.asked == "output" else Abduction).name
     return Task(id=id, kind=kind, program=program, inputs=(gold.input,), outputs=(gold.output,), fingerprint="")
 
