@@ -6,6 +6,7 @@ Legend: R tokens, C tokens of a chunk, H hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
@@ -82,30 +83,36 @@ def _sum_type(hidden_RH: Tensor) -> torch.dtype:
     return torch.promote_types(hidden_RH.dtype, torch.float32)
 
 
-def _logits(hidden_CH: Tensor, weight_HV: Tensor, temperature: float, fused: bool, cap: float | None) -> Tensor:
-    """(C, V) in at least float32: 16-bit products are accumulated and kept in float32.
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    """How the logits of all tokens are computed: so many tokens at a time, see `token_logprobs`."""
 
-    Capped, then divided by the temperature, unless it is the fused kernels that read them.
-    """
-    if _mixed(hidden_CH):
-        logits_CV = torch.mm(hidden_CH, weight_HV, out_dtype=torch.float32)
-    else:
-        logits_CV = hidden_CH.to(weight_HV.dtype) @ weight_HV
-    if cap is not None:
-        logits_CV.div_(cap).tanh_().mul_(cap)
-    return logits_CV if fused else _scale_(logits_CV, temperature)
+    temperature: float
+    chunk: int
+    fused: bool
+    cap: float | None
 
+    def logits(self, hidden_CH: Tensor, weight_HV: Tensor) -> Tensor:
+        """(C, V) in at least float32: 16-bit products are accumulated and kept in float32.
 
-def _grad_products(
-    logits_CV: Tensor, *scores: Any, temperature: float, fused: bool, cap: float | None, dtype: torch.dtype
-) -> Tensor:
-    """Gradient with respect to h·Wᵀ, (C, V) in `dtype`: that of a capped logit z times 1 - (z/cap)². Overwrites what
-    `_logits` returned. `scores`: what `grad_logits` takes before the temperature."""
-    grad_logits: Callable[..., Tensor] = _chunk_ops(fused).grad_logits
-    if cap is None:
-        return grad_logits(logits_CV, *scores, temperature, dtype)
-    slope_CV = (logits_CV * ((1.0 if fused else temperature) / cap)).square_().neg_().add_(1.0)
-    return grad_logits(logits_CV, *scores, temperature, logits_CV.dtype).mul_(slope_CV).to(dtype)
+        Capped, then divided by the temperature, unless it is the fused kernels that read them.
+        """
+        if _mixed(hidden_CH):
+            logits_CV = torch.mm(hidden_CH, weight_HV, out_dtype=torch.float32)
+        else:
+            logits_CV = hidden_CH.to(weight_HV.dtype) @ weight_HV
+        if self.cap is not None:
+            logits_CV.div_(self.cap).tanh_().mul_(self.cap)
+        return logits_CV if self.fused else _scale_(logits_CV, self.temperature)
+
+    def grad_products(self, logits_CV: Tensor, *scores: Any, dtype: torch.dtype) -> Tensor:
+        """Gradient with respect to h·Wᵀ, (C, V) in `dtype`: that of a capped logit z times 1 - (z/cap)². Overwrites
+        what `logits` returned. `scores`: what `grad_logits` takes before the temperature."""
+        grad_logits: Callable[..., Tensor] = _chunk_ops(self.fused).grad_logits
+        if self.cap is None:
+            return grad_logits(logits_CV, *scores, self.temperature, dtype)
+        slope_CV = (logits_CV * ((1.0 if self.fused else self.temperature) / self.cap)).square_().neg_().add_(1.0)
+        return grad_logits(logits_CV, *scores, self.temperature, logits_CV.dtype).mul_(slope_CV).to(dtype)
 
 
 def _add_product(total_VH: Tensor | None, grad_CV: Tensor, hidden_CH: Tensor) -> Tensor:
@@ -139,48 +146,37 @@ class _ChunkedLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden_RH: Tensor,
-        weight_VH: Tensor,
-        target_R: Tensor,
-        temperature: float,
-        chunk: int,
-        with_entropy: bool,
-        fused: bool,
-        cap: float | None,
+        ctx: Any, hidden_RH: Tensor, weight_VH: Tensor, target_R: Tensor, chunks: _Chunks, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
-        ops, weight_HV = _chunk_ops(fused), _weight_for(hidden_RH, weight_VH)
+        ops, weight_HV, size = _chunk_ops(chunks.fused), _weight_for(hidden_RH, weight_VH), chunks.chunk
         parts = [
-            ops.score_logits(
-                _logits(hidden_CH, weight_HV, temperature, fused, cap), target_C, temperature, with_entropy
-            )
-            for hidden_CH, target_C in zip(hidden_RH.split(chunk), target_R.split(chunk), strict=True)
+            ops.score_logits(chunks.logits(hidden_CH, weight_HV), target_C, chunks.temperature, with_entropy)
+            for hidden_CH, target_C in zip(hidden_RH.split(size), target_R.split(size), strict=True)
         ]
         logprobs_R, normaliser_R = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
         entropy_R = torch.cat([part[2] for part in parts if part[2] is not None]) if with_entropy else None
         ctx.save_for_backward(hidden_RH, weight_VH, target_R, normaliser_R, entropy_R)
-        ctx.how, ctx.chunk = {"temperature": temperature, "fused": fused, "cap": cap}, chunk
+        ctx.chunks = chunks
         ctx.set_materialize_grads(False)
         return logprobs_R, entropy_R
 
     @staticmethod
     def backward(ctx: Any, grad_logprobs_R: Tensor | None, grad_entropy_R: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden_RH, weight_VH, target_R, normaliser_R, entropy_R = ctx.saved_tensors
-        weight_HV = _weight_for(hidden_RH, weight_VH)
+        weight_HV, chunks = _weight_for(hidden_RH, weight_VH), ctx.chunks
 
         def grad_logits(at: slice) -> Tensor:
-            return _grad_products(
-                _logits(hidden_RH[at], weight_HV, **ctx.how),
+            return chunks.grad_products(
+                chunks.logits(hidden_RH[at], weight_HV),
                 target_R[at],
                 normaliser_R[at],
                 None if grad_entropy_R is None else entropy_R[at],
                 None if grad_logprobs_R is None else grad_logprobs_R[at],
                 None if grad_entropy_R is None else grad_entropy_R[at],
-                **ctx.how,
                 dtype=hidden_RH.dtype,
             )
 
-        return *_gradients(ctx, hidden_RH, weight_VH, ctx.chunk, grad_logits), *[None] * 6
+        return *_gradients(ctx, hidden_RH, weight_VH, chunks.chunk, grad_logits), *[None] * 3
 
 
 def _gradients(
@@ -209,25 +205,17 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden_RH: Tensor,
-        weight_VH: Tensor,
-        target_R: Tensor,
-        token_loss: TokenLoss,
-        temperature: float,
-        chunk: int,
-        fused: bool,
-        cap: float | None,
+        ctx: Any, hidden_RH: Tensor, weight_VH: Tensor, target_R: Tensor, chunks: _Chunks, token_loss: TokenLoss
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ops, weight_HV = _chunk_ops(fused), _weight_for(hidden_RH, weight_VH)
+        ops, weight_HV = _chunk_ops(chunks.fused), _weight_for(hidden_RH, weight_VH)
         sum_type = _sum_type(hidden_RH)
         loss = hidden_RH.new_zeros((), dtype=sum_type)
         logprobs_R, entropy_R = (hidden_RH.new_empty(len(hidden_RH), dtype=sum_type) for _ in range(2))
 
         def grad_logits(at: slice) -> Tensor:
             nonlocal loss
-            logits_CV = _logits(hidden_RH[at], weight_HV, temperature, fused, cap)
-            logprob_C, normaliser_C, entropy_C = ops.score_logits(logits_CV, target_R[at], temperature, True)
+            logits_CV = chunks.logits(hidden_RH[at], weight_HV)
+            logprob_C, normaliser_C, entropy_C = ops.score_logits(logits_CV, target_R[at], chunks.temperature, True)
             assert entropy_C is not None
             logprobs_R[at], entropy_R[at] = logprob_C, entropy_C
             with torch.enable_grad():
@@ -235,12 +223,10 @@ class _ChunkedLoss(torch.autograd.Function):
                 part = token_loss(*leaves, at)
                 of_logprob_C, of_entropy_C = torch.autograd.grad(part, leaves, allow_unused=True)
             loss += part.detach()
-            return _grad_products(
-                logits_CV, target_R[at], normaliser_C, None if of_entropy_C is None else entropy_C, of_logprob_C,
-                of_entropy_C, temperature=temperature, fused=fused, cap=cap, dtype=hidden_RH.dtype,
-            )  # fmt: skip
+            scores = target_R[at], normaliser_C, None if of_entropy_C is None else entropy_C, of_logprob_C, of_entropy_C
+            return chunks.grad_products(logits_CV, *scores, dtype=hidden_RH.dtype)
 
-        ctx.gradients = _gradients(ctx, hidden_RH, weight_VH, chunk, grad_logits)
+        ctx.gradients = _gradients(ctx, hidden_RH, weight_VH, chunks.chunk, grad_logits)
         ctx.mark_non_differentiable(logprobs_R, entropy_R)
         return loss, logprobs_R, entropy_R
 
@@ -249,7 +235,7 @@ class _ChunkedLoss(torch.autograd.Function):
         of_hidden_RH, of_weight_VH = ctx.gradients
         del ctx.gradients
         of_weight_VH = None if of_weight_VH is None else of_weight_VH.mul_(grad_loss)
-        return of_hidden_RH.mul_(grad_loss), of_weight_VH, *[None] * 6
+        return of_hidden_RH.mul_(grad_loss), of_weight_VH, *[None] * 3
 
 
 def token_logprobs(
@@ -272,7 +258,7 @@ def token_logprobs(
     ``fused`` computes them with the kernels of `fused_logprobs`, which takes a GPU, and agrees with float32's rounding.
     """
     logprobs_R, entropy_R = _ChunkedLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_RH, weight_VH, target_R, temperature, chunk, with_entropy, fused, cap
+        hidden_RH, weight_VH, target_R, _Chunks(temperature, chunk, fused, cap), with_entropy
     )
     return logprobs_R, entropy_R
 
@@ -293,7 +279,7 @@ def token_losses(
     A backward pass costs next to nothing: its products were computed here, chunk by chunk, from the same logits.
     """
     loss, logprobs_R, entropy_R = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden_RH, weight_VH, target_R, token_loss, temperature, chunk, fused, cap
+        hidden_RH, weight_VH, target_R, _Chunks(temperature, chunk, fused, cap), token_loss
     )
     return loss, logprobs_R, entropy_R
 
