@@ -1,13 +1,11 @@
 """Advantage estimators, one class each: from a step's rewards to one number per response token. No torch to import.
 
-Add one here: a class in a file, and its name in this list.
+Add one here: a class, and its name in this list.
 """
 
 from azr.estimators.base import ESTIMATOR_TYPES, Estimator
 from azr.estimators.gae import GAE
-from azr.estimators.groups import GRPO, RLOO, DrGRPO
-from azr.estimators.rae import RAE
-from azr.estimators.whitened import TRRPP, ReinforcePP
+from azr.estimators.rewards import GRPO, RAE, RLOO, TRRPP, DrGRPO, ReinforcePP
 
 __all__ = ["ESTIMATOR_TYPES", "GAE", "GRPO", "RAE", "RLOO", "TRRPP", "DrGRPO", "Estimator", "ReinforcePP"]
 _BUILT_IN: tuple[type[Estimator], ...] = (TRRPP, GAE, ReinforcePP, RLOO, GRPO, DrGRPO, RAE)
