@@ -137,26 +137,18 @@ def policy_metrics(sums: Sums) -> dict[str, float]:
     origin, and the mean probability of the traces' tokens. What an origin without tokens would say is left out.
     """
     values = {name: value.item() for name, value in sums.items()}
-    tokens = values.pop("tokens")
-    if "trace_tokens" not in values:
-        return _with_clip_fraction({name: value / max(tokens, 1.0) for name, value in values.items()})
-    traced = values["trace_tokens"]
-    sampled = tokens - traced
-    metrics = {name: values[name] / max(tokens, 1.0) for name in ("loss", "objective", "kl_reference", "entropy_kept")}
-    metrics |= {"trace_tokens": traced, "sampled_tokens": sampled, "trace_share": traced / max(tokens, 1.0)}
-    if traced:
-        metrics |= {name: values[name] / traced for name in ("trace_loss", "trace_prob")}
-    if sampled:
-        values["sampled_loss"] = values["loss"] - values["trace_loss"]
-        names = (
-            "sampled_loss", "clipped_low", "clipped_high", "approx_kl", "importance_weight", "importance_cut",
-        )  # fmt: skip
-        metrics = _with_clip_fraction(metrics | {name: values[name] / sampled for name in names})
-    return metrics
-
-
-def _with_clip_fraction(metrics: dict[str, float]) -> dict[str, float]:
-    return metrics | {"clip_fraction": metrics["clipped_low"] + metrics["clipped_high"]}
+    tokens, traced = values.pop("tokens"), values.pop("trace_tokens", None)
+    sampled = tokens - (traced or 0.0)
+    values["clip_fraction"] = values["clipped_low"] + values["clipped_high"]
+    if traced is None:
+        return {name: value / max(tokens, 1.0) for name, value in values.items()}
+    counts = dict.fromkeys(values, sampled) | dict.fromkeys(
+        ("loss", "objective", "kl_reference", "entropy_kept"), tokens
+    )
+    values["sampled_loss"] = values["loss"] - values["trace_loss"]
+    counts |= {"sampled_loss": sampled, "trace_loss": traced, "trace_prob": traced}
+    metrics = {name: value / counts[name] for name, value in values.items() if counts[name]}
+    return metrics | {"trace_tokens": traced, "sampled_tokens": sampled, "trace_share": traced / max(tokens, 1.0)}
 
 
 def value_metrics(sums: Sums) -> dict[str, float]:
