@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -57,11 +57,9 @@ WORKED, FAILING = (
 """Examples in front of prompts that a model continues. None of their programs may become a task."""
 
 
-def instructions(
-    kind: str, role: ProposalOrSolution, facts: PromptFacts, example: Example | None = None, **named: object
-) -> Instructions:
-    """Return the instructions of a chat model that proposes or solves tasks of one of the project's kinds. ``example``:
-    a whole response, in place of that of prompts.toml. ``named``: more names in the texts."""
+def instructions(kind: str, role: ProposalOrSolution, facts: PromptFacts, **named: object) -> Instructions:
+    """Return the instructions of a chat model that proposes or solves tasks of one of the project's kinds. ``named``:
+    more names in the texts."""
     stated = _STATED[kind][role]
     is_given = facts.program_is_given and role == "proposal"
     whole = stated if "task" in stated else _STATED["propose_input" if is_given else "propose"] | stated
@@ -71,7 +69,7 @@ def instructions(
     task, blocks, heading = (whole[part].format(**named) for part in ("task", "blocks", "heading"))
     if facts.easy_to_hard and "harder" in whole:
         heading = f"{heading} {whole['harder']}"
-    return Instructions(task=task, blocks=blocks, example=example or _example(kind, role, is_given), heading=heading)
+    return Instructions(task=task, blocks=blocks, example=_example(kind, role, is_given), heading=heading)
 
 
 @lru_cache
@@ -254,8 +252,10 @@ class Induction(TaskKind):
     plays_corpus = can_be_chained = True
 
     def proposer_instructions(self, facts: PromptFacts) -> Instructions:
-        example = _proposal_example(facts.induction_inputs)
-        return instructions("induction", "proposal", facts, example, message_chars=MESSAGE_CHARS)
+        """With a whole answer: a model that sees fewer inputs than it must give will give as few."""
+        stated = instructions("induction", "proposal", facts, message_chars=MESSAGE_CHARS)
+        inputs = [Section("input", f"{list(range(i, i + i % 6))}, {i // 2 + 1}") for i in range(facts.induction_inputs)]
+        return replace(stated, example=replace(stated.example, answer=(*inputs, *stated.example.answer)))
 
     def solver_instructions(self, facts: PromptFacts) -> Instructions:
         return instructions("induction", "solution", facts)
@@ -338,22 +338,6 @@ class Induction(TaskKind):
         hidden = slice(_num_shown(task), None)
         result = await run(ExecutionRequest(program=stated[0].strip("\n"), inputs=task.inputs[hidden]))
         return base.grade_outputs(result, task.outputs[hidden])
-
-
-def _proposal_example(count: int) -> Example:
-    """A whole answer: a model that sees fewer inputs than it must give will give as few."""
-    inputs = [Section("input", f"{list(range(index, index + index % 6))}, {index // 2 + 1}") for index in range(count)]
-    message = Section("message", "Look at where an item stands in the list, not at what it is.")
-    return Example(
-        shown=(
-            Section("program", "def f(items, step):\n    return [x for i, x in enumerate(items) if i % step == 0]"),
-        ),
-        thought=(
-            "Every step-th item is kept. Lists of growing length show that it is about positions; the empty list and "
-            "step 1, where everything stays, are edge cases."
-        ),
-        answer=(*inputs, message),
-    )
 
 
 def _num_shown(task: Task) -> int:
