@@ -72,105 +72,87 @@ _KNOWN = frozenset(name for kind in vars(builtins).values() if isinstance(kind, 
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class _Normalizer(ast.NodeTransformer):
-    """Drops docstrings and annotations, and renames what the program itself binds in order of appearance."""
-
-    def __init__(self, nodes: Sequence[ast.AST]) -> None:
-        classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
-        members = {name for node in classes for name in _members(node)}
-        stored = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
-        imported = {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
-        foreign = {each.attr for each in nodes if isinstance(each, ast.Attribute) and _root(each) in imported}
-        own = {node.name for node in classes} | {"object"}
-        plain = not any(node.decorator_list or node.keywords or {*map(_root, node.bases)} - own for node in classes)
-        named = (members | stored) - (_KNOWN | foreign) if plain else ()
-        self._attributes = {name for name in named if name[:2] != "__"}
-        """Attributes that only the program's classes can have."""
-        self._kept = {ENTRY} | members - self._attributes
-        self._parameters = {node.name: _parameters(node) for node in nodes if isinstance(node, _FUNCTIONS)}
-        self._parameters |= {
-            node.name: _parameters(each) for node in classes for each in node.body
-            if isinstance(each, ast.FunctionDef) and each.name == "__init__"
-        }  # fmt: skip
-        """Of functions, methods and classes."""
-        self._names: dict[str, str] = {}
-        for node in nodes:
-            match node:
-                case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
-                    self._bind(name)
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                    self._bind(name)
-                case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
-                    self._bind(name)
-                case ast.alias(asname=None, name=name) if "." in name or name == "*":
-                    self._kept.add(name.partition(".")[0])
-                case ast.alias(asname=bound, name=name):
-                    self._bind(bound or name)
-                case ast.Attribute(attr=name, ctx=ast.Store()) if name in self._attributes:
-                    self._bind(name)
-        self._names = {name: new for name, new in self._names.items() if name not in self._kept}
-
-    def _bind(self, name: str) -> None:
-        if name not in self._kept:
-            self._names.setdefault(name, f"v{len(self._names)}")
-
-    def _new(self, name: str) -> str:
-        return self._names.get(name, name)
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        for field in ("name", "rest", "id"):
+def _simplify(nodes: Sequence[ast.AST]) -> None:
+    """Drop docstrings and annotations, and rename what the program itself binds in order of appearance. ``nodes``: all
+    of its tree, from the top down."""
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    members = {name for node in classes for name in _members(node)}
+    stored = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    imported = {(each.asname or each.name).partition(".")[0] for each in nodes if isinstance(each, ast.alias)}
+    foreign = {each.attr for each in nodes if isinstance(each, ast.Attribute) and _root(each) in imported}
+    own = {node.name for node in classes} | {"object"}
+    plain = not any(node.decorator_list or node.keywords or {*map(_root, node.bases)} - own for node in classes)
+    named = (members | stored) - (_KNOWN | foreign) if plain else ()
+    attributes = {name for name in named if name[:2] != "__"}  # that only the program's classes can have
+    kept = {ENTRY} | members - attributes
+    parameters = {node.name: _parameters(node) for node in nodes if isinstance(node, _FUNCTIONS)}
+    parameters |= {
+        node.name: _parameters(each) for node in classes for each in node.body
+        if isinstance(each, ast.FunctionDef) and each.name == "__init__"
+    }  # fmt: skip
+    new = _new_names(nodes, attributes, kept)
+    of_attributes = {name: its for name, its in new.items() if name in attributes}
+    for node in nodes:
+        for field in () if isinstance(node, ast.alias) else ("name", "rest", "id"):
             if isinstance(name := getattr(node, field, None), str):
-                setattr(node, field, self._new(name))
-        return super().generic_visit(node)
+                setattr(node, field, new.get(name, name))
+        for field in ("body", "orelse", "finalbody"):
+            if isinstance(body := getattr(node, field, None), list):
+                setattr(node, field, [*map(_without_annotation, body)])
+        match node:
+            case ast.alias(name=name, asname=alias):
+                node.asname = new.get(alias or name, alias)
+            case ast.arg(arg=name):
+                node.arg, node.annotation = new.get(name, name), None
+            case ast.Global() | ast.Nonlocal():
+                node.names = [new.get(name, name) for name in node.names]
+            case ast.Attribute(attr=name):
+                node.attr = of_attributes.get(name, name)
+            case ast.MatchClass():
+                node.kwd_attrs = [of_attributes.get(name, name) for name in node.kwd_attrs]
+            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called)) if (
+                isinstance(node.func, ast.Name) or called in attributes
+            ):
+                for keyword in node.keywords:
+                    if keyword.arg in parameters.get(called, ()):
+                        keyword.arg = new.get(keyword.arg, keyword.arg)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                node.returns = None
+        if isinstance(node, ast.Module | ast.ClassDef | _FUNCTIONS):
+            match node.body:
+                case [ast.Expr(value=ast.Constant()), _, *_]:
+                    del node.body[0]
 
-    def visit_Module(self, node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.AST:
-        if len(node.body) > 1 and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant):
-            del node.body[0]
-        return self.generic_visit(node)
 
-    visit_ClassDef = visit_Module
+def _new_names(nodes: Sequence[ast.AST], attributes: set[str], kept: set[str]) -> dict[str, str]:
+    """Return new names of what a program binds, but for those that are kept, to which paths of imports are added."""
+    names: dict[str, str] = {}
+    for node in nodes:
+        match node:
+            case ast.alias(asname=None, name=name) if "." in name or name == "*":
+                kept.add(name.partition(".")[0])
+                continue
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
+                bound = name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                bound = name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                bound = name
+            case ast.alias(asname=alias, name=name):
+                bound = alias or name
+            case ast.Attribute(attr=name, ctx=ast.Store()) if name in attributes:
+                bound = name
+            case _:
+                continue
+        if bound not in kept:
+            names.setdefault(bound, f"v{len(names)}")
+    return {name: new for name, new in names.items() if name not in kept}
 
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        node.returns = None
-        return self.visit_Module(node)
 
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        return ast.arg(arg=self._new(node.arg))
-
-    def visit_alias(self, node: ast.alias) -> ast.AST:
-        bound = node.asname or node.name
-        return ast.alias(name=node.name, asname=self._names[bound]) if bound in self._names else node
-
-    def visit_Global(self, node: ast.Global | ast.Nonlocal) -> ast.AST:
-        node.names = [*map(self._new, node.names)]
-        return node
-
-    visit_Nonlocal = visit_Global
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if node.attr in self._attributes:
-            node.attr = self._new(node.attr)
-        return self.generic_visit(node)
-
-    def visit_MatchClass(self, node: ast.MatchClass) -> ast.AST:
-        node.kwd_attrs = [self._new(name) if name in self._attributes else name for name in node.kwd_attrs]
-        return self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else _root(node.func)
-        if isinstance(node.func, ast.Name) or called in self._attributes:
-            for keyword in node.keywords:
-                if keyword.arg is not None and keyword.arg in self._parameters.get(called, ()):
-                    keyword.arg = self._new(keyword.arg)
-        return self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        self.generic_visit(node)
-        if node.value is None:
-            return ast.Pass()
-        return ast.Assign(targets=[node.target], value=node.value, lineno=0)
+def _without_annotation(statement: ast.stmt) -> ast.stmt:
+    if not isinstance(statement, ast.AnnAssign):
+        return statement
+    return ast.Assign([statement.target], statement.value, lineno=0) if statement.value else ast.Pass()
 
 
 def _members(node: ast.ClassDef) -> set[str]:
@@ -206,7 +188,8 @@ def normalize(program: str) -> str:
     told |= {node.id for node in nodes if isinstance(node, ast.Name) and node.id != "__name__"}  # the module's
     if not _TELLING.isdisjoint(told):
         return ast.unparse(tree)
-    return ast.unparse(_Normalizer(nodes).visit(tree))  # which needs no positions of nodes
+    _simplify(nodes)
+    return ast.unparse(tree)  # which needs no positions of nodes
 
 
 def fingerprint(program: str, *extra: str) -> str:
