@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from azr.algorithms.attention import choose_attention
 from azr.algorithms.kernels import COVERED, Kernels
-from azr.algorithms.logprobs import token_logprobs
+from azr.algorithms.logprobs import Chunks, token_logprobs
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import pack
 from azr.records import Completion
@@ -86,7 +86,7 @@ def _head(device: str, dtype: torch.dtype, cap: float | None) -> Iterator[Gap]:
 
     def run(dtype: torch.dtype, fused: bool) -> dict[str, Tensor]:
         h, w = (x.to(torch.bfloat16).to(dtype).requires_grad_() for x in (states, weight))
-        logprobs, entropy = token_logprobs(h, w, target, temperature=TEMPERATURE, chunk=chunk, fused=fused, cap=cap)
+        logprobs, entropy = token_logprobs(h, w, target, Chunks(TEMPERATURE, chunk, fused, cap))
         assert entropy is not None
         ((mix[0] * logprobs).sum() + (mix[1] * entropy).sum()).backward()
         assert h.grad is not None and w.grad is not None

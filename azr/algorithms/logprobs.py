@@ -84,13 +84,15 @@ def _sum_type(hidden_RH: Tensor) -> torch.dtype:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunks:
-    """How the logits of all tokens are computed: so many tokens at a time, see `token_logprobs`."""
+class Chunks:
+    """How logits z = h·Wᵀ, or cap · tanh(h·Wᵀ / cap) with a ``cap``, are computed and divided by the temperature."""
 
     temperature: float
     chunk: int
-    fused: bool
-    cap: float | None
+    """Tokens whose logits exist at a time, in the forward and in the backward."""
+    fused: bool = False
+    """By the kernels of `fused_logprobs`, which take a GPU, and agree within float32's rounding."""
+    cap: float | None = None
 
     def logits(self, hidden_CH: Tensor, weight_HV: Tensor) -> Tensor:
         """(C, V) in at least float32: 16-bit products are accumulated and kept in float32.
@@ -146,7 +148,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_RH: Tensor, weight_VH: Tensor, target_R: Tensor, chunks: _Chunks, with_entropy: bool
+        ctx: Any, hidden_RH: Tensor, weight_VH: Tensor, target_R: Tensor, chunks: Chunks, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
         ops, weight_HV, size = _chunk_ops(chunks.fused), _weight_for(hidden_RH, weight_VH), chunks.chunk
         parts = [
@@ -205,7 +207,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_RH: Tensor, weight_VH: Tensor, target_R: Tensor, chunks: _Chunks, token_loss: TokenLoss
+        ctx: Any, hidden_RH: Tensor, weight_VH: Tensor, target_R: Tensor, chunks: Chunks, token_loss: TokenLoss
     ) -> tuple[Tensor, Tensor, Tensor]:
         ops, weight_HV = _chunk_ops(chunks.fused), _weight_for(hidden_RH, weight_VH)
         sum_type = _sum_type(hidden_RH)
@@ -239,49 +241,27 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def token_logprobs(
-    hidden_RH: Tensor,
-    weight_VH: Tensor,
-    target_R: Tensor,
-    *,
-    temperature: float,
-    chunk: int,
-    with_entropy: bool = True,
-    fused: bool = False,
-    cap: float | None = None,
+    hidden_RH: Tensor, weight_VH: Tensor, target_R: Tensor, chunks: Chunks, *, with_entropy: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probability of each target and entropy of its distribution softmax(z / temperature), natural log; of logits
-    z = h·Wᵀ, or cap · tanh(h·Wᵀ / cap) with a ``cap``.
+    """Log-probability of each target and entropy of its distribution softmax(z / temperature), natural log.
 
     Returns two arrays (R,) in float32 (float64 for float64 input), both differentiable in ``hidden_RH`` and
-    ``weight_VH``; None in place of the entropy where it is not wanted. At most ``chunk`` x V logits exist at a time,
-    in the forward and in the backward. An entropy that is in no loss costs a pass over them in the forward only.
-    ``fused`` computes them with the kernels of `fused_logprobs`, which takes a GPU, and agrees with float32's rounding.
+    ``weight_VH``; None in place of the entropy where it is not wanted. An entropy that is in no loss costs a pass over
+    the logits in the forward only.
     """
-    logprobs_R, entropy_R = _ChunkedLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_RH, weight_VH, target_R, _Chunks(temperature, chunk, fused, cap), with_entropy
-    )
-    return logprobs_R, entropy_R
+    scores = _ChunkedLogprobs.apply(hidden_RH, weight_VH, target_R, chunks, with_entropy)  # type: ignore[no-untyped-call]
+    return cast("tuple[Tensor, Tensor | None]", scores)
 
 
 def token_losses(
-    hidden_RH: Tensor,
-    weight_VH: Tensor,
-    target_R: Tensor,
-    token_loss: TokenLoss,
-    *,
-    temperature: float,
-    chunk: int,
-    fused: bool = False,
-    cap: float | None = None,
+    hidden_RH: Tensor, weight_VH: Tensor, target_R: Tensor, chunks: Chunks, token_loss: TokenLoss
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The summed ``token_loss``, differentiable once, and the values of `token_logprobs` without gradient.
 
     A backward pass costs next to nothing: its products were computed here, chunk by chunk, from the same logits.
     """
-    loss, logprobs_R, entropy_R = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden_RH, weight_VH, target_R, _Chunks(temperature, chunk, fused, cap), token_loss
-    )
-    return loss, logprobs_R, entropy_R
+    losses = _ChunkedLoss.apply(hidden_RH, weight_VH, target_R, chunks, token_loss)  # type: ignore[no-untyped-call]
+    return cast("tuple[Tensor, Tensor, Tensor]", losses)
 
 
 class LogprobHead(nn.Module):
@@ -305,7 +285,7 @@ class LogprobHead(nn.Module):
         token_loss: TokenLoss | None = None,
     ) -> tuple[Tensor | None, ...]:
         """Return ``token_logprobs`` with this head, or ``token_losses`` for a `token_loss`."""
-        how: dict[str, Any] = {"temperature": temperature, "chunk": self.chunk, "fused": self.fused, "cap": self.cap}
+        chunks = Chunks(temperature, self.chunk, self.fused, self.cap)
         if token_loss is None:
-            return token_logprobs(hidden_RH, self.weight, target_R, with_entropy=with_entropy, **how)
-        return token_losses(hidden_RH, self.weight, target_R, token_loss, **how)
+            return token_logprobs(hidden_RH, self.weight, target_R, chunks, with_entropy=with_entropy)
+        return token_losses(hidden_RH, self.weight, target_R, chunks, token_loss)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from azr.algorithms.logprobs import token_logprobs, token_losses
+from azr.algorithms.logprobs import Chunks, token_logprobs, token_losses
 
 TOKENS, HIDDEN, VOCAB = 23, 8, 31
 
@@ -32,7 +32,7 @@ def test_chunked_equals_full_in_value_and_gradient(cap: float | None, chunk: int
     grads = []
     for logprobs, entropy in (
         full(hidden, weight, target, temperature, cap),
-        token_logprobs(hidden, weight, target, temperature=temperature, chunk=chunk, cap=cap),
+        token_logprobs(hidden, weight, target, Chunks(temperature, chunk, cap=cap)),
     ):
         grads.append(
             (logprobs, entropy, *torch.autograd.grad((mix[0] * logprobs + mix[1] * entropy).sum(), (hidden, weight)))
@@ -60,10 +60,10 @@ def test_a_loss_in_the_forward_pass_has_the_same_bits(temperature, cap, dtype, t
         return [hidden.grad, weight.grad]
 
     with Watch() as apart:
-        logprobs, entropy = token_logprobs(hidden, weight, target, temperature=temperature, chunk=5, cap=cap)
+        logprobs, entropy = token_logprobs(hidden, weight, target, Chunks(temperature, 5, cap=cap))
         expected = gradients(token_loss(logprobs, entropy, slice(None)))
     with Watch() as together:
-        loss, *scores = token_losses(hidden, weight, target, token_loss, temperature=temperature, chunk=5, cap=cap)
+        loss, *scores = token_losses(hidden, weight, target, Chunks(temperature, 5, cap=cap), token_loss)
         got = gradients(loss)
     torch.testing.assert_close(loss, token_loss(logprobs, entropy, slice(None)))
     assert torch.equal(scores[0], logprobs) and torch.equal(scores[1], entropy)
@@ -88,7 +88,7 @@ class Watch(torch.utils._python_dispatch.TorchDispatchMode):
 
 def test_sixteen_bit_weights_give_float32_numbers() -> None:
     hidden, weight, target = inputs(torch.bfloat16)
-    logprobs, entropy = token_logprobs(hidden, weight, target, temperature=1.0, chunk=5, cap=2.0)
+    logprobs, entropy = token_logprobs(hidden, weight, target, Chunks(1.0, 5, cap=2.0))
     assert logprobs.dtype == entropy.dtype == torch.float32
     expected = full(hidden.float(), weight.float(), target, 1.0, 2.0)
     torch.testing.assert_close((logprobs, entropy), expected, rtol=1e-5, atol=1e-5)
@@ -99,7 +99,7 @@ def test_sixteen_bit_weights_give_float32_numbers() -> None:
 def test_never_more_logits_than_a_chunk() -> None:
     hidden, weight, target = inputs(torch.float32)
     with Watch() as seen:
-        logprobs, entropy = token_logprobs(hidden, weight, target, temperature=1.0, chunk=4)
+        logprobs, entropy = token_logprobs(hidden, weight, target, Chunks(1.0, 4))
         (logprobs.sum() + entropy.sum()).backward()
     assert seen.largest == HIDDEN  # the transposed weight; no logits beyond 4 rows
 
@@ -108,10 +108,10 @@ def test_one_output_alone_has_its_gradient_and_the_entropy_is_left_out_where_it_
     hidden, weight, target = inputs(torch.float64)
     for output in (0, 1):
         assert torch.autograd.gradcheck(
-            lambda h, w, at=output: token_logprobs(h, w, target, temperature=0.8, chunk=5)[at], (hidden, weight)
+            lambda h, w, at=output: token_logprobs(h, w, target, Chunks(0.8, 5))[at], (hidden, weight)
         )
-    both, _ = token_logprobs(hidden, weight, target, temperature=0.8, chunk=5)
-    alone, entropy = token_logprobs(hidden, weight, target, temperature=0.8, chunk=5, with_entropy=False)
+    both, _ = token_logprobs(hidden, weight, target, Chunks(0.8, 5))
+    alone, entropy = token_logprobs(hidden, weight, target, Chunks(0.8, 5), with_entropy=False)
     assert entropy is None and torch.equal(alone, both)
     grads = [torch.autograd.grad(logprobs.sum(), (hidden, weight)) for logprobs in (both, alone)]
     assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
@@ -119,9 +119,9 @@ def test_one_output_alone_has_its_gradient_and_the_entropy_is_left_out_where_it_
 
 def test_no_tokens_give_zero_gradients_not_none() -> None:
     hidden, weight, target = inputs(torch.float64)
-    logprobs, _ = token_logprobs(hidden[:0], weight, target[:0], temperature=1.0, chunk=5)
+    logprobs, _ = token_logprobs(hidden[:0], weight, target[:0], Chunks(1.0, 5))
     (logprobs.sum() / 7).backward()
     assert logprobs.shape == (0,) and not weight.grad.any() and not hidden.grad.any()
     hidden.grad = weight.grad = None
-    token_losses(hidden[:0], weight, target[:0], lambda *_: 1 / 0, temperature=1.0, chunk=5)[0].backward()
+    token_losses(hidden[:0], weight, target[:0], Chunks(1.0, 5), lambda *_: 1 / 0)[0].backward()
     assert not weight.grad.any() and not hidden.grad.any()
