@@ -220,9 +220,8 @@ class ModelWorker:
         Scoring and updates need `reload` before; checkpoints are saved from the host. May be called again for what
         stayed. Returns what the GPU holds now, None on a CPU.
         """
-        tensors = engine_tensors(self.engine)
-        kept = [*tensors.state, *(tensors.parameters if parameters else ())]
-        self._away.offload(kept, drop=tensors.scratch)
+        parts, state, scratch = engine_tensors(self.engine)
+        self._away.offload(state + parts if parameters else state, drop=scratch)
         return trim(self.device)
 
     def reload(self, training: bool = True) -> None:

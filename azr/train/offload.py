@@ -27,18 +27,6 @@ class GpuMemory:
     """Bytes of all processes."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineTensors:
-    """Tensors of an engine on its device between two calls. They may share memory; small ones are left out."""
-
-    parameters: list[Tensor]
-    """This rank's parts, in the compute type."""
-    state: list[Tensor]
-    """Master weights and the optimizer's state; none of a model that is not trained."""
-    scratch: list[Tensor]
-    """Gradients and the buffer in which they are reduced: of no use after a step, but zero where nothing is written."""
-
-
 class OffloadedTensors:
     """The tensors of one model that are on the host at the moment. The copies' memory is kept for the next time."""
 

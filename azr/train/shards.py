@@ -8,6 +8,7 @@ what it needs. The model is whole tensors under the names of Hugging Face.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -130,23 +131,17 @@ class ShardReader:
         self._sizes = [{name: file.get_slice(name).get_shape()[0] for name in file.keys()} for file in self._files]  # noqa: SIM118
         self._folder = folder
 
-    def totals(self) -> dict[str, int]:
-        """Elements of each whole tensor, by name."""
-        totals: dict[str, int] = {}
-        for sizes in self._sizes:
-            for name, size in sizes.items():
-                totals[name] = totals.get(name, 0) + size
-        return totals
-
     def check(self, expected: Mapping[str, int]) -> None:
-        """Raises UserError when `totals` are not those expected."""
-        totals = self.totals()
-        wrong = [name for name in sorted(totals.keys() | expected.keys()) if totals.get(name) != expected.get(name)]
-        if wrong:
-            raise UserError(
-                f"{self._folder} is of another model: {wrong[0]} has {totals.get(wrong[0], 0)} elements there and "
-                f"{expected.get(wrong[0], 0)} here; give a checkpoint of this model"
-            )
+        """Raises UserError when the whole tensors have other names or numbers of elements than those expected."""
+        totals = Counter[str]()
+        for sizes in self._sizes:
+            totals.update(sizes)
+        for name in sorted(totals.keys() | expected.keys()):
+            if totals[name] != expected.get(name, 0):
+                raise UserError(
+                    f"{self._folder} is of another model: {name} has {totals[name]} elements there and "
+                    f"{expected.get(name, 0)} here; give a checkpoint of this model"
+                )
 
     def read(self, name: str, start: int, out: Tensor) -> None:
         """Copy elements `start` to `start + len(out)` of the whole tensor into `out` (one-dimensional, any device)."""

@@ -90,6 +90,7 @@ class WholeEngine:
     ) -> None:
         """`make_adam`: None for a model that is not trained."""
         self.module, self.device, self._grad_clip = module.to(device), device, grad_clip
+        self.train, self.eval = module.train, module.eval
         for parameter in module.parameters():
             # Some families keep a few in float32, and one flat tensor has one type. A mapped file cannot be offloaded.
             if parameter.dtype != dtype or not parameter.untyped_storage().resizable():
@@ -106,12 +107,6 @@ class WholeEngine:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
-
-    def train(self) -> None:
-        self.module.train()
-
-    def eval(self) -> None:
-        self.module.eval()
 
     def set_gradient_accumulation_boundary(self, last: bool) -> None:
         """All micro-batches are alike here: the optimizer's step adds up the ranks."""

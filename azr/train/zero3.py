@@ -23,7 +23,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from azr.algorithms.architectures import CHECKED
 from azr.algorithms.lora import adapters_of, is_four_bit, merge, unpack
 from azr.config import REDUCE_BUCKET, TrainConfig
-from azr.train.offload import EngineTensors
 from azr.train.whole import WholeEngine
 
 ADAM_BETA1 = 0.9
@@ -173,20 +172,25 @@ def step(engine: Any, *, sound: bool) -> bool:
     return bool(engine.skipped_steps == skipped)
 
 
-def engine_tensors(engine: Any) -> EngineTensors:
-    """Releases what was gathered of the parameters, and lists what is left."""
+def engine_tensors(engine: Any) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Release what was gathered of the parameters, and return the tensors on the device between two calls.
+
+    First this rank's parts of the parameters; then master weights and the optimizer's state; then gradients and the
+    buffer in which they are reduced, of no use after a step, but zero where nothing is written. A model that is not
+    trained has the first alone. They may share memory; small ones are left out.
+    """
     optimizer, parameters = engine.optimizer, parameter_parts(engine)
     if not isinstance(engine, WholeEngine):
         optimizer.empty_partition_cache()
         forget_node_copies(engine)
     masters = getattr(optimizer, "fp32_partitioned_groups_flat", None)
     if masters is None:  # of a model that is not trained
-        return EngineTensors(parameters, [], [])
+        return parameters, [], []
     moments = [value for state in optimizer.optimizer.state.values() for value in state.values() if value.dim()]
     shared = {parameter.untyped_storage() for parameter in parameters}  # in float32 the weights are the master weights
     state = [tensor for tensor in (*masters, *moments) if tensor.untyped_storage() not in shared]
     buckets = [bucket.buffer for bucket in optimizer.ipg_buckets.values() if bucket.buffer is not None]
-    return EngineTensors(parameters, state, [optimizer.grad_partitions_flat_buffer, *buckets])
+    return parameters, state, [optimizer.grad_partitions_flat_buffer, *buckets]
 
 
 def parameter_parts(engine: Any) -> list[torch.Tensor]:
