@@ -169,9 +169,9 @@ class SandboxPool:
         try:
             longest = protocol.MAX_PROGRAM_BYTES if keys[0].static_check else protocol.MAX_UNCHECKED_BYTES
             longest_inputs, refusal = max(protocol.MAX_INPUT_BYTES, self._limits.input_bytes), ""
-            if _bytes(keys[0].program) > longest:
+            if len(keys[0].program.encode("utf-8", "surrogatepass")) > longest:
                 refusal = f"the program is longer than {longest} bytes"
-            elif sum(_bytes(key.inputs[0]) for key in keys) > longest_inputs:
+            elif sum(len(key.inputs[0].encode("utf-8", "surrogatepass")) for key in keys) > longest_inputs:
                 refusal = f"the inputs are longer than {longest_inputs} bytes"
             if refusal:
                 refused = CallResult(status=CallStatus.REJECTED, error=refusal)
@@ -190,7 +190,3 @@ class SandboxPool:
                 texts = (key.program, *key.inputs, *outcome.static_check, outcome.call.value or "")
                 self._cache.put(key, outcome, sum(map(len, texts)))
         return found
-
-
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -63,10 +63,6 @@ _NULL, _COMMANDS, _REPLIES = 0, 10, 11
 _PROCESS_CPU_CLOCK = 2
 
 
-class PoolGoneError(Exception):
-    """The pool closed the zygote's input while a program was running."""
-
-
 @dataclass(slots=True)
 class Orders:
     """What a forked child is to do."""
@@ -163,7 +159,7 @@ class Zygote:
         for left in range(count - 1, -1, -1):
             size = protocol.read(_COMMANDS, self._input)
             if size is None:
-                raise PoolGoneError
+                raise BrokenPipeError
             started = monotonic()
             if over or timeouts == _MAX_TIMEOUTS or left_s <= 0:
                 self._input[:size] = bytes(size)
@@ -214,7 +210,7 @@ class Zygote:
                         break
                     continue
                 if len(events) > 1 or events[0][0] != reader:
-                    raise PoolGoneError
+                    raise BrokenPipeError
                 got = os.readv(reader, (data[filled:],))
                 filled += got
                 peak = max(peak, filled)
@@ -431,7 +427,7 @@ def main() -> tuple[Orders, Callable[[], None], Limits] | None:
     unload_modules(_ROOT)
     try:
         orders = zygote.serve()
-    except (PoolGoneError, BrokenPipeError):
+    except BrokenPipeError:  # the pool is gone
         os._exit(0)
     except OSError:
         # No process for a child: the pool starts another zygote, asks it again, and then calls the request lost.
