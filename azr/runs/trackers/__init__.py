@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from azr.config import Config, TrackingConfig
@@ -113,31 +114,26 @@ class Feed:
         self._history_end = history[-1][0] if history else NOTHING
         self._held: int | None = None
         """Last step that the tracker held when it was opened."""
-        self._changed = threading.Condition()
-        self._awake = True
-        self._closing = self._gave_up = self._failed = self._complete = self._lost_samples = False
+        self._news = threading.Event()
+        self._news.set()
+        self._complete: bool | None = None
+        """Whether the run came to its end; None until the feed is to close."""
+        self._gave_up = self._failed = self._lost_samples = False
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
     def put(self, piece: Piece) -> None:
         """Hand a piece over as soon as it can be; never waits."""
-        with self._changed:
-            if self._gave_up:
-                return
-            if len(self._waiting) >= self._most:
-                self._waiting.clear()
-                self._gave_up = True
-                self._say(
-                    f"{self._tracker.label} took nothing for {MOST_WAITING} steps; a resumed run hands over the rest"
-                )
-                return
+        if len(self._waiting) >= self._most and not self._gave_up:
+            self._gave_up = True
+            self._say(f"{self._tracker.label} took nothing for {MOST_WAITING} steps; a resumed run hands over the rest")
+        if not self._gave_up:
             self._waiting.append(piece)
-            self._wake()
+            self._news.set()
 
     def begin_close(self, *, complete: bool) -> None:
-        with self._changed:
-            self._closing, self._complete = True, complete
-            self._wake()
+        self._complete = complete
+        self._news.set()
 
     def wait(self, deadline: float) -> None:
         self._thread.join(max(0.0, deadline - time.monotonic()))
@@ -146,25 +142,16 @@ class Feed:
                 f"{self._tracker.label} did not answer in {CLOSE_S:.0f} s; a resumed run hands over what it lacks"
             )
 
-    def _wake(self) -> None:
-        self._awake = True
-        self._changed.notify()
-
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._awake)
-                self._awake, closing = False, self._closing
-            try:
+        complete = None
+        while complete is None:
+            self._news.wait()
+            self._news.clear()
+            complete = self._complete
+            with self._complaining():
                 self._hand_over()
-            except Exception as error:  # a library of others may raise anything, and no tracker is worth a run
-                self._complain(error)
-            if closing:
-                try:
-                    self._tracker.close(complete=self._complete)
-                except Exception as error:
-                    self._complain(error)
-                return
+        with self._complaining():
+            self._tracker.close(complete=complete)
 
     def _hand_over(self) -> None:
         if self._held is None:
@@ -176,12 +163,8 @@ class Feed:
                     f"{self._tracker.label} keeps steps {self._history_end + 1} to {self._held} of before the run went "
                     f"back; delete trackers/{self._name}.json before --resume to begin a new one there"
                 )
-        while True:
-            with self._changed:
-                if not self._waiting:
-                    break
-                piece = self._waiting[0]
-            step, metrics, tables = piece
+        while self._waiting:
+            step, metrics, tables = self._waiting[0]
             try:
                 if step > self._held and metrics is not None:
                     elsewhere = {name: metrics[ours] for name, ours in ALIASES.items() if ours in metrics}
@@ -196,18 +179,20 @@ class Feed:
                     self._say(
                         f"{self._tracker.label} did not take samples of step {step}: {failure(error)}; azr view has all"
                     )
-            with self._changed:
-                # Whatever was given up meanwhile is gone already.
-                if self._waiting and self._waiting[0] is piece:
-                    self._waiting.popleft()
+            self._waiting.popleft()
         if self._failed:
             self._failed = False
             self._say(f"{self._tracker.label} has all steps again")
 
-    def _complain(self, error: Exception) -> None:
-        if not self._failed:
-            self._failed = True
-            self._say(f"{self._tracker.label} failed and is tried again with each step: {failure(error)}")
+    @contextmanager
+    def _complaining(self) -> Iterator[None]:
+        """Say what the block raises: a library of others may raise anything, and no tracker is worth a run."""
+        try:
+            yield
+        except Exception as error:
+            if not self._failed:
+                self._failed = True
+                self._say(f"{self._tracker.label} failed and is tried again with each step: {failure(error)}")
 
 
 def is_due(step: int) -> bool:

@@ -81,9 +81,9 @@ class Bookmark:
             staging.write_text(json.dumps({"id": id, "step": step}) + "\n")
 
 
-def need(module: str, tracker: str) -> None:
+def need(tracker: str) -> None:
     """Raises UserError when the library of an optional tracker is not installed."""
-    if find_spec(module) is None:
+    if find_spec(tracker) is None:
         raise UserError(
             f"tracking.to names {tracker}, which is not installed: run pip install -e '.[{tracker}]' in the clone."
         )

@@ -6,8 +6,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,8 +29,6 @@ FIRST_WAIT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETR
 """For the server to answer before a run begins."""
 PARAM_CHARACTERS = 500
 """Longest value of an option that every server takes."""
-MOST_PARAMS, MOST_METRICS = 100, 1000
-"""In one call."""
 
 
 class MlflowTracker(Tracker):
@@ -47,7 +44,7 @@ class MlflowTracker(Tracker):
 
     @classmethod
     def check(cls, config: Config) -> None:
-        need("mlflow", "mlflow")
+        need("mlflow")
         uri = _uri(config)
         scheme = urlsplit(uri).scheme
         if scheme in ("", "file") and os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() != "true":
@@ -57,14 +54,17 @@ class MlflowTracker(Tracker):
         if scheme not in ("http", "https"):
             return
         mlflow = _library()
+        later = {name: os.environ[name] for name in FIRST_WAIT}
+        os.environ.update(FIRST_WAIT)
         try:
-            with _environment(FIRST_WAIT):
-                mlflow.MlflowClient(uri).search_experiments(max_results=1)
+            mlflow.MlflowClient(uri).search_experiments(max_results=1)
         except mlflow.exceptions.MlflowException as error:
             raise UserError(
                 f"The MLflow server {without_password(uri)} refuses the run ({failure(error)}): check "
                 "MLFLOW_TRACKING_URI and its credentials, or remove mlflow from tracking.to."
             ) from error
+        finally:
+            os.environ.update(later)
 
     def open(self, run: Path, config: Config) -> int:
         mlflow = _library()
@@ -81,8 +81,7 @@ class MlflowTracker(Tracker):
         # A parameter is written once: an option that a resumed run has changed keeps its first value.
         known = self._client.get_run(self._id).data.params
         options = [(name, str(value)[:PARAM_CHARACTERS]) for name, value in leaves(config).items() if name not in known]
-        for some in _batches(options, MOST_PARAMS):
-            self._client.log_batch(self._id, params=[mlflow.entities.Param(name, value) for name, value in some])
+        self._client.log_batch(self._id, params=[mlflow.entities.Param(*option) for option in options])
         return self._mark.step
 
     def write(self, step: int, metrics: Metrics) -> None:
@@ -94,8 +93,7 @@ class MlflowTracker(Tracker):
             if isinstance(counts, list):
                 rates = zip(bins(counts), counts, strict=True)
                 numbers += [(metric_name(f"{name}/{rate:.3f}"), count) for rate, count in rates]
-        for some in _batches(numbers, MOST_METRICS):
-            self._client.log_batch(self._id, metrics=[entity(name, value, now, step) for name, value in some])
+        self._client.log_batch(self._id, metrics=[entity(name, value, now, step) for name, value in numbers])
         assert self._id is not None
         self._mark.save(self._id, step)
 
@@ -136,27 +134,9 @@ def _local_uri(config: Config) -> str:
     return f"sqlite:///{os.path.abspath(os.path.join(config.run.root, 'mlflow.db'))}"
 
 
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def _library() -> Any:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     mlflow = import_module("mlflow")
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     return mlflow
-
-
-def _batches(rows: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
-    return (rows[at : at + most] for at in range(0, len(rows), most))

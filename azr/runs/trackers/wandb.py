@@ -45,7 +45,7 @@ class WandbTracker(Tracker):
 
     @classmethod
     def check(cls, config: Config) -> None:
-        need("wandb", "wandb")
+        need("wandb")
         if os.environ.get("WANDB_MODE", "online") != "online":
             return
         wandb = _library()
