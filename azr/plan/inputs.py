@@ -118,20 +118,16 @@ def shape_of(path: str, config_file: str | None = None) -> ModelShape:
     """
     file = Path(config_file) if config_file is not None else Path(path) / "config.json"
     if config_file is not None or file.is_file():
-        return _read(file)
+        try:
+            tree = parse_object(file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file} is no model's config.json: {error}") from error
+        return _stated(tree, file)
     if path in KNOWN:
         return KNOWN[path]
     near = nearest(path, KNOWN, least=0.8)
     hint = f" (or did you mean {near}?)" if near else ""
     raise UserError(f"The shape of {path!r} is not known here; give its config.json with --model-config{hint}.")
-
-
-def _read(file: Path) -> ModelShape:
-    try:
-        tree = parse_object(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} is no model's config.json: {error}") from error
-    return _stated(tree, file)
 
 
 def _stated(tree: Mapping[str, Any], file: Path) -> ModelShape:

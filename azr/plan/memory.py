@@ -90,14 +90,6 @@ FOUR_BIT = 0.5 + (1 + 4 / 256) / 64
 """Bytes of a weight that is held in 4 bits: each 64 have a scale of 8 bits, and each 256 scales one of 32."""
 
 
-def resident_bytes(role: ModelRole, train: TrainConfig) -> float:
-    """Return the bytes of all parameters on all ranks together, as they are held between passes."""
-    b, linear = element_bytes(train), 0
-    if train.lora.four_bit and role.trains:
-        linear = role.shape.linear
-    return b * (role.parameters - linear) + FOUR_BIT * linear
-
-
 def element_bytes(train: TrainConfig) -> int:
     """b: 2 or 4, on a GPU."""
     return 4 if train.dtype == "float32" else 2
@@ -111,8 +103,9 @@ def shares(train: TrainConfig) -> int:
 def states(role: ModelRole, train: TrainConfig) -> dict[str, float]:
     """Between phases, one rank's share, with float32 gradients and Adam moments, and a float32 master copy."""
     b, share = element_bytes(train), role.trained / shares(train)
-    parameters = resident_bytes(role, train) / shares(train)
-    sizes = {"parameters": parameters, "gradients": 0.0, "optimiser": 0.0, "reduce bucket": 0.0}
+    linear = role.shape.linear if train.lora.four_bit and role.trains else 0
+    parameters = b * (role.parameters - linear) + FOUR_BIT * linear
+    sizes = {"parameters": parameters / shares(train), "gradients": 0.0, "optimiser": 0.0, "reduce bucket": 0.0}
     if role.trains:
         sizes["reduce bucket"] = 4.0 * REDUCE_BUCKET * train.is_sharded
         if not train.offload_optimizer:

@@ -153,19 +153,15 @@ def plan_run(
     return plan, suggest(plan, assumed)
 
 
-Candidates = Iterator[dict[str, Any]]
-"""Changes that are worth trying: values of options by path."""
-
-
 def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
     """Changes in the order they are worth trying, until the run fits; those that do not help are left out.
 
     First those that change nothing about the training, then those that do. If neither suffice the plan of the last one
     does not fit.
     """
-    alike = (_fewer_gpus, _shard, _checkpoint, _micro_batch, _engine_share)
-    other = (_fewer_gpus, _no_critic, _adapters, _checkpoint, _micro_batch, _engine_share, _shorter)
-    turns = [_turn(plan, assumed, changes) for changes in (alike, other)]
+    alike = ("fewer GPUs", "shards", "recomputation", "micro-batches", "engine's share")
+    other = ("fewer GPUs", "no critic", "adapters", "recomputation", "micro-batches", "engine's share", "shorter")
+    turns = [_turn(plan, assumed, sorts) for sorts in (alike, other)]
     return next((turn for turn in turns if turn and not turn[-1].plan.problems), turns[0])
 
 
@@ -175,14 +171,14 @@ def _tried(plan: Plan, assumed: Assumptions, values: Mapping[str, Any]) -> Sugge
     return Suggestion(" ".join(words), tried)
 
 
-def _turn(plan: Plan, assumed: Assumptions, changes: Sequence[Callable[[Plan], Candidates]]) -> list[Suggestion]:
-    """Take of each change the first candidate with which the run fits, or else the best if it helps, until the run
+def _turn(plan: Plan, assumed: Assumptions, sorts: Sequence[str]) -> list[Suggestion]:
+    """Take of each sort of `_candidates` the first with which the run fits, or else the best if it helps, until the run
     fits."""
     taken: list[Suggestion] = []
-    for candidates in changes:
+    for sort in sorts:
         if not plan.problems:
             break
-        tried = [_tried(plan, assumed, candidate) for candidate in candidates(plan)]
+        tried = [_tried(plan, assumed, values) for values in _candidates(plan)[sort]]
         fitting = [suggestion for suggestion in tried if not suggestion.plan.problems]
         best = fitting[0] if fitting else min(tried, key=lambda each: _sort_key(each.plan), default=None)
         if best is not None and _sort_key(best.plan) < _sort_key(plan):
@@ -196,63 +192,39 @@ def _sort_key(plan: Plan) -> tuple[bool, int, float]:
     return plan.config.num_gpus > plan.nodes.total_gpus, len(plan.problems), max(0.0, plan.peak - plan.usable)
 
 
-def _fewer_gpus(plan: Plan) -> Candidates:
-    """Yield the largest number of present GPUs that divides the batch."""
+def _candidates(plan: Plan) -> dict[str, list[dict[str, Any]]]:
+    """Return the changes that are worth trying, by their sort: values of options by path."""
     config, present = plan.config, plan.nodes.total_gpus
-    if config.num_gpus > present:
-        # Engines that are apart from the trainers get as many.
-        batch, most = math.gcd(*config.trajectories_by_step), present // (1 if config.cluster.colocate else 2)
-        ranks = max(count for count in range(1, max(1, most) + 1) if batch % count == 0)
-        width = math.gcd(config.rollout.tensor_parallel, plan.nodes.gpus)
-        engines = max(1, ranks // width)
-        yield {"train.data_parallel": ranks, "rollout.engines": engines, "rollout.tensor_parallel": width}
-
-
-def _shard(plan: Plan) -> Candidates:
-    train = plan.config.train
-    if train.data_parallel > 1 and not train.is_sharded:
-        yield {"train.shard": "zero3"}
-    if not train.offload_optimizer:
-        yield {"train.shard": "offload"}
-
-
-def _checkpoint(plan: Plan) -> Candidates:
-    if plan.config.train.gradient_checkpointing != "auto":
-        yield {"train.gradient_checkpointing": "auto"}
-
-
-def _no_critic(plan: Plan) -> Candidates:
-    if plan.config.algorithm.needs_critic or plan.config.has_reference:
-        yield {ESTIMATOR: "trrpp", "algorithm.kl.coef": 0}
-
-
-def _adapters(plan: Plan) -> Candidates:
-    lora = plan.config.train.lora
-    if not lora.rank:
-        yield {"train.lora.rank": _LORA_RANK}
-    if not lora.four_bit:
-        yield {"train.lora.rank": lora.rank or _LORA_RANK, "train.lora.four_bit": True}
-
-
-def _shorter(plan: Plan) -> Candidates:
-    """Yield halves of the longest response."""
-    rollout, most = plan.config.rollout, plan.config.train.tokens_per_micro_batch
-    for response in filter(None, (rollout.max_response_tokens // share for share in (2, 4, 8))):
-        tokens = min(most, rollout.max_prompt_tokens + response)
-        yield {"rollout.max_response_tokens": response, "train.tokens_per_micro_batch": tokens}
-
-
-def _micro_batch(plan: Plan) -> Candidates:
-    least = plan.config.max_trajectory_tokens
-    if plan.config.train.tokens_per_micro_batch > least:
-        yield {"train.tokens_per_micro_batch": least}
-
-
-def _engine_share(plan: Plan) -> Candidates:
-    """The nearest share first."""
-    now = plan.config.rollout.gpu_memory_utilization
-    for share in sorted(_SHARES, key=lambda share: abs(share - now)):
-        yield {"rollout.gpu_memory_utilization": share}
+    train, rollout, lora = config.train, config.rollout, config.train.lora
+    # The largest number of present GPUs that divides the batch. Engines that are apart from the trainers get as many.
+    batch, most = math.gcd(*config.trajectories_by_step), present // (1 if config.cluster.colocate else 2)
+    ranks = max(count for count in range(1, max(1, most) + 1) if batch % count == 0)
+    width = math.gcd(rollout.tensor_parallel, plan.nodes.gpus)
+    fewer = {"train.data_parallel": ranks, "rollout.engines": max(1, ranks // width), "rollout.tensor_parallel": width}
+    rank, least, tokens = lora.rank or _LORA_RANK, config.max_trajectory_tokens, train.tokens_per_micro_batch
+    shards = {"zero3": train.data_parallel > 1 and not train.is_sharded, "offload": not train.offload_optimizer}
+    nearest = sorted(_SHARES, key=lambda share: abs(share - rollout.gpu_memory_utilization))
+    more_models = config.algorithm.needs_critic or config.has_reference
+    halves = filter(None, (rollout.max_response_tokens // share for share in (2, 4, 8)))
+    return {
+        "fewer GPUs": [fewer] * (config.num_gpus > present),
+        "shards": [{"train.shard": shard} for shard, helps in shards.items() if helps],
+        "recomputation": [{"train.gradient_checkpointing": "auto"}] * (train.gradient_checkpointing != "auto"),
+        "no critic": [{ESTIMATOR: "trrpp", "algorithm.kl.coef": 0}] * more_models,
+        "adapters": [
+            *[{"train.lora.rank": rank}] * (not lora.rank),
+            *[{"train.lora.rank": rank, "train.lora.four_bit": True}] * (not lora.four_bit),
+        ],
+        "micro-batches": [{"train.tokens_per_micro_batch": least}] * (tokens > least),
+        "engine's share": [{"rollout.gpu_memory_utilization": share} for share in nearest],
+        "shorter": [
+            {
+                "rollout.max_response_tokens": half,
+                "train.tokens_per_micro_batch": min(tokens, rollout.max_prompt_tokens + half),
+            }
+            for half in halves
+        ],
+    }
 
 
 def known_plan(config: Config, gpu_memory_gib: float, host_memory_gib: float | None = None) -> Plan | None:
