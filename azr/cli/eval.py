@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from azr.cli.options import Parser, above, whole, wholes
+from azr.cli.options import Parser, above, whole
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
@@ -56,17 +56,15 @@ def main(argv: Sequence[str]) -> int:
     if options.all_steps and (options.step is not None or options.out is not None):
         raise UserError("--all-steps evaluates every saved policy of a run into its own folder: leave --step and --out "
                         "out.")  # fmt: skip
-    ks = options.k if options.k is not None else (options.samples,) if options.samples else ()
-    if not options.samples and options.k is not None:
-        raise UserError(f"--k {','.join(map(str, ks))} needs samples: give --samples too.")
-    if ks and ks[-1] > options.samples > 0:
+    ks = options.k or ((options.samples,) if options.samples else ())
+    if ks and ks[-1] > options.samples:
         raise UserError(f"--k {ks[-1]} needs as many samples, and --samples is {options.samples}: raise it.")
     for path in values:
         if not path.startswith(_SECTIONS):
             raise UserError(f"azr eval has no use for {path}: it takes {', '.join(_SECTIONS)} only.")
         if path in _DECIDED:
             raise UserError(f"azr eval has no use for {path}: {_DECIDED[path]}.")
-    return _evaluate(options, ks if options.samples else (), values)
+    return _evaluate(options, ks, values)
 
 
 def parser() -> Parser:
@@ -78,7 +76,7 @@ def parser() -> Parser:
     parser.add_argument("--all-steps", action="store_true", help="every policy that a run has saved")
     parser.add_argument("--samples", type=whole(0, 4096), default=0, help="samples per question, besides a greedy one")
     parser.add_argument("--temperature", type=above(0), default=1.0, help="sampling temperature")
-    parser.add_argument("--k", type=wholes(1, 4096), help="k of pass@k, with commas (default: all samples)")
+    parser.add_argument("--k", type=_ks, help="k of pass@k, with commas (default: all samples)")
     longest = "longest response in tokens (default: the run's, else 8192)"
     parser.add_argument("--max-response-tokens", type=whole(1, 10**6), help=longest)
     parser.add_argument("--limit", type=whole(1, 10**9), help="questions of each suite, spread evenly (default: all)")
@@ -88,6 +86,10 @@ def parser() -> Parser:
     parser.add_argument("--seed", type=whole(0, 2**31), default=1, help="random seed of the samples")
     parser.add_argument("--deterministic", action="store_true", help="one question at a time: slow, repeatable")
     return parser
+
+
+def _ks(text: str) -> tuple[int, ...]:
+    return tuple(sorted({whole(1, 4096)(word) for word in text.split(",")}))
 
 
 def _names(text: str) -> tuple[str, ...]:

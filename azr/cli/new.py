@@ -65,12 +65,10 @@ def parser() -> Parser:
 
 def _write(name: str, folder: Path) -> None:
     """The folder appears when it is complete. Raises UserError when it cannot be written."""
-    renamed = {_NAME: name, _CLASS: "".join(word.capitalize() for word in name.split("_"))}
+    class_name = "".join(word.capitalize() for word in name.split("_"))
 
     def own(text: str) -> str:
-        for word, instead in renamed.items():
-            text = text.replace(word, instead)
-        return text
+        return text.replace(_NAME, name).replace(_CLASS, class_name)
 
     try:
         with atomic_folder(folder) as staging:

@@ -155,18 +155,6 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def wholes(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
-    one = whole(least, most)
-
-    def read(text: str) -> tuple[int, ...]:
-        numbers = tuple(one(word) for word in text.split(","))
-        if any(number >= after for number, after in pairwise(numbers)):
-            raise argparse.ArgumentTypeError(f"must be numbers that rise, not {text!r}")
-        return numbers
-
-    return read
-
-
 def number(what: str, is_valid: Callable[[float], bool]) -> Callable[[str], float]:
     """Return a reader of numbers for which ``is_valid`` holds; ``what`` describes them."""
 

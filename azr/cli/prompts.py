@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from azr.prompts.codec import PromptCodec
 
 
+Shown = tuple[str, Sequence[int] | PromptIds, int]
+"""Name of a prompt, its tokens, and how many it may have."""
+
+
 def main(argv: Sequence[str]) -> int:
     options, values = parser().parse_with_overrides(argv)
     config = override(load_recipe(options.recipe), values)
@@ -40,9 +44,9 @@ def main(argv: Sequence[str]) -> int:
     codec = load_codec(config, folder)
     kinds = (options.kind,) if options.kind else config.kinds
     roles = [options.role] if options.role else ROLES
-    of_corpus = _corpus_lines(config, codec, kinds) if "proposer" in roles else ()
-    for line in (*_lines(config, codec, kinds, roles), *of_corpus, *_row_lines(config, codec)):
-        print(line)
+    of_corpus = _of_corpus(config, codec, kinds) if "proposer" in roles else ()
+    for name, ids, longest in (*_of_kinds(config, codec, kinds, roles), *of_corpus, *_of_rows(config, codec)):
+        print(f"======== {name}: {len(ids)} tokens of at most {longest}\n{codec.decode(ids)}")
     ends = " or ".join(f"{end} ({codec.decode([end])})" for end in codec.stops.token_ids)
     strings = "".join(f", or with the text {text}" for text in codec.stops.strings)
     print(f"======== A response ends with token {ends}{strings}, or after {config.rollout.max_response_tokens} tokens.")
@@ -57,7 +61,7 @@ def parser() -> Parser:
     return parser
 
 
-def _row_lines(config: Config, codec: PromptCodec) -> Iterator[str]:
+def _of_rows(config: Config, codec: PromptCodec) -> Iterator[Shown]:
     """The first row of each source of the run's file, with a trace where traces are trained on."""
     if config.data.path is None:
         return
@@ -72,13 +76,12 @@ def _row_lines(config: Config, codec: PromptCodec) -> Iterator[str]:
         ids, opened = codec.converse(row.turns, tools_of(config))
         graders = ", ".join(each.name for each in row.graders)
         name = f"{row.question.suite}, row {row.question.id}, graded by {graders}"
-        yield from _shown(name, ids, config.rollout.max_prompt_tokens, codec)
+        yield name, ids, config.rollout.max_prompt_tokens
         if config.data.traces and row.traces:
-            trace = codec.trace_ids(row.traces[0], opened)
-            yield from _shown("its first trace", trace, config.rollout.max_response_tokens, codec)
+            yield "its first trace", codec.trace_ids(row.traces[0], opened), config.rollout.max_response_tokens
 
 
-def _lines(config: Config, codec: PromptCodec, kinds: Sequence[str], roles: Sequence[Role]) -> Iterator[str]:
+def _of_kinds(config: Config, codec: PromptCodec, kinds: Sequence[str], roles: Sequence[Role]) -> Iterator[Shown]:
     longest = config.rollout.max_prompt_tokens
     for name in kinds:
         kind = KINDS[name]
@@ -87,10 +90,10 @@ def _lines(config: Config, codec: PromptCodec, kinds: Sequence[str], roles: Sequ
                 ids, _ = codec.proposer_prompt(kind, [kind.seed()], longest)
             else:
                 ids = codec.solver_prompt(kind, kind.seed())
-            yield from _shown(f"{name}, {role}", ids, longest, codec)
+            yield f"{name}, {role}", ids, longest
 
 
-def _corpus_lines(config: Config, codec: PromptCodec, kinds: Sequence[str]) -> Iterator[str]:
+def _of_corpus(config: Config, codec: PromptCodec, kinds: Sequence[str]) -> Iterator[Shown]:
     """Prompts that show the first function of the corpus, and that give the first that can be played."""
     if config.selfplay.corpus is None:
         return
@@ -103,11 +106,4 @@ def _corpus_lines(config: Config, codec: PromptCodec, kinds: Sequence[str]) -> I
             references = [passage, kind.seed()] if passage.message else [passage]
             ids, _ = codec.proposer_prompt(kind, references, config.rollout.max_prompt_tokens)
             how = "is shown" if passage.message else "is given"
-            yield from _shown(
-                f"{kind.name}, proposer, who {how} {passage.id}", ids, config.rollout.max_prompt_tokens, codec
-            )
-
-
-def _shown(name: str, ids: PromptIds, longest: int, codec: PromptCodec) -> Iterator[str]:
-    yield f"======== {name}: {len(ids)} tokens of at most {longest}"
-    yield codec.decode(ids)
+            yield f"{kind.name}, proposer, who {how} {passage.id}", ids, config.rollout.max_prompt_tokens
