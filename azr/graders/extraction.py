@@ -18,6 +18,8 @@ _BETWEEN = re.compile(
 _BOLD_NUMBER = re.compile(r"(?<!^)\*\*\s{0,3}([-+]?\d[\d,.]{0,40}(?<=\d))\s{0,3}\*\*")
 _ANSWER, _ANSWERED = "<answer>", "</answer>"
 _BOX = re.compile(r"\\(?:boxed|fbox)\b\s*")
+_BRACE = re.compile(r"\\[{}\\]|[{}]")
+"""A brace, or what only looks like one after a backslash."""
 _STATED = re.compile(r"answer[ \t*_]{0,9}(?:is(?![A-Za-z])|:|=)[ \t*_]{0,9}:?[\s*_]{0,20}", re.IGNORECASE)
 _MARKED = re.compile(r"^####[ \t]*(\S[^\n]*)\s*\Z", re.MULTILINE)
 """The last line of a solution, as GSM8K has it."""
@@ -56,21 +58,12 @@ def placed_boxes(text: str) -> list[tuple[int, int, str]]:
     contents: dict[int, str] = {}
     ends: dict[int, int] = {}
     stack: list[int] = []
-    position = 0
-    while position < len(text):
-        character = text[position]
-        if character == "\\":
-            if position + 1 < len(text) and text[position + 1] in "{}\\":
-                position += 2
-                continue
-        elif character == "{":
-            stack.append(position)
-        elif character == "}" and stack:
-            start = stack.pop()
-            if start in starts:
-                contents[start] = text[start + 1 : position] if position - start <= MAX_FINAL + 1 else ""
-                ends[start] = position + 1
-        position += 1
+    for brace in _BRACE.finditer(text):
+        if brace[0] == "{":
+            stack.append(brace.start())
+        elif brace[0] == "}" and stack and (start := stack.pop()) in starts:
+            contents[start] = text[start + 1 : brace.start()] if brace.start() - start <= MAX_FINAL + 1 else ""
+            ends[start] = brace.end()
     for end in starts:
         if text[end : end + 1] not in ("{", "") and (word := text[end : end + MAX_FINAL].split(maxsplit=1)):
             contents[end] = word[0].rstrip(".,;$")

@@ -245,22 +245,20 @@ def same_word(gold: str, answer: str) -> bool:
 def clock_verdict(gold: str, answer: str) -> bool | None:
     """Whether two times of day are the same; None when the gold answer is none. A ratio ends in no leading zero and can
     be reduced no more; a zero after the colon is no ratio at all."""
-    wanted, half = _clock(gold)
+    wanted, given = _clock(gold), _clock(answer)
     if wanted is None:
         return None
-    hour, minute, written = wanted
-    if half is None and (
-        written is None or not (written.startswith("0") or (len(written) == 2 and math.gcd(hour, minute) > 1))
-    ):
+    hour, minute, written, half = wanted
+    is_time = written is not None and (written.startswith("0") or (len(written) == 2 and math.gcd(hour, minute) > 1))
+    if half is None and not is_time:
         return None
-    given, other = _clock(answer)
-    if given is None or minute != given[1] or (half, other, given[2]) == (None, None, None):
+    if given is None or minute != given[1] or (half is None and given[2:] == (None, None)):
         return False
+    other, same = given[3], hour % 12 == given[0] % 12
     if half and other:
-        return half == other and hour % 12 == given[0] % 12
-    one, two = _hour(hour, half), _hour(given[0], other)
-    same = max(hour, given[0]) <= 12 and hour % 12 == given[0] % 12
-    return one == two or ((half is None) != (other is None) and same)
+        return half == other and same
+    one, two = (clock[0] if clock[3] is None else clock[0] % 12 + 12 * (clock[3] == "p") for clock in (wanted, given))
+    return one == two or ((half is None) != (other is None) and same and max(hour, given[0]) <= 12)
 
 
 def list_with_dots(text: str) -> tuple[str, tuple[int, ...]] | None:
@@ -397,17 +395,11 @@ def _units(text: str) -> dict[str, int]:
     return {name: n for name, n in found.items() if n}
 
 
-def _clock(text: str) -> tuple[tuple[int, int, str | None] | None, str | None]:
-    """Hour, minute and how the minutes are written; and the half of the day."""
+def _clock(text: str) -> tuple[int, int, str | None, str | None] | None:
+    """Hour, minute, how the minutes are written and the half of the day, of a time of day; None for another text."""
     plain = _WORDS.sub(r" \1 ", text)
     halves = _HALF.findall(plain)
     found = _CLOCK.match(re.sub(r"\\[,;: ]|~|\.\s*$", " ", _HALF.sub(" ", plain)))
-    half = halves[0].lower() if len(halves) == 1 else None
-    if not found or len(halves) > 1:
-        return None, None
-    hour, minute = int(found[1]), int(found[2] or 0)
-    return ((hour, minute, found[2]), half) if hour <= 24 and minute < 60 else (None, None)
-
-
-def _hour(hour: int, half: str | None) -> int:
-    return hour if half is None else hour % 12 + (12 if half == "p" else 0)
+    if not found or len(halves) > 1 or int(found[1]) > 24 or int(found[2] or 0) > 59:
+        return None
+    return int(found[1]), int(found[2] or 0), found[2], halves[0].lower() if halves else None

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from itertools import zip_longest
 from typing import Any
 
 from azr.execution import CallStatus
@@ -286,16 +287,17 @@ def _is_within(one: Any, other: Any, allowed: float) -> bool:
     return False
 
 
-def _surface(base_edge: float, height: float) -> int:
-    """Return the surface of a square pyramid, its height measured from the base to the apex."""
-    return round(base_edge**2 + 2 * base_edge * math.hypot(base_edge / 2, height))
+def _is_surface(returned: Any, wanted: Any, arguments: tuple[Any, ...], atol: float) -> bool:
+    """Whether it is the surface of a square pyramid, its height measured from the base to the apex."""
+    edge, height = arguments
+    surface = round(edge**2 + 2 * edge * math.hypot(edge / 2, height))
+    return bool(returned == wanted or abs(returned - surface) <= atol)
 
 
-def _digit_distance(a: int, b: int) -> int:
-    """Return the sum of the differences of digits in the same place."""
-    one, other = str(a), str(b)
-    width = max(len(one), len(other))
-    return sum(abs(int(x) - int(y)) for x, y in zip(one.zfill(width), other.zfill(width), strict=True))
+def _is_digit_distance(returned: Any, wanted: Any, arguments: tuple[Any, ...], atol: float) -> bool:
+    """Whether it is the sum of the differences of digits in the same place."""
+    pairs = zip_longest(*(reversed(str(number)) for number in arguments), fillvalue="0")
+    return bool(returned == wanted or returned == sum(abs(int(x) - int(y)) for x, y in pairs))
 
 
 def _as_set(returned: Any) -> set[Any]:
@@ -317,12 +319,8 @@ JUDGES: dict[str, Judge] = {
     "not none": lambda returned, wanted, arguments, atol: _not_none(returned, wanted),
     "any": lambda returned, wanted, arguments, atol: True,
     "or zero": lambda returned, wanted, arguments, atol: bool(returned == wanted or returned == 0),
-    "surface": lambda returned, wanted, arguments, atol: bool(
-        returned == wanted or abs(returned - _surface(*arguments)) <= atol
-    ),
-    "digits": lambda returned, wanted, arguments, atol: bool(
-        returned == wanted or returned == _digit_distance(*arguments)
-    ),
+    "surface": _is_surface,
+    "digits": _is_digit_distance,
     "root": lambda returned, wanted, arguments, atol: bool(
         abs(sum(each * math.pow(returned, power) for power, each in enumerate(arguments[0]))) <= atol
     ),
