@@ -15,7 +15,7 @@ from azr.config import Config
 from azr.datasets.play import DataPlay
 from azr.environments import Environment
 from azr.evaluation.periodic import PeriodicEval
-from azr.monitoring.monitor import Monitor, SafetyStop
+from azr.monitoring.monitor import Monitor, raise_if_flagged
 from azr.prompts.codec import PromptCodec
 from azr.records import Sample
 from azr.runs.checkpoint_store import AsyncCheckpointer
@@ -51,7 +51,6 @@ class SelfPlayExperiment:
     stop_signal: StopSignal
     alarm: MalformedAlarm
     monitor: Monitor
-    safety_stop: SafetyStop
     elapsed_s: Callable[[], float]
     """How long the run has taken."""
     tool: Callable[[], Environment] | None = None
@@ -222,7 +221,7 @@ class SelfPlayExperiment:
     def raise_if_hopeless(self, step: int, samples: Sequence[Sample]) -> None:
         """Raise RunEnded if responses stay malformed, too many are flagged, or training has diverged."""
         self.alarm.raise_if_over()
-        self.safety_stop.raise_if_over(step, samples)
+        raise_if_flagged(self.config.safety.stop_at, self.logger.run.path, step, samples)
         self.learner.raise_if_diverged()
 
 

@@ -27,7 +27,7 @@ from azr.evaluation.periodic import AnswerExecutor
 from azr.evaluation.report import gains
 from azr.experiment import SelfPlayExperiment
 from azr.graders import open_graders
-from azr.monitoring.monitor import Monitor, SafetyStop
+from azr.monitoring.monitor import Monitor
 from azr.monitoring.texts import TextReader, patterns_of
 from azr.prepare import Prepared
 from azr.processes import ended_at_once
@@ -276,7 +276,6 @@ class Driver:
             stop_signal=self._stop_signal,
             alarm=MalformedAlarm(prepared.codec.decode, log_line, stop=config.run.stop_when_malformed),
             monitor=Monitor(prepared.codec, reader, [rule.name for rule in prepared.screen.rules]),
-            safety_stop=SafetyStop(config.safety.stop_at, f"azr show {self._run.path} --flagged"),
             elapsed_s=elapsed_s,
             tool=tool,
         )

@@ -27,7 +27,7 @@ from azr.evaluation.periodic import AnswerExecutor
 from azr.executor.pool import SandboxPool
 from azr.experiment import SelfPlayExperiment
 from azr.graders import open_graders
-from azr.monitoring.monitor import Monitor, SafetyStop
+from azr.monitoring.monitor import Monitor
 from azr.monitoring.texts import Screen, TextReader, patterns_of
 from azr.prompts.codec import PromptCodec
 from azr.records import Sample
@@ -98,7 +98,7 @@ def experiment_of(
         buffer=buffer or TaskBuffer(config.kinds), logger=logger, checkpointer=store, stop_signal=StopSignal(),
         system=SimpleNamespace(engines=engines, executor=executor, turns=turns), elapsed_s=lambda: 0.0,
         learner=SimpleNamespace(learn=learn, raise_if_diverged=diverged), monitor=Monitor(codec, reader, rules),
-        journal=journal or Journal(engines.generate, 1.0), safety_stop=SafetyStop(config.safety.stop_at, "azr show"),
+        journal=journal or Journal(engines.generate, 1.0),
         alarm=MalformedAlarm(codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
     )  # fmt: skip
 
@@ -208,7 +208,7 @@ def test_flagged_responses_are_counted_recorded_and_end_a_run_that_asks_for_it(s
     safety = SafetyConfig(patterns=str(tmp_path / "rules.toml"), stop_at=stop_at)
     config = replace(small(tmp_path, stop=False), safety=safety)
     saved: list[int] = []
-    over = pytest.raises(RunEnded, match=r"responses of step 2 were flagged, .* the rule sums, .* azr show shows them")
+    over = pytest.raises(RunEnded, match=r"step 2 were flagged, .* the rule sums, .* azr show .*run --flagged shows")
     bodies = ["a + 1", "a + 2", "a - 1", "a - 3", *[f"a + {n}" for n in range(3, 9)]]
     with over if stop_at else nullcontext():
         play(config, Engines([proposal(body) for body in bodies], half_right), saved)

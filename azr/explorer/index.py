@@ -231,7 +231,9 @@ class RunIndex:
 def open_index(path: Path) -> sqlite3.Connection:
     """The index there, or a new one where there is none of this version."""
     rollouts = path.with_name("rollouts")  # the lock on the run's folder is its owner's, as long as it runs
-    with _locked(rollouts if rollouts.is_dir() else path.parent):
+    descriptor = os.open(rollouts if rollouts.is_dir() else path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # nobody else opens an index in this folder meanwhile
         if (connection := _current(path)) is not None:
             return connection
         for leftover in (path, path.with_name(f"{path.name}-journal")):
@@ -242,6 +244,8 @@ def open_index(path: Path) -> sqlite3.Connection:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
         return connection
+    finally:
+        os.close(descriptor)
 
 
 def is_run(folder: Path) -> bool:
@@ -284,17 +288,6 @@ def _current(path: Path) -> sqlite3.Connection | None:
     if connection is not None:
         connection.close()
     return None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keeps others from opening an index in this folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

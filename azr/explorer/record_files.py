@@ -38,12 +38,7 @@ class LinePlace:
 
 def read_samples(path: Path, problems: list[str]) -> Iterator[tuple[LinePlace, Sample]]:
     """Yield every sample of a rollout file or an evaluation. Note what cannot be read, once for all lines of a sort."""
-    lines = (
-        (place, line)
-        for place, line in read_lines(path, problems)
-        if place.member or place.start or not line.startswith(b'{"protocol"')  # an evaluation's first line
-    )
-    return _records(lines, read_sample, problems)
+    return _records(read_lines(path, problems), read_sample, problems)
 
 
 def _records(
@@ -72,12 +67,14 @@ def read_places(path: Path, places: Sequence[LinePlace]) -> list[Sample]:
 
 
 def read_lines(path: Path, problems: list[str]) -> Iterator[tuple[LinePlace, bytes]]:
-    """Lines of a row of gzip members; the last one is left out when the file is cut short."""
+    """Lines of a row of gzip members, but an evaluation's first one, which is its protocol; the last one is left out
+    when the file is cut short."""
     try:
         for member in read_members(path, most=_MOST_TEXT):
             start = 0
             while (end := member.text.find(b"\n", start)) >= 0:
-                yield LinePlace(member.begin, start, end - start), member.text[start:end]
+                if member.begin or start or not member.text.startswith(b'{"protocol"'):
+                    yield LinePlace(member.begin, start, end - start), member.text[start:end]
                 start = end + 1
             if member.damage:
                 problems.append(f"{member.damage}: what comes before is shown")

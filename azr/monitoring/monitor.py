@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -44,39 +45,25 @@ class Monitor:
         return response_metrics(samples, repeated) | flag_metrics(self.rules, samples, flags)
 
     def _read(self, samples: Sequence[Sample]) -> tuple[list[Text], list[float]]:
-        opened: dict[int, bool] = {}
-        made = ((each, each.completion.response_ids, each.completion.text) for each in samples)
-        texts = [(text or self.codec.decode(ids), self._opens(each, opened)) for each, ids, text in made]
-        return texts, [repeated_share(each.completion.response_ids) for each in samples]
-
-    def _opens(self, sample: Sample, known: dict[int, bool]) -> bool:
-        """Whether the prompt ends with the tag that opens the thinking."""
-        prompt = sample.completion.prompt_ids
-        if id(prompt) not in known:  # the answers of a group share the array
-            known[id(prompt)] = self.codec.decode(prompt[-8:]).rstrip().endswith(THINK)
-        return known[id(prompt)]
+        made = [each.completion for each in samples]
+        prompts = {id(each.prompt_ids): each.prompt_ids for each in made}  # the answers of a group share one
+        opened = {key: self.codec.decode(ids[-8:]).rstrip().endswith(THINK) for key, ids in prompts.items()}
+        texts = [(each.text or self.codec.decode(each.response_ids), opened[id(each.prompt_ids)]) for each in made]
+        return texts, [repeated_share(each.response_ids) for each in made]
 
 
-@dataclass(frozen=True, slots=True)
-class SafetyStop:
-    """Ends a run whose responses are flagged too often."""
-
-    stop_at: int | None
-    """Flagged responses of one step; None for never."""
-    show: str
-    """The command that shows them."""
-
-    def raise_if_over(self, step: int, samples: Sequence[Sample]) -> None:
-        """Raise RunEnded after a step with as many flagged responses, or more; another model's traces do not count."""
-        flagged = [sample for sample in samples if sample.flags and sample.origin != "trace"]
-        if self.stop_at is None or len(flagged) < self.stop_at:
-            return
-        most, count = _hits(flagged).most_common(1)[0]
-        raise RunEnded(
-            f"{len(flagged)} responses of step {step} were flagged, most of them ({count}) by the rule {most}, and "
-            f"safety.stop_at is {self.stop_at}, so the run ends here: {self.show} shows them; go on with another "
-            "safety.stop_at or safety.patterns."
-        )
+def raise_if_flagged(stop_at: int | None, run: Path, step: int, samples: Sequence[Sample]) -> None:
+    """Raise RunEnded after a step with ``stop_at`` flagged responses or more (None: never); another model's traces do
+    not count. ``run``: folder of the run."""
+    flagged = [sample for sample in samples if sample.flags and sample.origin != "trace"]
+    if stop_at is None or len(flagged) < stop_at:
+        return
+    most, count = _hits(flagged).most_common(1)[0]
+    raise RunEnded(
+        f"{len(flagged)} responses of step {step} were flagged, most of them ({count}) by the rule {most}, and "
+        f"safety.stop_at is {stop_at}, so the run ends here: azr show {run} --flagged shows them; go on with another "
+        "safety.stop_at or safety.patterns."
+    )
 
 
 def response_metrics(samples: Sequence[Sample], repeated: Sequence[float]) -> dict[str, float]:

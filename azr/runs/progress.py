@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TextIO
@@ -119,15 +119,9 @@ class Progress:
         _LOG.info(text)
         self._display.print(text)
 
-    @contextmanager
-    def showing_warnings(self) -> Iterator[None]:
+    def showing_warnings(self) -> AbstractContextManager[None]:
         """Show warnings and errors that are logged below ``azr``, until the context is left."""
-        handler = _Warnings(self._display)
-        logging.getLogger("azr").addHandler(handler)
-        try:
-            yield
-        finally:
-            logging.getLogger("azr").removeHandler(handler)
+        return logging_to(_Warnings(self._display))
 
     def close(self) -> None:
         """Stops showing anything; can be called twice."""
@@ -183,6 +177,19 @@ def duration(seconds: float) -> str:
 def share(rate: float) -> str:
     """A rate between 0 and 1 in three characters: ``.41``, ``1.0``."""
     return "1.0" if rate >= 0.995 else f"{rate:.2f}"[1:]
+
+
+@contextmanager
+def logging_to(handler: logging.Handler) -> Iterator[None]:
+    """Give a handler what is logged below ``azr``, until the context is left."""
+    logger = logging.getLogger("azr")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 class _Warnings(logging.Handler):

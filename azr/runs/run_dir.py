@@ -5,15 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import logging
 import os
 import shlex
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -214,21 +212,6 @@ def command_comment() -> str:
     """Return time, version and command line of this process as a line of YAML that says nothing."""
     command = shlex.join([Path(sys.argv[0]).name.replace("__main__.py", "azr"), *sys.argv[1:]])
     return f"# {time.strftime('%Y-%m-%d %H:%M')}, azr {code_version()}: {ascii(command)[1:-1]}\n"
-
-
-@contextmanager
-def logging_to(path: Path) -> Iterator[None]:
-    """Append everything logged below ``azr`` to a file while the context is open, one flushed line each."""
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logger = logging.getLogger("azr")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        handler.close()
 
 
 def _move(path: Path, folder: Path) -> None:

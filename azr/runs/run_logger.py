@@ -30,8 +30,8 @@ from azr.runs.metrics import (
     step_metrics,
     valid_rate,
 )
-from azr.runs.progress import Progress
-from azr.runs.run_dir import RunDirectory, logging_to
+from azr.runs.progress import Progress, logging_to
+from azr.runs.run_dir import RunDirectory
 from azr.runs.sample_file import Decode, JsonLines, LogOffsets, read_metrics, write_samples
 from azr.runs.trackers import Trackers, is_due, sample_tables
 
@@ -62,7 +62,9 @@ class RunLogger:
         self._tasks = JsonLines(self.run.tasks, offsets.tasks)
         self._beside = BackgroundWriter()
         self._logging = ExitStack()
-        self._logging.enter_context(logging_to(self.run.log))
+        log_file = logging.FileHandler(self.run.log, encoding="utf-8")
+        log_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self._logging.enter_context(logging_to(log_file))
         self._trackers = Trackers(run.path, config, history, progress.log)
         self._steps: list[Metrics] = []
         self._evals: list[Metrics] = []

@@ -12,7 +12,7 @@ import pytest
 from azr.config import Config, SafetyConfig
 from azr.errors import RunEnded, UserError
 from azr.launch import resolve
-from azr.monitoring.monitor import Monitor, SafetyStop, flag_metrics, repeated_share
+from azr.monitoring.monitor import Monitor, flag_metrics, raise_if_flagged, repeated_share
 from azr.monitoring.texts import DEFAULT, MAX_FLAGS, Flag, Rule, Screen, Text, TextReader
 from azr.prepare import prepare
 from tests.runs.factory import sample
@@ -130,9 +130,9 @@ def test_another_models_traces_stop_nothing_and_repetition_is_that_of_counting()
     metrics = flag_metrics(["harm"], samples, [[]] * 3)
     assert metrics == {"safety/harm": 2.0, "safety/flagged": 2.0, "safety/unscreened": 0.0}
     assert flag_metrics([], samples, [None] * 3)["safety/unscreened"] == 2.0
-    SafetyStop(3, "azr show").raise_if_over(7, samples)
+    raise_if_flagged(3, Path("run"), 7, samples)
     with pytest.raises(RunEnded, match=r"2 responses of step 7 were flagged, most of them \(2\) by the rule harm"):
-        SafetyStop(2, "azr show").raise_if_over(7, samples)
+        raise_if_flagged(2, Path("run"), 7, samples)
     rng = np.random.default_rng(0)
     for vocabulary in (2, 3, 50_000):
         ids = rng.integers(0, vocabulary, 700).astype(np.int32)
