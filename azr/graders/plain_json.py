@@ -26,14 +26,43 @@ class Opaque:
         return f"<{self.name}>"
 
 
+def _fraction(parts):
+    if max(part.bit_length() for part in parts) > _MAX_BITS:
+        raise ValueError("a fraction that takes long to reduce")
+    return fractions.Fraction(*parts)
+
+
+def _of_text(read, most):
+    def restored(text):
+        if len(text) > most:
+            raise ValueError("a number of so many digits that it takes long to compare")
+        return read(text)
+
+    return restored
+
+
+_CODES = {
+    "i": (int, hex, _of_text(lambda text: int(text, 16), _MAX_HEX)),
+    "t": (tuple, list, tuple),
+    "d": (dict, lambda value: [list(item) for item in value.items()], dict),
+    "z": (frozenset, list, frozenset),
+    "s": ((set, collections.abc.KeysView), list, set),
+    "c": (complex, lambda value: [value.real, value.imag], lambda parts: complex(*parts)),
+    "b": ((bytes, bytearray), lambda value: bytes(value).hex(), bytes.fromhex),
+    "q": (collections.deque, list, collections.deque),
+    "f": (fractions.Fraction, lambda value: [value.numerator, value.denominator], _fraction),
+    "n": (decimal.Decimal, str, _of_text(decimal.Decimal, _MAX_BITS)),
+    "o": (object, lambda value: type(value).__name__, Opaque),
+}
+"""Letters of types, with what states a value as a list or text, and what makes the value of that again."""
+
+
 def encode(value, depth=0):
     """What `json.dumps` can write."""
-    kind = type(value)
-    if value is None or kind in (bool, str, float):
+    if value is None or type(value) in (bool, str, float):
         return value
-    if isinstance(value, int):
-        value = int(value)
-        return value if -_LONG < value < _LONG else {"i": hex(value)}
+    if isinstance(value, int) and -_LONG < int(value) < _LONG:
+        return int(value)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, float):
@@ -42,25 +71,9 @@ def encode(value, depth=0):
         return {"o": "deeply nested"}
     if isinstance(value, list):
         return [encode(each, depth + 1) for each in value]
-    if isinstance(value, tuple):
-        return {"t": [encode(each, depth + 1) for each in value]}
-    if isinstance(value, dict):
-        return {"d": [[encode(key, depth + 1), encode(item, depth + 1)] for key, item in value.items()]}
-    if isinstance(value, frozenset):
-        return {"z": [encode(each, depth + 1) for each in value]}
-    if isinstance(value, (set, collections.abc.KeysView)):
-        return {"s": [encode(each, depth + 1) for each in value]}
-    if isinstance(value, complex):
-        return {"c": [value.real, value.imag]}
-    if isinstance(value, (bytes, bytearray)):
-        return {"b": bytes(value).hex()}
-    if isinstance(value, collections.deque):
-        return {"q": [encode(each, depth + 1) for each in value]}
-    if isinstance(value, fractions.Fraction):
-        return {"f": [encode(value.numerator), encode(value.denominator)]}
-    if isinstance(value, decimal.Decimal):
-        return {"n": str(value)}
-    return {"o": kind.__name__}
+    letter, state = next((letter, state) for letter, (kinds, state, _) in _CODES.items() if isinstance(value, kinds))
+    stated = state(value)
+    return {letter: encode(stated, depth) if type(stated) is list else stated}
 
 
 def decode(stated):
@@ -70,38 +83,12 @@ def decode(stated):
     if type(stated) is not dict:
         return stated
     ((letter, content),) = stated.items()
-    if letter == "i":
-        if len(content) > _MAX_HEX:
-            raise ValueError("an integer that takes long to compare with a decimal")
-        return int(content, 16)
-    if letter == "t":
-        return tuple([decode(each) for each in content])
-    if letter == "d":
-        keys = [decode(key) for key, _ in content]
-        refuse_collisions(keys)
-        return dict(zip(keys, [decode(item) for _, item in content], strict=True))
-    if letter in "sz":
-        items = [decode(each) for each in content]
-        refuse_collisions(items)
-        return set(items) if letter == "s" else frozenset(items)
-    if letter == "c":
-        return complex(*content)
-    if letter == "b":
-        return bytes.fromhex(content)
-    if letter == "q":
-        return collections.deque([decode(each) for each in content])
-    if letter == "f":
-        parts = decode(content[0]), decode(content[1])
-        if max(part.bit_length() for part in parts) > _MAX_BITS:
-            raise ValueError("a fraction that takes long to reduce")
-        return fractions.Fraction(*parts)
-    if letter == "n":
-        if len(content) > _MAX_BITS:
-            raise ValueError("a decimal of too many digits")
-        return decimal.Decimal(content)
-    if letter == "o":
-        return Opaque(content)
-    raise ValueError("no such letter")
+    if letter not in _CODES:
+        raise ValueError("no such letter")
+    content = decode(content)
+    if letter in "dsz":
+        refuse_collisions([key for key, _ in content] if letter == "d" else content)
+    return _CODES[letter][2](content)
 
 
 def refuse_collisions(items):
