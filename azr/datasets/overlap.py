@@ -11,7 +11,7 @@ from typing import Literal
 
 from azr.config import DataConfig
 from azr.datasets.hub import write_rows
-from azr.datasets.rows import BY_NAME, DataRow, stored_rows
+from azr.datasets.rows import BY_NAME, stored_rows
 from azr.errors import UserError
 from azr.evaluation.suites import exam, load_suites, suites_of
 from azr.evaluation.suites.files import Row
@@ -105,7 +105,10 @@ def leave_out(path: Path, out: Path, overlap: Overlap, data: DataConfig = BY_NAM
 
     def kept() -> Iterator[Row]:
         for counts.read, (row, fields) in enumerate(stored_rows(path, data), 1):
-            found = overlap.find(*_texts(row, fields), traces=row.traces)
+            asked = "\n".join(turn["content"] for turn in row.turns if turn["role"] == "user")
+            # Suites of programs are compared by the program that they ask about.
+            program = [fields["program"]] if isinstance(fields.get("program"), str) else []
+            found = overlap.find(asked, *program, traces=row.traces)
             for match in found.items():
                 counts.matches.setdefault(match, []).append(counts.read)
             if not found:
@@ -116,12 +119,6 @@ def leave_out(path: Path, out: Path, overlap: Overlap, data: DataConfig = BY_NAM
 
     write_rows(out, kept())
     return counts
-
-
-def _texts(row: DataRow, fields: Row) -> list[str]:
-    """Return what a row asks, and the program that it asks about, by which suites of programs are compared."""
-    asked = "\n".join(turn["content"] for turn in row.turns if turn["role"] == "user")
-    return [asked, fields["program"]] if isinstance(fields.get("program"), str) else [asked]
 
 
 def check_out(source: Path, out: Path) -> None:

@@ -58,7 +58,6 @@ class Screen:
     """The rules of a file, ready to search."""
 
     rules: tuple[Rule, ...]
-    _compiled: tuple[re.Pattern[str], ...]
 
     @classmethod
     def read(cls, path: Path) -> Screen:
@@ -67,7 +66,6 @@ class Screen:
             rules = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).rule
         except (OSError, ValueError, RecursionError) as error:  # also of tomllib and msgspec
             raise UserError(f"safety.patterns: {path} holds no rules ({error}); {DEFAULT} has examples.") from error
-        compiled = list[re.Pattern[str]]()
         for rule in rules:
             is_taken = rule.name in TOTALS or sum(each.name == rule.name for each in rules) > 1
             if is_taken or not _NAME.fullmatch(rule.name):
@@ -76,20 +74,13 @@ class Screen:
                 )
             for pattern in rule.patterns:
                 try:
-                    re.compile(pattern)
+                    re.compile(pattern, re.IGNORECASE)
                 except (re.error, OverflowError, RecursionError) as error:
                     what = f"{pattern!r} of the rule {rule.name} in {path} is no regular expression ({error})"
                     raise UserError(f"safety.patterns: {what}: correct it.") from error
             if not rule.patterns:
                 raise UserError(f"safety.patterns: the rule {rule.name} in {path} has no patterns: give it one.")
-            try:
-                compiled.append(re.compile("|".join(f"(?:{each})" for each in rule.patterns), re.IGNORECASE))
-            except re.error as error:
-                raise UserError(
-                    f"safety.patterns: the patterns of the rule {rule.name} in {path} do not combine ({error}): give "
-                    "patterns with numbered groups or flags such as (?m) a rule of their own."
-                ) from error
-        return cls(rules, tuple(compiled))
+        return cls(rules)
 
     def flags(self, response: str, opened: bool) -> list[Flag]:
         """Where the response holds what the rules look for, at most `MAX_FLAGS` places, in their order in the text.
@@ -97,11 +88,12 @@ class Screen:
         end = response.rfind(_THINKING_ENDS)
         split = end + len(_THINKING_ENDS) if end >= 0 else len(response) if opened else 0
         spans = {"thinking": (0, split), "answer": (split, len(response)), "both": (0, len(response))}
-        found = [
+        patterns = ((rule, re.compile(each, re.IGNORECASE)) for rule in self.rules for each in rule.patterns)
+        found = dict.fromkeys(
             (rule.name, match.start(), match.end())
-            for rule, pattern in zip(self.rules, self._compiled, strict=True)
+            for rule, pattern in patterns
             for match in islice(filter(re.Match.group, pattern.finditer(response, *spans[rule.where])), MAX_FLAGS)
-        ]
+        )
         return sorted(found, key=lambda flag: flag[1:])[:MAX_FLAGS]
 
 

@@ -1,7 +1,6 @@
 """Rules find what they name, where they look; a file that is none is one sentence; no text holds up a run. And how
 repetition is counted."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,10 @@ def test_each_rule_of_ours_finds_what_it_is_about_and_leaves_plain_thinking_alon
 
 def test_rules_look_where_they_say_and_offsets_are_of_the_response(tmp_path: Path) -> None:
     rules = [("t", "thinking"), ("a", "answer"), ("b", "both")]
-    text = "".join(f"[[rule]]\nname = '{name}'\nwhere = '{where}'\npatterns = ['secret']\n" for name, where in rules)
+    text = "".join(
+        f"[[rule]]\nname = '{name}'\nwhere = '{where}'\npatterns = ['secret', '(?m)^s(e)cret']\n"
+        for name, where in rules
+    )
     screen = Screen.read(write(tmp_path, text))
     response = "SECRET thought</think>secret answer"
     at = len("SECRET thought</think>")
@@ -67,7 +69,6 @@ RULE = "[[rule]]\nname = 'x'\npatterns = ['a']\n"
     (RULE.replace("'a'", "'('"), r"'\(' of the rule x in .* is no regular expression"),
     (RULE.replace("'x'", "'A b'"), "the rule name 'A b' in .* not of a-z"),
     (RULE + RULE, "is there twice or not of a-z"), (RULE.replace("['a']", "[]"), "the rule x in .* has no patterns"),
-    (RULE.replace("['a']", "['b', '(?m)^a']"), "the rule x in .* do not combine"),
     (RULE + "where = 'prompt'", "holds no rules .*prompt"), (None, r"gone\.toml holds no rules"),
 ])  # fmt: skip
 def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(tmp_path, text, said):
@@ -104,7 +105,7 @@ class Looks:
         return [None if "aaa" in text else flags for (text, _), flags in zip(texts, found, strict=True)]
 
 
-SCREEN_OF_NEEDLES = Screen((Rule(name="needle", patterns=("needle",)),), (re.compile("needle"),))
+SCREEN_OF_NEEDLES = Screen((Rule(name="needle", patterns=("needle",)),))
 
 
 async def test_flags_are_written_into_the_samples_and_what_was_given_up_is_not_looked_at() -> None:

@@ -79,19 +79,17 @@ def _check_kind(path: Path) -> None:
             start = file.read(_START_BYTES)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-    begins = start.removeprefix(_BOM).lstrip().lower()
-    what = next((each for known, each in _STARTS.items() if begins.startswith(known)), None)
-    if what is None and path.suffix != ".gz" and begins.startswith(_GZIP):
-        what = "compressed by gzip: its name must end with .gz"
-    elif what is None and path.suffix == ".gz" and start and not begins.startswith(_GZIP):
-        what = "not compressed by gzip: its name must not end with .gz"
-    elif what is None and path.suffix != ".parquet" and begins.startswith(_PARQUET):
-        what = "a parquet file: its name must end with .parquet"
-    elif what is None and path.suffix == ".parquet" and begins.startswith((b"{", b"[")):
-        what = "JSON: its name must end with .jsonl or .json"
-    elif what is None and path.suffix not in (".parquet", ".gz") and b"\0" in start:
-        what = "UTF-16 text or no text at all: save it as UTF-8"
-    if what is not None:
+    begins, suffix = start.removeprefix(_BOM).lstrip().lower(), path.suffix
+    is_gzip, is_json = begins.startswith(_GZIP), begins.startswith((b"{", b"["))
+    kinds = [
+        *((begins.startswith(known), what) for known, what in _STARTS.items()),
+        (suffix != ".gz" and is_gzip, "compressed by gzip: its name must end with .gz"),
+        (suffix == ".gz" and start and not is_gzip, "not compressed by gzip: its name must not end with .gz"),
+        (suffix != ".parquet" and begins.startswith(_PARQUET), "a parquet file: its name must end with .parquet"),
+        (suffix == ".parquet" and is_json, "JSON: its name must end with .jsonl or .json"),
+        (suffix not in (".parquet", ".gz") and b"\0" in start, "UTF-16 text or no text at all: save it as UTF-8"),
+    ]
+    for what in (what for is_this, what in kinds if is_this):
         raise UserError(f"{path} is {what}.")
 
 
