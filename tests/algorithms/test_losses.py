@@ -81,13 +81,6 @@ def test_losses_of_micro_batches_add_up_where_responses_have_a_weight(objective,
     assert sums["importance_cut"].item() == sum(more["importance_cut"].item() for _, more in parts)
 
 
-def test_value_loss_by_hand() -> None:
-    values, old, returns = tensor(1.0, 0.1, 1.0), tensor(0.0, 0.0, 0.0), tensor(1.0, 1.0, 0.0)
-    loss, sums = value_loss(values, old_values_R=old, returns_R=returns, normalizer=2.0)
-    assert loss.item() == pytest.approx((0.5 * 0.64 + 0.5 * 0.81 + 0.5 * 1.0) / 2)
-    assert value_metrics(sums)["clipped"] == pytest.approx(1 / 3)
-
-
 def test_explained_variance_adds_over_micro_batches() -> None:
     generator = torch.Generator().manual_seed(0)
     returns = torch.randn(50, generator=generator, dtype=torch.float64)

@@ -132,12 +132,12 @@ def test_improbable_and_impossible_tokens_stay_finite() -> None:
 
 def test_the_critic_is_fitted_to_what_the_policy_sampled() -> None:
     values, old, returns = tensor(1.0, 0.1, 1.0, 0.5), tensor(0.0, 0.0, 0.0, 0.5), tensor(1.0, 1.0, 0.0, 9.0)
-    is_trace = torch.tensor([False, True, False, True])
+    is_trace = torch.tensor([False, False, False, True])
     values.requires_grad_()
     loss, sums = value_loss(values, old_values_R=old, returns_R=returns, is_trace_R=is_trace, normalizer=4.0)
     loss.backward()
-    assert loss.item() == pytest.approx((0.5 * 0.64 + 0.5 * 1.0) / 4)
-    assert values.grad[is_trace].tolist() == [0.0, 0.0]
+    assert loss.item() == pytest.approx((0.5 * 0.64 + 0.5 * 0.81 + 0.5 * 1.0) / 4)
+    assert values.grad[is_trace].tolist() == [0.0] and value_metrics(sums)["clipped"] == pytest.approx(1 / 3)
     few = [each.detach()[~is_trace] for each in (values, old, returns)]
     alone = value_loss(few[0], old_values_R=few[1], returns_R=few[2], normalizer=4.0)[1]
     assert value_metrics(sums) == value_metrics(alone)
