@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
@@ -106,12 +105,7 @@ def teach(config: Config, folder: Path, *, references: int, induction_inputs: in
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps, pct_start=0.1)
     texts = documents(random.Random(1), config, folder)
     for _ in range(steps):
-        ids_BT, target_BT = batch(codec, [next(texts) for _ in range(BATCH)])
-        loss = cross_entropy(model(ids_BT).logits[:, :-1].flatten(0, 1), target_BT[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        learn(model, optimizer, [tuple(map(codec.encode, next(texts))) for _ in range(BATCH)])
         schedule.step()
     model.save_pretrained(folder)
     ends = [int(tokenizer.convert_tokens_to_ids(token)) for token in ("<|im_end|>", "<|endoftext|>")]
@@ -119,13 +113,16 @@ def teach(config: Config, folder: Path, *, references: int, induction_inputs: in
     return folder
 
 
-def batch(codec: PromptCodec, texts: list[tuple[str, str]]) -> tuple[Tensor, Tensor]:
-    """Token ids and targets (B, T); only responses are learnt."""
-    rows = [(codec.encode(prompt), codec.encode(response)) for prompt, response in texts]
+def learn(model: Qwen2ForCausalLM, optimizer: torch.optim.Optimizer, rows: list[tuple[list[int], list[int]]]) -> None:
+    """Take a step on the responses of rows of a prompt's and a response's ids."""
     length = -(-max(len(prompt) + len(response) for prompt, response in rows) // 16) * 16
     ids_BT, target_BT = torch.zeros(len(rows), length, dtype=torch.long), torch.full((len(rows), length), -100)
     for row, (prompt, response) in enumerate(rows):
         end = len(prompt) + len(response)
         ids_BT[row, :end] = torch.tensor(prompt + response)
         target_BT[row, len(prompt) : end] = torch.tensor(response)
-    return ids_BT, target_BT
+    loss = cross_entropy(model(ids_BT).logits[:, :-1].flatten(0, 1), target_BT[:, 1:].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()

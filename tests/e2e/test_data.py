@@ -13,11 +13,11 @@ from statistics import fmean
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, Qwen2ForCausalLM
 
 from benchmarks.data_learning import SFT, SIZES, TEMPLATE, write_questions
 from tests.conftest import byte_tokenizer
+from tests.e2e.chat_model import learn
 from tests.e2e.runs import metrics, succeed
 from tests.tiny_models import tiny_of
 
@@ -58,21 +58,8 @@ def teach_the_form(folder: Path) -> str:
     for _ in range(80):
         sources = dice.choices(list(ANSWERS), k=64)
         texts = [f"User: {question(dice, source)}\nAssistant: <think>" for source in sources]
-        rows = [
-            (tokenizer.encode(text), [*tokenizer.encode(boxed(dice.randrange(5))), tokenizer.eos_token_id])
-            for text in texts
-        ]
-        length = max(len(prompt) + len(response) for prompt, response in rows)
-        ids_BT, target_BT = torch.zeros(64, length, dtype=torch.long), torch.full((64, length), -100)
-        for row, (prompt, response) in enumerate(rows):
-            end = len(prompt) + len(response)
-            ids_BT[row, :end] = torch.tensor(prompt + response)
-            target_BT[row, len(prompt) : end] = torch.tensor(response)
-        loss = cross_entropy(model(ids_BT).logits[:, :-1].flatten(0, 1), target_BT[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        answers = [[*tokenizer.encode(boxed(dice.randrange(5))), tokenizer.eos_token_id] for _ in texts]
+        learn(model, optimizer, list(zip(map(tokenizer.encode, texts), answers, strict=True)))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     GenerationConfig(eos_token_id=tokenizer.eos_token_id).save_pretrained(folder)
