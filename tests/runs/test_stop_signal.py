@@ -14,21 +14,24 @@ from azr.runs.stop_signal import MalformedAlarm, StopRequested, StopSignal
 from tests.runs.factory import completion, sample
 
 
+async def work(ended: list[bool], error: Exception | None = None) -> None:
+    """Go on for a minute; note the end, and fail there with an error that is given."""
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.01)
+        ended.append(True)
+        if error is not None:
+            raise error
+
+
 @pytest.mark.parametrize("received", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_the_first_signal_gives_up_work_in_progress(received):
     stop_signal, log, ended = StopSignal(), [], []
-
-    async def work() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            await asyncio.sleep(0.01)
-            ended.append(True)
-
     with stop_signal.listening(log.append):
         asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), received)
         with pytest.raises(StopRequested) as stopped:
-            await stop_signal.cancel_on_stop(work())
+            await stop_signal.cancel_on_stop(work(ended))
         assert stopped.value.exit_code == 128 + received and ended and len(log) == 1
         with pytest.raises(StopRequested):
             stop_signal.raise_if_requested()
@@ -45,17 +48,11 @@ async def test_nohup_is_obeyed():
 
 
 async def test_a_failure_of_work_that_is_given_up_is_one_line(caplog):
-    async def work() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            raise TimeoutError("the driver waited 30 s for a rank to end")
-
     stop_signal = StopSignal()
     with stop_signal.listening(print):
         asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
         with pytest.raises(StopRequested):
-            await stop_signal.cancel_on_stop(work())
+            await stop_signal.cancel_on_stop(work([], TimeoutError("the driver waited 30 s for a rank to end")))
     gc.collect()
     assert [record.getMessage() for record in caplog.records] == [
         "while it was stopped: the driver waited 30 s for a rank to end"
@@ -95,15 +92,7 @@ async def test_the_second_signal_ends_all_processes_at_once(monkeypatch):
 
 
 async def test_cancelling_the_waiting_cancels_the_work():
-    ended = []
-
-    async def work() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append(True)
-
-    waiting = asyncio.create_task(StopSignal().cancel_on_stop(work()))
+    waiting = asyncio.create_task(StopSignal().cancel_on_stop(work(ended := [])))
     await asyncio.sleep(0.01)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
