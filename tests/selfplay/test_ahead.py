@@ -2,53 +2,47 @@
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from azr.experiment import drop_stale, play_ahead
 from azr.records import Sample
-from azr.runs.metrics import staleness_metrics
 from azr.selfplay.play import StepResult
 from tests.runs import factory
 from tests.runs.factory import completion
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.begun: list[int] = []
-
-    async def play(self, step: int) -> StepResult:
-        self.begun.append(step)
-        await asyncio.sleep(0)
-        if step == 9:
-            raise ValueError("step 9")
-        return StepResult(samples=[], data={"step": step})
+async def play(begun: list[int], step: int) -> StepResult:
+    begun.append(step)
+    await asyncio.sleep(0)
+    if step == 9:
+        raise ValueError("step 9")
+    return StepResult(samples=[], data={"step": step})
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 async def test_play_is_ahead_of_learning_by_so_many_steps_and_no_more(ahead: int) -> None:
-    recorder = Recorder()
-    permits = asyncio.Semaphore(1 + ahead)
-    async with aclosing(play_ahead(recorder.play, range(4, 9), permits)) as results:
+    begun, permits = list[int](), asyncio.Semaphore(1 + ahead)
+    async with aclosing(play_ahead(partial(play, begun), range(4, 9), permits)) as results:
         for step in range(4, 9):
             assert (await anext(results)).data == {"step": step}
             await asyncio.sleep(0.01)  # while this step is learned
-            assert recorder.begun == list(range(4, min(8, step + ahead) + 1))
+            assert begun == list(range(4, min(8, step + ahead) + 1))
             permits.release()
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
 async def test_a_failure_of_play_is_raised_where_its_step_is_awaited(ahead: int) -> None:
-    recorder, permits = Recorder(), asyncio.Semaphore(1 + ahead)
-    async with aclosing(play_ahead(recorder.play, range(8, 11), permits)) as results:
+    begun, permits = list[int](), asyncio.Semaphore(1 + ahead)
+    async with aclosing(play_ahead(partial(play, begun), range(8, 11), permits)) as results:
         assert (await anext(results)).data == {"step": 8}
         await asyncio.sleep(0.01)
         permits.release()
         with pytest.raises(ValueError, match="step 9"):
             await anext(results)
-    assert recorder.begun == [8, 9], "nothing is played after a failure"
+    assert begun == [8, 9], "nothing is played after a failure"
 
 
 async def test_leaving_ends_what_is_under_way() -> None:
@@ -79,9 +73,4 @@ def test_samples_with_a_token_that_is_too_old_are_stale_and_tokens_of_a_trace_ha
     assert len(kept(samples, 5, 0)) == 4, "without staleness nothing is too old"
     assert kept(samples, 5, 1) == [[5, 5], [4, 5], [4, 4]]
     assert [each.used for each in samples] == ["trained", "trained", "stale", "trained"]
-    assert staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.5, "max": 1.0, "mixed": pytest.approx(1 / 3)}
-    trace = sample(0, 0, trace_tokens=2)
-    samples = [trace, sample(4, 5), sample(3, 5)]
-    assert kept(samples, 5, 1) == [[0, 0], [4, 5]]
-    assert staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.5, "max": 1.0, "mixed": 1.0}
-    assert staleness_metrics([replace(trace)], 5) == {"dropped": 0.0}
+    assert kept([sample(0, 0, trace_tokens=2), sample(4, 5), sample(3, 5)], 5, 1) == [[0, 0], [4, 5]]

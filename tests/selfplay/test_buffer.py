@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.proposer import draw_references
 from azr.selfplay.seeds import write_lines
 from azr.tasks.base import RejectReason
-from azr.tasks.normalize import fingerprint, held_out_keys
+from azr.tasks.normalize import held_out_keys
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import IDENTITY
 from tests.conftest import byte_tokenizer
@@ -163,21 +164,16 @@ NEAR = "def f(word):\n    # longer\n    part = word[-2:] + 'kilo'\n    return pa
     (QUESTION, "def f(x):\n    return (x[1:] + 'ba') * 3", False),
     ("def f(x):\n    return x + 3", "def f(y):\n    return y + 3", True),  # of programs with one statement only equal
     ("def f(x):\n    return x + 3", "def f(y):\n    return y + 4", False),  # ones are near
+    ("def f(b):\n    return 7", 'def f(number):\n    """7."""\n    return 7  # seven', True),
 ])  # fmt: skip
 def test_what_equals_a_program_of_the_benchmark_up_to_names_and_constants_is_rejected(question, program, is_near):
     buffer = TaskBuffer(["deduction"], 10, dict.fromkeys(held_out_keys(question), "question 7"))
-    reason = buffer.reject_reason(replace(task(0), program=program))
-    assert reason is (RejectReason.IN_BENCHMARK if is_near else None)
-
-
-def test_a_program_of_the_benchmark_is_rejected_with_any_input_and_any_names():
-    buffer = TaskBuffer(["deduction"], 10, {fingerprint("def f(b):\n    return 7"): "question 7"})
-    renamed = replace(task(7), inputs=("'other'",), program='def f(number):\n    """7."""\n    return 7  # seven')
-    for held_out in (task(7), renamed):
-        assert buffer.reject_reason(held_out) is RejectReason.IN_BENCHMARK and buffer.twin(held_out) == "question 7"
-        with pytest.raises(AssertionError):
-            buffer.add(held_out)
-    assert buffer.reject_reason(task(8)) is None
+    asked = replace(task(0), program=program, inputs=("'other'",))
+    assert buffer.reject_reason(asked) is (RejectReason.IN_BENCHMARK if is_near else None)
+    if is_near:
+        assert buffer.twin(asked) == "question 7"
+    with pytest.raises(AssertionError) if is_near else nullcontext():
+        buffer.add(asked)
 
 
 @pytest.mark.parametrize("stored", [100, 1000])

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -227,17 +228,15 @@ def test_a_journal_comes_back_as_it_was(tmp_path: Path) -> None:
     assert restored.open(items[0]).answers == {"seed 7": answered}
 
 
-class RandomExecutor:
+async def random_result(request: ExecutionRequest) -> ExecutionResult:
     """The request decides what comes of it."""
-
-    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        await asyncio.sleep(random.random() * 0.002)
-        rng, status = random.Random(repr(request)), CallStatus.OK
-        if rng.random() > 0.95:
-            status = rng.choice([CallStatus.LOST, CallStatus.RAISED, CallStatus.TIMEOUT])
-        is_ok = status is CallStatus.OK
-        call = CallResult(status=status, value=rng.choice("34") if is_ok else None, error=None if is_ok else "E")
-        return ExecutionResult(outputs=(call,) * len(request.inputs), deterministic=True if is_ok else None)
+    await asyncio.sleep(random.random() * 0.002)
+    rng, status = random.Random(repr(request)), CallStatus.OK
+    if rng.random() > 0.95:
+        status = rng.choice([CallStatus.LOST, CallStatus.RAISED, CallStatus.TIMEOUT])
+    is_ok = status is CallStatus.OK
+    call = CallResult(status=status, value=rng.choice("34") if is_ok else None, error=None if is_ok else "E")
+    return ExecutionResult(outputs=(call,) * len(request.inputs), deterministic=True if is_ok else None)
 
 
 class Dice:
@@ -306,7 +305,8 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
             left.unlink()
 
         async def play(number: int, buffer: TaskBuffer = buffer, journal: Journal = journal) -> StepResult:
-            step = scripted.self_play(config, engine, RandomExecutor(), buffer, number, journal=journal)
+            executor = SimpleNamespace(execute=random_result)
+            step = scripted.self_play(config, engine, executor, buffer, number, journal=journal)
             return await step.play(is_last=number == steps)
 
         is_killed, permits = random.random() < kill_rate, asyncio.Semaphore(1 + config.steps_ahead)

@@ -136,7 +136,7 @@ async def test_the_funnel_counts_every_proposal_and_pays_it(play):
     assert buffer.sizes() == {"deduction": 2}
 
 
-async def test_proposals_of_one_prompt_form_a_group(play):
+async def test_proposals_of_one_prompt_form_a_group_unless_their_baseline_is_their_kinds(play):
     proposals = [proposal(f"a + {i}") for i in range(5)]
     for per_prompt, sizes in ((1, [1] * 5), (2, [1, 2, 2]), (5, [5])):
         sizes_of = {"proposer_prompts": 5, "proposals_per_prompt": per_prompt, "solver_prompts": 0, "references": 2}
@@ -146,6 +146,10 @@ async def test_proposals_of_one_prompt_form_a_group(play):
         assert sorted(Counter(each.group for each in proposed).values()) == sizes
         prompts = {(each.group, tuple(each.completion.prompt_ids)) for each in proposed}
         assert len(prompts) == len(sizes), "a group has one prompt"
+    result, _ = await play(replace_play(config, proposer_baseline="kind"), Script(proposals, half_right))
+    proposed = [each for each in result.samples if each.role == "proposer"]
+    assert len({each.group for each in proposed}) == 5, "groups of one have their kind's baseline"
+    assert len({tuple(each.completion.prompt_ids) for each in proposed}) == 1
 
 
 async def test_with_a_price_of_repeats_what_is_held_out_costs_as_much_and_still_is_not_stored(play):
@@ -157,16 +161,6 @@ async def test_with_a_price_of_repeats_what_is_held_out_costs_as_much_and_still_
     rewards = Counter((each.verdict, each.reward) for each in trained(result) if each.role == "proposer")
     assert rewards == {("in_benchmark", -1.0): 1, ("duplicate", -1.0): 1, ("valid", 0.0): 1, ("valid", 0.5): 1}
     assert len(buffer.tasks("deduction")) == 3
-
-
-async def test_the_baseline_of_proposals_may_be_their_kinds(play):
-    proposals = [proposal(f"a + {i}") for i in range(4)]
-    config = replace_play(CONFIG, proposer_prompts=4, proposals_per_prompt=4, solver_prompts=0)
-    config = replace_play(config, proposer_baseline="kind")
-    result, _ = await play(config, Script(proposals, half_right))
-    proposed = [each for each in result.samples if each.role == "proposer"]
-    assert len({each.group for each in proposed}) == 4, "groups of one have their kind's baseline"
-    assert len({tuple(each.completion.prompt_ids) for each in proposed}) == 1
 
 
 async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_estimated_and_estimates_are_groups(play):
@@ -262,18 +256,16 @@ async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after(play):
     assert sorted(solved) == ["000001-deduction-0000", "seed-deduction", "seed-deduction"]
 
 
-class LostVerifying:
-    """An executor that validates proposals and fails whenever an abduction is graded."""
-
-    async def execute(self, request):
-        status, value = (CallStatus.OK, "3") if not request.admitted else (CallStatus.LOST, None)
-        return ExecutionResult(outputs=(CallResult(status=status, value=value),), deterministic=True)
+async def lost_verifying(request):
+    """Validate proposals, and fail whenever an abduction is graded."""
+    status, value = (CallStatus.OK, "3") if not request.admitted else (CallStatus.LOST, None)
+    return ExecutionResult(outputs=(CallResult(status=status, value=value),), deterministic=True)
 
 
 async def test_a_proposal_that_was_lost_after_it_was_reserved_may_come_again(play):
     config = replace_play(CONFIG, kinds=("abduction",), proposer_prompts=1, solver_prompts=0)
     attempt = Script([proposal("a + 1")] * 2, lambda prompt, attempt: "<|input|>2<|end|>")
-    lost, buffer = await play(config, attempt, LostVerifying())
+    lost, buffer = await play(config, attempt, SimpleNamespace(execute=lost_verifying))
     assert funnel(lost, "abduction").rejected == {RejectReason.LOST: 1}
     assert len(lost.samples) == 5 and not trained(lost) and buffer.sizes() == {"abduction": 1}
     again, buffer = await play(config, attempt, buffer=buffer, name="000002")

@@ -125,8 +125,7 @@ AUTHORS = table(__file__, "records of the authors")
 """Records as the Absolute Zero authors' code writes them."""
 
 
-async def test_records_of_the_authors_are_tasks_beside_those_of_ours(tmp_path, pool):
-    path = tmp_path / "seeds.jsonl"
+async def test_records_of_the_authors_are_tasks_beside_those_of_ours(path, pool):
     path.write_text("".join(f"{json.dumps(record)}\n" for record in AUTHORS) + line(body("a + 1"), "1"))
     config = replace(CONFIG, selfplay=replace(CONFIG.selfplay, kinds=("deduction", "abduction", "induction")))
     work, stored, said = seeding(path, pool, config)
@@ -145,9 +144,8 @@ async def test_records_of_the_authors_are_tasks_beside_those_of_ours(tmp_path, p
     assert "`input`" in refused[0]["detail"] and "2 with another output than stated" in said[0]
 
 
-async def test_a_record_of_one_call_may_be_of_another_kind(tmp_path, pool):
+async def test_a_record_of_one_call_may_be_of_another_kind(path, pool):
     """As of the authors' error tasks: a run that plays neither deduction nor abduction reads its own kinds."""
-    path = tmp_path / "seeds.jsonl"
     path.write_text(json.dumps({"snippet": body("a // 0"), "input": "1", "output": "ZeroDivisionError"}))
     ((_, task),) = read_seeds(path, ["error"])
     assert (task.kind, task.inputs, task.id) == ("error", ("1",), "seed-000001-error")
@@ -185,8 +183,7 @@ async def test_without_a_file_all_kinds_grow_from_the_identity_until_the_smalles
     assert [task.id for task in stored[:2]] == ["seed-deduction", "seed-abduction"]
 
 
-async def test_a_file_without_any_task_that_passes_is_a_users_mistake_and_says_where_to_look(tmp_path, pool):
-    path = tmp_path / "seeds.jsonl"
+async def test_a_file_without_any_task_that_passes_is_a_users_mistake_and_says_where_to_look(path, pool):
     path.write_text(line(body("a // 0"), "1"))
     work, stored, _ = seeding(path, pool)
     with pytest.raises(UserError, match=r"None of the 1 lines of .* became a task \(1 failed\): read .*rejected.jsonl"):
@@ -251,9 +248,8 @@ async def test_a_file_may_begin_with_a_byte_order_mark_and_a_damaged_archive_is_
         read_seeds(tmp_path / "seeds.jsonl.gz")
 
 
-async def test_every_kinds_own_seed_is_a_line_that_passes(tmp_path, pool):
+async def test_every_kinds_own_seed_is_a_line_that_passes(path, pool):
     config = replace(CONFIG, selfplay=replace(CONFIG.selfplay, kinds=tuple(KINDS)))
-    path = tmp_path / "seeds.jsonl"
     path.write_text("".join(json.dumps(asdict(kind.seed())) + "\n" for kind in KINDS.values()))
     work, stored, _ = seeding(path, pool, config)
     await work.run()
@@ -261,8 +257,7 @@ async def test_every_kinds_own_seed_is_a_line_that_passes(tmp_path, pool):
     assert [replace(task, id="") for task in stored] == [replace(task, id="") for task in wanted]
 
 
-async def test_inputs_may_be_written_as_expressions_and_repeats_of_an_induction_are_dropped(tmp_path, pool):
-    path = tmp_path / "seeds.jsonl"
+async def test_inputs_may_be_written_as_expressions_and_repeats_of_an_induction_are_dropped(path, pool):
     inputs = ("'x' * 2", "a = 3", "'xx'", "list(range(2))", "3.0", "a=4")
     path.write_text(
         line(body("a * 2"), *inputs, kind="induction", message="Twice.") + "\n" + line(body("a"), "lambda: 1")
