@@ -1,14 +1,14 @@
 """The project's own kinds and the example keep the contract, and other kinds fail it."""
 
 from dataclasses import replace
-from typing import ClassVar
+from itertools import count
+from unittest.mock import AsyncMock
 
 import pytest
 
 from azr.config import ExecutorConfig
 from azr.plugins.contract import KindContract
-from azr.records import Task
-from azr.tasks.base import ProposalLimits, RejectReason, Verdict
+from azr.tasks.base import ProposalLimits, Verdict
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 from examples.expressions import Expressions
@@ -87,56 +87,28 @@ class TestRepair(OfPrograms):
     malformed = ((Section("program", "x = 1"),), *outputs("2"))
 
 
-class Raises(Expressions):
-    async def grade(self, task, answer, run):
-        return Verdict.RIGHT if int(answer[0].text) else Verdict.WRONG
+RIGHT = AsyncMock(return_value=Verdict.RIGHT)
+LOSSY = lambda task: (Section("output", f"{task.message}\n```\n"),)  # noqa: E731
+NUMBERS = count(2)
+HOSTILE = "test_hostile_texts_are_refused_or_judged"
 
 
-class Generous(Expressions):
-    async def grade(self, task, answer, run):
-        return Verdict.RIGHT
-
-
-class Forgetful(Expressions):
-    async def validate(self, proposal, limits, run):
-        task = await super().validate(proposal, limits, run)
-        return task if isinstance(task, RejectReason) else self.seed()
-
-
-class Lossy(Expressions):
-    def proposal(self, task: Task) -> tuple[Section, ...]:
-        return (Section("output", f"{task.message}\n```\n"),)
-
-
-class Chatty(Expressions):
-    def solver_view(self, task: Task) -> tuple[Section, ...]:
-        return (Section("input", "word " * 9000),)
-
-
-class Changing(Expressions):
-    count: ClassVar[list[int]] = [1]
-
-    def seed(self) -> Task:
-        self.count[0] += 1
-        return self.task("seed-expressions", f"1 + {self.count[0]}")
-
-
-@pytest.mark.parametrize("kind, test, error", [
-    (Raises, "test_hostile_texts_are_refused_or_judged", ValueError),
-    (Generous, "test_wrong_answers_are_wrong", AssertionError),
-    (Generous, "test_malformed_answers_are_malformed", AssertionError),
-    (Generous, "test_hostile_texts_are_refused_or_judged", AssertionError),
-    (Forgetful, "test_proposals_become_tasks", Exception), (Lossy, "test_responses_are_read_back", AssertionError),
-    (Lossy, "test_a_task_that_is_proposed_again_is_the_same", AssertionError),
-    (Chatty, "test_prompts_are_within_limits", AssertionError),
-    (Changing, "test_the_first_task_can_be_played", AssertionError),
+@pytest.mark.parametrize("method, does, test, error", [
+    ("grade", AsyncMock(side_effect=lambda task, answer, run: int(answer[0].text)), HOSTILE, ValueError),
+    ("grade", RIGHT, HOSTILE, AssertionError), ("grade", RIGHT, "test_wrong_answers_are_wrong", AssertionError),
+    ("grade", RIGHT, "test_malformed_answers_are_malformed", AssertionError),
+    ("validate", AsyncMock(return_value=Expressions().seed()), "test_proposals_become_tasks", Exception),
+    ("proposal", LOSSY, "test_responses_are_read_back", AssertionError),
+    ("proposal", LOSSY, "test_a_task_that_is_proposed_again_is_the_same", AssertionError),
+    ("solver_view", lambda task: (Section("input", "word " * 9000),), "test_prompts_are_within_limits", AssertionError),
+    ("seed", lambda: Expressions().task("seed-expressions", f"1 + {next(NUMBERS)}"),
+     "test_the_first_task_can_be_played", AssertionError),
 ])  # fmt: skip
-def test_a_kind_that_breaks_it_fails(kind: type[Expressions], test: str, error: type[Exception]) -> None:
-    class Broken(TestExpressions):
-        pass
-
-    Broken.kind = kind()
-    Broken.setup_class()
+def test_a_kind_that_breaks_it_fails(method, does, test: str, error: type[Exception], monkeypatch) -> None:
+    kind = Expressions()
+    monkeypatch.setattr(kind, method, does)
+    monkeypatch.setattr(TestExpressions, "kind", kind)
+    TestExpressions.setup_class()
     with pytest.raises(error):
-        getattr(Broken(), test)()
-    Broken.teardown_class()
+        getattr(TestExpressions(), test)()
+    TestExpressions.teardown_class()
