@@ -23,7 +23,7 @@ _ROWS = "/api/datasets/me/rows"
 class Hub(ThreadingHTTPServer):
     """A hub with one user, ``me``, whose token is ``secret``, and the data set ``me/rows``.
 
-    ``refuses``: a path that it answers with 403.
+    ``refuses``: a path that it answers with 403; ``answer``: status and headers with which it answers every GET.
     """
 
     def __init__(self, data_set: Mapping[str, bytes]) -> None:
@@ -34,6 +34,7 @@ class Hub(ThreadingHTTPServer):
         self.cards: list[str] = []
         self.files: dict[str, bytes] = {}
         self.refuses: str | None = None
+        self.answer: tuple[int, dict[str, str]] | None = None
 
     @property
     def address(self) -> str:
@@ -48,7 +49,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path, files = self.path.partition("?")[0], self.server.data_set
-        if path == "/api/whoami-v2":
+        if self.server.answer is not None:
+            self._answer(self.server.answer[0], {}, self.server.answer[1])
+        elif path == "/api/whoami-v2":
             known = self.headers["Authorization"] == "Bearer secret"
             self._answer(200 if known else 401, {"name": "me", "type": "user"})
         elif path.startswith(f"{_ROWS}/tree/{_COMMIT}"):

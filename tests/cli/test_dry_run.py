@@ -5,10 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-import threading
-from contextlib import contextmanager, nullcontext
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,6 +16,7 @@ from azr.errors import UserError
 from azr.runs.run_dir import RunDirectory, RunOwner
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
+from tests.hub_server import Hub, azr, open_hub
 from tests.recipes import from_yaml
 from tests.runs.test_resume import save
 from tests.tiny_models import save_weights
@@ -159,51 +156,29 @@ def test_a_model_that_is_too_large_for_the_cpus_memory_is_told_so(here, capsys, 
     assert re.search(r"\n# expected: .+ for 24 steps if nothing else runs here", printed)
 
 
-@contextmanager
-def hub(answer: int, headers: dict[str, str]):
-    """A hub that gives this answer to everything."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(answer)
-            for item in {**headers, "Content-Length": "0"}.items():
-                self.send_header(*item)
-            self.end_headers()
-
-        do_HEAD = do_GET
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+def dry_run_at(hub: Hub, folder: Path) -> subprocess.CompletedProcess[str]:
+    there = ["--model.path", "someone/some-model", "--run.root", folder / "runs"]
+    return azr(hub, folder, "run", "azr_14m_mini", "--dry-run", *there)
 
 
-def dry_run_at(endpoint: str, cache: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(cache)}
-    environment.pop("HF_HUB_OFFLINE", None)
-    argv = ["--dry-run", "--model.path", "someone/some-model", "--run.root", str(cache / "runs")]
-    return subprocess.run(
-        [sys.executable, "-m", "playground.azr_14m_mini", *argv],
-        capture_output=True, text=True, env=environment, check=False, timeout=120,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("answer, headers, said", [
-    (404, {"X-Error-Code": "RepoNotFound"}, "the hub has no such model; give a Hugging Face model folder."),
-    (403, {"X-Error-Code": "GatedRepo"}, "The hub refuses model.path"),
+@pytest.mark.parametrize("answer, said", [
+    (None, "the hub has no such model; give a Hugging Face model folder."),
+    ((403, {"X-Error-Code": "GatedRepo"}), "The hub refuses model.path"),
 ], ids=["no such model", "gated"])  # fmt: skip
-def test_what_the_hub_refuses_is_refused(answer, headers, said, tmp_path):
-    with hub(answer, headers) as endpoint:
-        done = dry_run_at(endpoint, tmp_path)
+def test_what_the_hub_refuses_is_refused(answer, said, tmp_path):
+    with open_hub() as hub:
+        hub.answer = answer
+        done = dry_run_at(hub, tmp_path)
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith("error: ") and said in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("hub_of", [hub(500, {}), nullcontext("http://127.0.0.1:9")], ids=["broken", "unreachable"])
-def test_a_hub_that_does_not_answer_leaves_the_model_unchecked(hub_of, tmp_path):
-    with hub_of as endpoint:
-        done = dry_run_at(endpoint, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == (
-        "# model.path someone/some-model was not checked: it is not in the cache, and the hub does not answer"
-    )
+def test_a_hub_that_does_not_answer_leaves_the_model_unchecked(tmp_path):
+    with open_hub() as hub:
+        hub.answer = (500, {})
+        broken = dry_run_at(hub, tmp_path)
+    for done in (broken, dry_run_at(hub, tmp_path)):  # which is gone now
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == (
+            "# model.path someone/some-model was not checked: it is not in the cache, and the hub does not answer"
+        )
