@@ -20,19 +20,6 @@ from tests.cluster.test_weight_buckets import Operations
 pytestmark = pytest.mark.long
 
 
-class NoCpu:
-    """The platform, for layers that are not to pack their weights."""
-
-    def __init__(self, platform: Any) -> None:
-        self.platform = platform
-
-    def is_cpu(self) -> bool:
-        return False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.platform, name)
-
-
 class Worker:
     """One of a model's workers, and the weights that it was sent last."""
 
@@ -46,8 +33,9 @@ class Worker:
         from azr.rollout.weight_receiver import BucketWeightTransferEngine
 
         os.environ["VLLM_DIST_IDENT"] = str(port)
+        platform = type("NoCpu", (type(linear.current_platform),), {"is_cpu": lambda self: False})
         for module in (linear, vocab_parallel_embedding):
-            module.current_platform = NoCpu(module.current_platform)
+            module.current_platform = platform()  # for layers that are not to pack their weights
         torch.accelerator.empty_cache = lambda: None  # which vLLM replaces in its own worker
         self.config = EngineArgs(
             model=folder, dtype="float32", max_model_len=64, tensor_parallel_size=ranks, enforce_eager=True,
@@ -106,7 +94,8 @@ def _take_weights(rank: int, folder: str, ranks: int, port: int) -> None:
         worker.push(third)
     assert counted.count <= 2 * 14, f"{counted.count} operations for two buckets of {len(third)} tensors"
     assert worker.push(second[1:]) and worker.problem == f"these parameters were not sent: {second[0][0]}"
-    _refuses(worker, [(first[0][0], first[0][1].double()), *first[1:]], "no weight")
+    with pytest.raises(ValueError, match="no weight"):
+        worker.push([(first[0][0], first[0][1].double()), *first[1:]])
     with closing(HostOutbox().open(1 << 26)) as writer:
         (bucket,) = writer.pack(1, [first])
         writer.block.bytes[bucket.start + 1000] ^= 1
@@ -119,11 +108,6 @@ def _take_weights(rank: int, folder: str, ranks: int, port: int) -> None:
     layer.weight.data = layer.weight.data.clone()
     assert [worker.push(each) for each in (third, first)] == [False, True], "a plan is made anew for moved parameters"
     _goes_through_the_loader(worker, first, third)
-
-
-def _refuses(worker: Worker, weights: Sequence[tuple[str, Tensor]], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        worker.push(weights)
 
 
 def _goes_through_the_loader(worker: Worker, first: Any, third: Any) -> None:
