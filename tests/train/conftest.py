@@ -187,17 +187,12 @@ def idle_groups(ray_cluster: None) -> Iterator[IdleGroups]:
         asyncio.run(group.shutdown())
 
 
-@pytest.fixture(scope="module")
-def start_group(idle_groups: IdleGroups) -> Iterator[StartGroup]:
-    """Starts groups that the tests of a module share."""
+def _leased(idle_groups: IdleGroups) -> Iterator[StartGroup]:
+    """Starts groups: of `start_group` those that the tests of a module share, of `lend_group` those of one test."""
     lease = Lease(idle_groups)
     yield lease.start
     asyncio.run(lease.end())
 
 
-@pytest.fixture
-def lend_group(idle_groups: IdleGroups) -> Iterator[StartGroup]:
-    """Starts groups for one test."""
-    lease = Lease(idle_groups)
-    yield lease.start
-    asyncio.run(lease.end())
+start_group = pytest.fixture(scope="module", name="start_group")(_leased)
+lend_group = pytest.fixture(name="lend_group")(_leased)

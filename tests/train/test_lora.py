@@ -222,20 +222,12 @@ async def test_frozen_weights_may_have_four_bits(ranks, lend_group, completions,
     assert merged.keys() == received.keys() and all(torch.equal(merged[name], received[name]) for name in merged)
 
 
-def test_layers_without_a_linear_layer_of_the_name_are_refused(tiny_model_path: Path) -> None:
+def test_linear_layers_of_the_names_alone_have_adapters(tiny_model_path: Path) -> None:
     from azr.algorithms.models import PolicyModel
 
-    def load(*targets: str) -> PolicyModel:
-        lora = LoraConfig(rank=2, targets=targets)
-        return PolicyModel.from_pretrained(
-            str(tiny_model_path), dtype=torch.float32, attention="eager", logprob_chunk=8, lora=lora
-        )
-
-    with pytest.raises(UserError, match="has 'q_poj', but the model has no such linear layer; did you mean q_"):
-        load("q_poj")
-    with pytest.raises(UserError, match="has 'lm_head'"):
-        load("q_proj", "lm_head")
-    model = load("q_proj", "down_proj")
+    options = {"dtype": torch.float32, "attention": "eager", "logprob_chunk": 8}
+    lora = LoraConfig(rank=2, targets=("q_proj", "down_proj"))
+    model = PolicyModel.from_pretrained(str(tiny_model_path), **options, lora=lora)
     from peft.tuners.lora import LoraLayer
 
     names = {name.rpartition(".")[2] for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}

@@ -63,16 +63,13 @@ def test_a_model_is_what_safetensors_writes_itself_or_several_files_with_an_inde
 
 
 def test_a_missing_or_cut_off_file_or_one_that_is_no_json_is_named(tmp_path: Path) -> None:
-    def unlink(path: Path) -> None:
-        path.unlink()
-
     def damage(path: Path) -> None:
         path.write_bytes(path.read_bytes().replace(b'{\\"ranks', b'{x\\"rank'))
 
     cuts = [lambda path, left=left: path.write_bytes(path.read_bytes()[:left]) for left in (0, 20, -1)]
     for rank in (0, 1):
         path = shard_path(tmp_path, rank)
-        for spoil, said in ((unlink, "missing"), *((cut, "damaged") for cut in cuts), (damage, "damaged")):
+        for spoil, said in ((Path.unlink, "missing"), *((cut, "damaged") for cut in cuts), (damage, "damaged")):
             write(tmp_path, 2)
             spoil(path)
             with pytest.raises(UserError, match=f"^{path} is {said}") as error:
