@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import docker
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -106,26 +107,12 @@ async def execute_many(pool: SandboxPool, requests: Iterable[ExecutionRequest]) 
     return list(await asyncio.gather(*map(pool.execute, requests)))
 
 
-def parents() -> dict[int, int]:
-    """Parent of every process of this machine, as they are at one moment."""
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = stat.read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        found[int(stat.parent.name)] = int(text.rpartition(")")[2].split()[1])
-    return found
-
-
 def descendants(process: int) -> set[int]:
     """Process ids below a process, at any depth."""
-    known = parents()
-    below, frontier = set(), {process}
-    while frontier:
-        frontier = {child for child, parent in known.items() if parent in frontier}
-        below |= frontier
-    return below
+    try:
+        return {child.pid for child in psutil.Process(process).children(recursive=True)}
+    except psutil.NoSuchProcess:
+        return set()
 
 
 async def look_at_a_child(pool: SandboxPool, zygote: int, look: Callable[[int], T | None], mark: int = 0) -> T:
@@ -159,15 +146,22 @@ def zygotes(pool: SandboxPool) -> list[int]:
 
 def _zygote(sandbox: Sandbox) -> int:
     if isinstance(sandbox, ProcessSandbox):
-        known = parents()
         leader = sandbox._process.pid
         found = {process for process in {leader} | descendants(leader) if _is_sandbox(process)}
         # A program that runs, or has just ended, is a fork of its zygote and looks the same.
-        (process,) = (process for process in found if known.get(process, process) not in found)
+        (process,) = (process for process in found if _parent(process) not in found)
         return process
     process = sandbox._launcher._client.inspect_container(sandbox.container_id)["State"]["Pid"]
     assert process > 1, "a container that is not running has no process, and 0 would address the whole group"
     return process
+
+
+def _parent(process: int) -> int:
+    """Its own id of a process that is gone."""
+    try:
+        return psutil.Process(process).ppid()
+    except psutil.NoSuchProcess:
+        return process
 
 
 def _contained(owners: set[int]) -> set[int]:

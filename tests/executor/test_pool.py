@@ -25,7 +25,7 @@ from azr.executor.backends.sandbox import LaunchError
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import Kind, Limits, Part
 from tests import tables
-from tests.executor.conftest import alive, call, descendants, execute_many, parents, sandboxes, zygotes
+from tests.executor.conftest import alive, call, descendants, execute_many, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 SMALL = ExecutorConfig(workers=2, wall_s=2.0)
@@ -61,14 +61,14 @@ async def test_a_program_ends_with_every_process_above_it(backend):
 
 def above_the_busiest(pool: int) -> list[int]:
     """Processes from a pool down to its program, once that has computed for a while."""
-    known, below = parents(), sandboxes({pool})
+    below = sandboxes({pool})
     below |= {process for each in below for process in descendants(each)}
     for process in below:
         with contextlib.suppress(psutil.NoSuchProcess):
-            if psutil.Process(process).cpu_times().user > 1.0:
-                chain = [process]
-                while known.get(chain[0], 1) in below | {pool}:
-                    chain.insert(0, known[chain[0]])
+            busy = psutil.Process(process)
+            if busy.cpu_times().user > 1.0:
+                above = [each.pid for each in busy.parents()[::-1] if each.pid in below | {pool}]
+                chain = [*above, process]
                 return chain if chain[0] == pool else [pool, *chain]
     return []
 
