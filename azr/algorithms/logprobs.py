@@ -165,7 +165,8 @@ class _ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_logprobs_R: Tensor | None, grad_entropy_R: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden_RH, weight_VH, target_R, normaliser_R, entropy_R = ctx.saved_tensors
-        weight_HV, chunks = _weight_for(hidden_RH, weight_VH), ctx.chunks
+        weight_HV = _weight_for(hidden_RH, weight_VH)
+        chunks: Chunks = ctx.chunks
 
         def grad_logits(at: slice) -> Tensor:
             return chunks.grad_products(

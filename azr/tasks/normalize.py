@@ -114,7 +114,7 @@ def _simplify(nodes: Sequence[ast.AST]) -> None:
                 isinstance(node.func, ast.Name) or called in attributes
             ):
                 for keyword in node.keywords:
-                    if keyword.arg in parameters.get(called, ()):
+                    if keyword.arg is not None and keyword.arg in parameters.get(called, ()):
                         keyword.arg = new.get(keyword.arg, keyword.arg)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 node.returns = None
