@@ -129,17 +129,17 @@ class ShardReader:
             if any(self.metas[-1][key] != self.metas[0][key] for key in ("ranks", "steps")):
                 raise UserError(f"{path} is not of the same save as {first}")
         self._sizes = [{name: file.get_slice(name).get_shape()[0] for name in file.keys()} for file in self._files]  # noqa: SIM118
-        self._folder = folder
+        self._folder, self.totals = folder, Counter[str]()
+        """Elements of each whole tensor, by name."""
+        for sizes in self._sizes:
+            self.totals.update(sizes)
 
     def check(self, expected: Mapping[str, int]) -> None:
-        """Raises UserError when the whole tensors have other names or numbers of elements than those expected."""
-        totals = Counter[str]()
-        for sizes in self._sizes:
-            totals.update(sizes)
-        for name in sorted(totals.keys() | expected.keys()):
-            if totals[name] != expected.get(name, 0):
+        """Raises UserError when `totals` are not those expected."""
+        for name in sorted(self.totals.keys() | expected.keys()):
+            if self.totals[name] != expected.get(name, 0):
                 raise UserError(
-                    f"{self._folder} is of another model: {name} has {totals[name]} elements there and "
+                    f"{self._folder} is of another model: {name} has {self.totals[name]} elements there and "
                     f"{expected.get(name, 0)} here; give a checkpoint of this model"
                 )
 

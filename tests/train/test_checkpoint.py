@@ -125,7 +125,7 @@ def pairs(start_group, lend_group, policies, tiny_model_path, samples) -> Pairs:
 def whole(folder: Path) -> dict[str, Tensor]:
     """The state's tensors, put together from all ranks' parts."""
     reader = ShardReader(folder)
-    tensors = {name: torch.zeros(size) for name, size in reader.totals().items()}
+    tensors = {name: torch.zeros(size) for name, size in reader.totals.items()}
     for name, tensor in tensors.items():
         reader.read(name, 0, tensor)
     return tensors
