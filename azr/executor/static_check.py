@@ -70,8 +70,7 @@ _OWNERS = frozenset(
 )
 """Modules that what allowed modules hold may come from."""
 _WORDS = BANNED_BUILTINS | BANNED_ATTRIBUTES
-_TRIGGERS = ("import", "case", *sorted(FORMATS | _WORDS))
-_TRIGGER = re.compile(rf"\b(?:{'|'.join(_TRIGGERS)})\b", re.ASCII)
+_TRIGGER = re.compile(rf"\b(?:import|case|{'|'.join(sorted(FORMATS | _WORDS))})\b", re.ASCII)
 _TOLD = {word for word in _WORDS | _FIELDS if "_" in word[:3]}
 _TELLING = re.compile("|".join(sorted(word if word[:2] == "__" else rf"\b{word}\b" for word in _TOLD)))
 
@@ -93,9 +92,7 @@ def load(source: str, checked: bool = True) -> tuple[CodeType | None, tuple[str,
 
 def is_suspect(source: str, code: CodeType) -> bool:
     """Whether the rules could find anything; never False where they would. Most programs are not."""
-    # Looked for as mere text first, for a pattern of all takes longer.
-    names_one = any(word in source for word in _TRIGGERS) and _TRIGGER.search(source) is not None
-    return not source.isascii() or names_one or any(True for _ in _strings(code))
+    return not source.isascii() or _TRIGGER.search(source) is not None or any(True for _ in _strings(code))
 
 
 def _reasons(tree: ast.Module, code: CodeType) -> tuple[str, ...]:
