@@ -139,22 +139,15 @@ def _groups(engine: Any, rank: int) -> Iterator[tuple[Tensor, list[_Part]]]:
 
 def random_state(device: torch.device) -> dict[str, Any]:
     """State of torch's generator, which alone is used and seeded, and of the GPU's when `device` is one."""
-    state = {"torch": _hex(torch.get_rng_state())}
+    states = {"torch": torch.get_rng_state()}
     if device.type == "cuda":
-        state["cuda"] = _hex(torch.cuda.get_rng_state(device))
-    return state
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return {name: state.numpy().tobytes().hex() for name, state in states.items()}
 
 
 def restore_random_state(state: Mapping[str, Any], device: torch.device) -> None:
     """Undo `random_state`. A run that moves from CPU to GPU starts the GPU's generator from its seed."""
-    torch.set_rng_state(_from_hex(state["torch"]))
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(_from_hex(state["cuda"]), device)
-
-
-def _hex(state: Tensor) -> str:
-    return state.numpy().tobytes().hex()
-
-
-def _from_hex(text: str) -> Tensor:
-    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
+    states = {name: torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8) for name, text in state.items()}
+    torch.set_rng_state(states["torch"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
