@@ -103,6 +103,7 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
     check_place(options.model)
     # Only now, because these take seconds to load.
     from azr.evaluation import report
+    from azr.evaluation.asking import Sampling
     from azr.evaluation.standalone import Evaluation, Serve, check_out, run_evaluation, serve_here
     from azr.evaluation.suites import load_suites, to_be_continued
     from azr.graders import check_graders
@@ -119,21 +120,10 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
     suites = load_suites(names, options.data, options.limit, altered=options.altered)
     check_graders({each.suite.grader: each.questions[0] for each in suites})
     dtype = compute_type(options.dtype)
-    evaluations = [
-        Evaluation(
-            model=model,
-            suites=suites,
-            samples=options.samples,
-            temperature=options.temperature,
-            seed=options.seed,
-            ks=ks,
-            config=_config(model, values),
-            dtype=dtype,
-            deterministic=options.deterministic,
-            max_tokens=options.max_response_tokens,
-        )
-        for model in models
-    ]
+    longest = options.max_response_tokens or 0
+    sampling = Sampling(samples=options.samples, temperature=options.temperature, max_tokens=longest, seed=options.seed)
+    shared = {"suites": suites, "sampling": sampling, "ks": ks, "dtype": dtype, "deterministic": options.deterministic}
+    evaluations = [Evaluation(model=model, config=_config(model, values), **shared) for model in models]
     outs = [options.out or _default_out(model) for model in models]
     for out in outs:
         check_out(out, resume=options.resume)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import socket
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, NoReturn
 
 from azr.config_tree import ConfigOption, config_options, expand_home
@@ -59,24 +60,26 @@ class Parser(argparse.ArgumentParser):
         given, all words up to the next option.
         """
         known, own, given = option_flags(), list[str](), list[tuple[str, str, list[str]]]()
-        words, at = list(argv), 0
-        while at < len(words):
-            flag, has_value, value = words[at].partition("=")
-            end = at + 1
-            if flag.startswith("--") and "." in flag:
-                name = flag.replace("_", "-")
-                if name.startswith(_OF_ESTIMATOR) and name not in known:  # a plug-in's, which is not loaded yet
-                    known[name] = ConfigOption(path=flag[2:].replace("-", "_"), schema={"type": "string"}), False
-                if name not in known:
-                    raise _no_option(flag, known)
-                of_list = math.inf if self._has_positionals(own) else 1
-                most = 0 if has_value else _most_values(*known[name], words[end : end + 1], of_list)
-                while end < len(words) and end - at <= most and not words[end].startswith("--"):
-                    end += 1
-                given.append((flag, name, [value] if has_value else words[at + 1 : end]))
-            else:
-                own.append(words[at])
-            at = end
+        words = deque(argv)
+        while words:
+            word = words.popleft()
+            flag, has_value, value = word.partition("=")
+            if not flag.startswith("--") or "." not in flag:
+                own.append(word)
+                continue
+            name = flag.replace("_", "-")
+            if name.startswith(_OF_ESTIMATOR) and name not in known:  # a plug-in's, which is not loaded yet
+                known[name] = ConfigOption(path=flag[2:].replace("-", "_"), schema={"type": "string"}), False
+            if name not in known:
+                raise _no_option(flag, known)
+            (option, off), count = known[name], 1
+            following = [*takewhile(lambda word: not word.startswith("--"), words)]
+            if option.type == "array" and "," not in "".join(following[:1]) and self._has_positionals(own):
+                count = len(following)
+            elif option.type == "boolean":
+                count = sum(not off and word.lower() in ("true", "false") for word in following[:1])
+            texts = [value] if has_value else [words.popleft() for _ in following[:count]]
+            given.append((flag, name, texts))
         options = self.parse(own, known)
         values: dict[str, Any] = {}
         for flag, name, texts in given:
@@ -114,15 +117,6 @@ def _no_option(flag: str, known: Collection[str]) -> UserError:
     section, _, name = flag.removeprefix("--no-").partition(".")
     off = f"--{section}.no-{name}"
     return UserError(f"There is no option {flag}{did_you_mean(off if off in known else flag, known)}")
-
-
-def _most_values(option: ConfigOption, off: bool, following: Sequence[str], of_list: float) -> float:
-    """Return how many of the words after an option's flag may be its values."""
-    if option.type == "array":
-        return 1 if any("," in word for word in following) else of_list
-    if option.type == "boolean":
-        return sum(not off and word.lower() in ("true", "false") for word in following)
-    return 1
 
 
 def option_flags() -> dict[str, tuple[ConfigOption, bool]]:

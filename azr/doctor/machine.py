@@ -269,16 +269,15 @@ def query_gpus(command: Sequence[str] = _COMMAND) -> Gpus:
         return Gpus(error=str(error))
     if run.returncode != 0:
         return Gpus(error=" ".join((run.stdout + run.stderr).split()))
+    found = []
     try:
-        return Gpus(all=tuple(_gpu(line) for line in run.stdout.splitlines() if line.strip()))
+        for line in filter(str.strip, run.stdout.splitlines()):
+            index, name, *sizes, driver = (word.strip() for word in line.split(","))
+            total, used = (None if size in ("[N/A]", "[Not Supported]") else int(size) for size in sizes)
+            found.append(Gpu(index=int(index), name=name, total_mib=total, used_mib=used or 0, driver=driver))
     except ValueError:
         return Gpus(error=f"it says {run.stdout.strip()!r}, where five values per GPU were asked for")
-
-
-def _gpu(line: str) -> Gpu:
-    index, name, *sizes, driver = (word.strip() for word in line.split(","))
-    total, used = (None if size in ("[N/A]", "[Not Supported]") else int(size) for size in sizes)
-    return Gpu(index=int(index), name=name, total_mib=total, used_mib=used or 0, driver=driver)
+    return Gpus(all=tuple(found))
 
 
 def gpus_section(gpus: Gpus) -> FindingGroup:

@@ -57,11 +57,8 @@ class Evaluation:
 
     model: AskedModel
     suites: Sequence[LoadedSuite]
-    samples: int
-    temperature: float
-    seed: int
-    max_tokens: int | None
-    """Longest response; None takes the default, as far as the model's context allows."""
+    sampling: Sampling
+    """With 0 as the longest response it gets the default, as far as the model's context allows."""
     ks: tuple[int, ...]
     """k of pass@k; at most the number of samples."""
     config: Config
@@ -71,11 +68,10 @@ class Evaluation:
     """One question at a time, so that evaluations agree to the last bit even if rounding depends on the batch."""
     prompts: Mapping[QuestionKey, PromptIds] = field(init=False)
     """Token ids of every question's prompt."""
-    sampling: Sampling = field(init=False)
 
     def __post_init__(self) -> None:
         """Raises UserError when the model has no prompt for a question, or its context is too short."""
-        model, asked = self.model, self.max_tokens
+        model, asked = self.model, self.sampling.max_tokens
         self.prompts = tokenized(model.codec, self.questions, self.config.rollout)
         (suite, _), prompt = max(self.prompts.items(), key=lambda item: len(item[1]))
         longest = len(prompt)
@@ -84,7 +80,7 @@ class Evaluation:
             raise UserError(
                 f"A question of {suite} has {longest} tokens, but {model.place} reads {model.context}: leave it out."
             )
-        if asked is not None and asked > room:
+        if asked > room:
             raise UserError(
                 f"A question of {suite} has {longest} tokens, which with --max-response-tokens {asked} exceeds the "
                 f"context of {model.place} ({model.context}): set at most {room}, or omit the suite."
@@ -92,9 +88,7 @@ class Evaluation:
         usual = LONGEST if model.codec.template is not None else LONGEST_COMPACT
         if model.config is not None:
             usual = model.config.rollout.max_response_tokens
-        self.sampling = Sampling(
-            samples=self.samples, temperature=self.temperature, max_tokens=asked or min(usual, room), seed=self.seed
-        )
+        self.sampling = replace(self.sampling, max_tokens=asked or min(usual, room))
 
     @property
     def questions(self) -> list[Question]:

@@ -41,7 +41,7 @@ def _of_text(read, most):
     return restored
 
 
-_CODES = {
+_CODES: dict = {
     "i": (int, hex, _of_text(lambda text: int(text, 16), _MAX_HEX)),
     "t": (tuple, list, tuple),
     "d": (dict, lambda value: [list(item) for item in value.items()], dict),

@@ -11,6 +11,7 @@ from azr.answering import Generate
 from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation.answer_file import read_answers
+from azr.evaluation.asking import Sampling
 from azr.evaluation.standalone import Evaluation, run_evaluation
 from azr.evaluation.suites import load_suites
 from azr.records import Completion
@@ -45,8 +46,9 @@ def data(tmp_path: Path) -> Path:
 
 
 def evaluation(model: AskedModel, data: Path, ks: tuple[int, ...] = (2,)) -> Evaluation:
-    how = {"samples": 2, "temperature": 1.0, "seed": 1, "dtype": "float32", "deterministic": False, "max_tokens": 16}
-    return Evaluation(model=model, suites=load_suites(["mine"], data), ks=ks, config=Config(), **how)
+    how = {"sampling": Sampling(samples=2, temperature=1.0, max_tokens=16, seed=1), "dtype": "float32"}
+    suites = load_suites(["mine"], data)
+    return Evaluation(model=model, suites=suites, ks=ks, config=Config(), deterministic=False, **how)
 
 
 class Server:
