@@ -13,6 +13,7 @@ from azr.cli.options import Parser
 from azr.config_tree import leaves
 from azr.errors import UserError
 from azr.launch import read_config
+from azr.records import grouped
 from azr.runs.run_dir import RUN_CONFIG, RunDirectory, is_owned
 from azr.runs.sample_file import read_metrics
 
@@ -34,12 +35,10 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"{root} holds no runs: name the folder in which runs have theirs, such as orz_ckpt.")
     first, *others = options.values()
     differing = [name for name in first if name not in _OWN and any(each.get(name) != first[name] for each in others)]
-    groups: dict[str, list[Path]] = {}
-    for folder, each in options.items():
-        groups.setdefault(", ".join(f"{name} {each.get(name)}" for name in differing), []).append(folder)
+    named = ((", ".join(f"{name} {each.get(name)}" for name in differing), run) for run, each in options.items())
     from azr.evaluation.report import aligned  # It loads numpy.
 
-    for same, folders in groups.items():
+    for same, folders in grouped(named).items():
         table = [("run", "seed", "step", "state", "gain"), *_lines({folder: options[folder] for folder in folders})]
         print(f"{same}\n{aligned(table, left=1)}\n" if same else aligned(table, left=1))
     return 0

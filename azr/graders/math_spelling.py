@@ -129,7 +129,7 @@ def respelled(text: str) -> str:
     # Each of these signs is written by many letters.
     if sum(map(text.count, _FRACTIONS)) > 20:
         return text
-    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", _raised, text)
+    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", lambda found: f"^{{{found[0].translate(_SUPERSCRIPT)}}}", text)
     text = " ".join(text.translate(_SIGN_TABLE).split())  # patterns take the cube of the number of blanks
     text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _ROWS.sub(_in_one_line, text)
@@ -189,11 +189,6 @@ def _interval(found: re.Match[str]) -> str:
         elif bound:
             low = f"{'[' if _CLOSED.search(sign) else '('}{bound}"
     return f"{low},{high}"
-
-
-def _raised(found: re.Match[str]) -> str:
-    power = found[0].translate(_SUPERSCRIPT)
-    return f"^{power}" if len(power) == 1 else f"^{{{power}}}"
 
 
 def without_words(text: str) -> str:

@@ -58,29 +58,26 @@ def open_model(place: str, step: int | None = None, template: str = TRAIN) -> As
     if template not in CHOICES and not Path(template).is_file():
         hint = did_you_mean(template, CHOICES)
         raise UserError(f"The template {template!r} is neither {', '.join(CHOICES)} nor a file{hint}")
-    place, folder, found, config, form = _find(place, step)
+    config, form = None, None
+    if RunDirectory(Path(place)).config.is_file():
+        source = find_source(Path(place), step)
+        assert source.run is not None
+        check_model(source.folder)
+        tree = parse_yaml(source.run.config.read_text(encoding="utf-8"))
+        tree.pop("algorithm", None)  # whose estimator may be a plug-in's, which need not be installed here
+        config, form = from_tree(tree, Config()), PromptForm.read(source.run.prompt_form)
+        folder = kept_export(source) if source.has_adapters else source.folder
+        place, step = str(source.run.path), source.step
+    elif step is not None:
+        raise UserError(f"{place} is one model and has no steps: leave out --step.")
+    else:
+        fetched = model_folder(place, fetch=True, named="MODEL")
+        assert fetched is not None, "fetching finds it or raises"
+        check_weights(folder := fetched)
     with tokenizer_errors(place, folder, named="MODEL"):
         codec = _codec(folder, template, config, form)
         codec.check_vocabulary(text_setting(folder, "vocab_size"), place)
-    return AskedModel(place, folder, found, config, template, codec, text_setting(folder, "max_position_embeddings"))
-
-
-def _find(place: str, step: int | None) -> tuple[str, Path, int | None, Config | None, PromptForm | None]:
-    if not RunDirectory(Path(place)).config.is_file():
-        if step is not None:
-            raise UserError(f"{place} is one model and has no steps: leave out --step.")
-        folder = model_folder(place, fetch=True, named="MODEL")
-        assert folder is not None, "fetching finds it or raises"
-        check_weights(folder)
-        return place, folder, None, None, None
-    source = find_source(Path(place), step)
-    assert source.run is not None
-    check_model(source.folder)
-    tree = parse_yaml(source.run.config.read_text(encoding="utf-8"))
-    tree.pop("algorithm", None)  # whose estimator may be a plug-in's, which need not be installed here
-    config = from_tree(tree, Config())
-    folder = kept_export(source) if source.has_adapters else source.folder
-    return str(source.run.path), folder, source.step, config, PromptForm.read(source.run.prompt_form)
+    return AskedModel(place, folder, step, config, template, codec, text_setting(folder, "max_position_embeddings"))
 
 
 def _codec(folder: Path, template: str, config: Config | None, form: PromptForm | None) -> PromptCodec:

@@ -222,12 +222,9 @@ def reason_metrics(samples: Sequence[Sample]) -> Metrics:
 def part_metrics(samples: Sequence[Sample]) -> Metrics:
     """Return means of the parts that graders of rows and environments give beside their verdict, as
     ``<source>/solver/parts/<name>``."""
-    stated: defaultdict[str, list[float]] = defaultdict(list)
-    for sample in samples:
-        if sample.role == "solver" and sample.judgement is not None:
-            for name, value in sample.judgement.parts.items():
-                stated[f"{sample.player}/parts/{name}"].append(float(value))
-    return {name: fmean(values) for name, values in sorted(stated.items())}
+    graded = ((each.player, each.judgement) for each in samples if each.role == "solver" and each.judgement)
+    pairs = ((f"{player}/parts/{name}", value) for player, by in graded for name, value in by.parts.items())
+    return {name: fmean(values) for name, values in sorted(grouped(pairs).items())}
 
 
 def teaching_metrics(samples: Sequence[Sample]) -> Metrics:

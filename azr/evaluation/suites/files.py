@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import importlib
 import json
 import math
 import sys
@@ -12,7 +11,6 @@ import tomllib
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from azr.errors import UserError
@@ -95,7 +93,12 @@ def _check_kind(path: Path) -> None:
 
 def _rows(path: Path) -> Iterator[Any]:
     if path.suffix == ".parquet":
-        with pyarrow("pyarrow.parquet", path).ParquetFile(path) as file:
+        try:
+            from pyarrow.parquet import ParquetFile
+        except ImportError as error:
+            said = f"{path} takes pyarrow, which is missing: run pip install -e '.[eval]' in the clone"
+            raise UserError(said) from error
+        with ParquetFile(path) as file:
             for batch in file.iter_batches(1_024):
                 yield from batch.to_pylist()
         return
@@ -169,14 +172,6 @@ def _is_spread(text: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return "\n" in stated[:end]
-
-
-def pyarrow(module: str, path: Path) -> ModuleType:
-    """Return a module of the package that a parquet file takes. Raises UserError if it is missing."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise UserError(f"{path} takes pyarrow, which is missing: run pip install -e '.[eval]' in the clone") from error
 
 
 def questions(path: Path, read: ReadRow) -> list[Question]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from azr.config import Config, TrackingConfig
 from azr.errors import UserError
-from azr.records import Sample, Task
+from azr.records import Sample, Task, grouped
 from azr.registry import Registry
 from azr.runs.metrics import Metrics
 from azr.runs.run_dir import RunDirectory
@@ -59,10 +59,6 @@ TASKS = 8
 """Most tasks of a table, of all that were stored in the step."""
 CHARACTERS = 2000
 """Characters of a text in a table; the middle is left out."""
-ROLLOUT_COLUMNS = (
-    *("step", "kind", "role", "task", "reward", "outcome", "detail", "tokens", "finish", "prompt", "response"),
-)  # fmt: skip
-TASK_COLUMNS = ("step", "kind", "id", "solve rate", "program", "inputs", "outputs", "message")
 Say = Callable[[str], None]
 Piece = tuple[int, Metrics | None, Mapping[str, Table]]
 """A step with its numbers, or with tables of its samples, which are worth one try."""
@@ -201,36 +197,29 @@ def is_due(step: int) -> bool:
 
 
 def sample_tables(step: int, samples: Sequence[Sample], tasks: Sequence[Task]) -> dict[str, Table]:
-    """Return tables ``rollouts`` and ``tasks`` of a step, whose samples have their texts; one without rows is left
-    out."""
-    tables = {"rollouts": _rollout_table(step, samples), "tasks": _task_table(step, tasks)}
-    return {name: table for name, table in tables.items() if table.rows}
+    """Return tables of a step, whose samples have their texts: ``rollouts``, the best and the worst rewarded sample of
+    each kind and role, and ``tasks``, evenly over all, so that each kind is among them; none without rows."""
+    rollouts: list[dict[str, str | float | None]] = []
+    for (kind, role), played in sorted(grouped(((each.kind, each.role), each) for each in samples).items()):
+        ranked = sorted(played, key=lambda each: -(each.reward or 0.0))
+        for each in ranked[:: max(1, len(ranked) - 1)]:
+            detail = "" if each.judgement is None else _cut(each.judgement.detail)
+            rollouts.append({
+                "step": step, "kind": kind, "role": role, "task": each.problem_id, "reward": each.reward,
+                "outcome": each.verdict or None, "detail": detail, "tokens": each.response_tokens,
+                "finish": each.finish_reason, "prompt": _cut(each.prompt), "response": _cut(each.response),
+            })  # fmt: skip
+    chosen = [tasks[at * len(tasks) // TASKS] for at in range(TASKS)] if len(tasks) > TASKS else tasks
+    shown = [
+        {
+            "step": step, "kind": each.kind, "id": each.id, "solve rate": each.solve_rate,
+            "program": _cut(each.program), "inputs": _cut("\n".join(each.inputs)),
+            "outputs": _cut("\n".join(each.outputs)), "message": _cut(each.message),
+        }
+        for each in chosen
+    ]  # fmt: skip
+    return {name: table for name, table in (("rollouts", rollouts), ("tasks", shown)) if table}
 
 
 def _cut(text: str) -> str:
     return without_middle(text, CHARACTERS // 2)
-
-
-def _rollout_table(step: int, samples: Sequence[Sample]) -> Table:
-    """Return the best and the worst rewarded sample of each kind and role."""
-    players: defaultdict[tuple[str, str], list[Sample]] = defaultdict(list)
-    for each in samples:
-        players[each.kind, each.role].append(each)
-    rows = []
-    for player, played in sorted(players.items()):
-        ranked = sorted(played, key=lambda each: -(each.reward or 0.0))
-        for each in ranked[:: max(1, len(ranked) - 1)]:
-            verdict, detail = (each.verdict or None), "" if each.judgement is None else each.judgement.detail
-            rows.append((
-                *(step, *player, each.problem_id, each.reward, verdict, _cut(detail)),
-                *(each.response_tokens, each.finish_reason, _cut(each.prompt), _cut(each.response)),
-            ))  # fmt: skip
-    return Table(columns=ROLLOUT_COLUMNS, rows=tuple(rows))
-
-
-def _task_table(step: int, tasks: Sequence[Task]) -> Table:
-    """Evenly over the tasks of a step, so that each kind is among them."""
-    chosen = [tasks[at * len(tasks) // TASKS] for at in range(TASKS)] if len(tasks) > TASKS else tasks
-    texts = ((each.program, "\n".join(each.inputs), "\n".join(each.outputs), each.message) for each in chosen)
-    rows = [(step, each.kind, each.id, each.solve_rate, *map(_cut, of)) for each, of in zip(chosen, texts, strict=True)]
-    return Table(columns=TASK_COLUMNS, rows=tuple(rows))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
@@ -21,12 +20,8 @@ NOTHING = -1
 """The step that a tracker holds before its first; step 0 is the evaluation before a run's first step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Samples of a step; the first column is the step."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str | float | None, ...], ...]
+Table = Sequence[Mapping[str, str | float | None]]
+"""Samples of a step, at least one: rows by the names of their columns, of which the first is the step."""
 
 
 class Tracker(ABC):
@@ -73,7 +68,7 @@ class Bookmark:
             saved = json.loads(self._path.read_text())
             self.id, self.step = saved["id"], saved["step"]
 
-    def save(self, id: str, step: int) -> None:
+    def save(self, id: str | None, step: int) -> None:
         """On the disk when it returns."""
         self.id, self.step = id, step
         self._path.parent.mkdir(exist_ok=True)

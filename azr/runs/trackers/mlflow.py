@@ -94,12 +94,11 @@ class MlflowTracker(Tracker):
                 rates = zip(bins(counts), counts, strict=True)
                 numbers += [(metric_name(f"{name}/{rate:.3f}"), count) for rate, count in rates]
         self._client.log_batch(self._id, metrics=[entity(name, value, now, step) for name, value in numbers])
-        assert self._id is not None
         self._mark.save(self._id, step)
 
     def write_tables(self, step: int, tables: Mapping[str, Table]) -> None:
         for name, table in tables.items():
-            content = {"columns": list(table.columns), "data": [list(row) for row in table.rows]}
+            content = {"columns": list(table[0]), "data": [list(row.values()) for row in table]}
             self._client.log_dict(self._id, content, f"samples/{name}_{step:06d}.json")
 
     def close(self, *, complete: bool) -> None:

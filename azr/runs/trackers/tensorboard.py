@@ -64,8 +64,7 @@ class TensorBoardTracker(Tracker):
     def write_tables(self, step: int, tables: Mapping[str, Table]) -> None:
         assert self._writer is not None
         for name, table in tables.items():
-            pairs = (zip(table.columns, row, strict=True) for row in table.rows)
-            rows = ["\n".join(f"{key}: {cell}" for key, cell in of_row) for of_row in pairs]
+            rows = ["\n".join(f"{key}: {cell}" for key, cell in row.items()) for row in table]
             self._writer.add_text(f"samples/{name}", _preformatted("\n\n".join(rows)), step)
         self._writer.flush()
 

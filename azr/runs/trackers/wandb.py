@@ -80,14 +80,15 @@ class WandbTracker(Tracker):
         wandb = _library()
         row = {name: _histogram(wandb, value) if isinstance(value, list) else value for name, value in metrics.items()}
         self._log({"step": step, **row}, PLACES * step + 1)
-        assert self._mark.id is not None
         self._mark.save(self._mark.id, step)
 
     def write_tables(self, step: int, tables: Mapping[str, Table]) -> None:
         wandb = _library()
-        given = {f"samples/{name}": (list(table.columns), [*map(list, table.rows)]) for name, table in tables.items()}
-        shown = {name: wandb.Table(columns=columns, data=rows) for name, (columns, rows) in given.items()}
-        self._log({"step": step, **shown}, PLACES * step)
+        shown: dict[str, Any] = {"step": step}
+        for name, table in tables.items():
+            rows = [list(row.values()) for row in table]
+            shown[f"samples/{name}"] = wandb.Table(columns=list(table[0]), data=rows)
+        self._log(shown, PLACES * step)
 
     def close(self, *, complete: bool) -> None:
         if self._run is not None:

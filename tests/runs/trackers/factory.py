@@ -17,12 +17,11 @@ from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import LogOffsets
-from azr.runs.trackers.base import Table
 from azr.tasks.base import RejectReason
 from tests.runs.factory import proposals, sample
 
 METRICS = {"policy/loss": 0.5, "deduction/proposer/solve_rate_hist": [1, 0, 2], "eval/exam/mean@2": 0.25}
-TABLES = {"tasks": Table(columns=("step", "program"), rows=((1, "def f(x): return '<b>'"),))}
+TABLES = {"tasks": [{"step": 1, "program": "def f(x): return '<b>'"}]}
 TASK = Task(
     id="000001-deduction-0001", kind="deduction", program="def f(x): return x", inputs=("1",), outputs=("1",),
     fingerprint="f", step=1, solve_rate=0.5,

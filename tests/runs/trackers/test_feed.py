@@ -14,7 +14,7 @@ from azr.records import ROLES
 from azr.runs import trackers
 from azr.runs.metrics import Metrics
 from azr.runs.run_dir import RunDirectory
-from azr.runs.trackers import ROLLOUT_COLUMNS, TRACKERS, Trackers, sample_tables
+from azr.runs.trackers import TRACKERS, Trackers, sample_tables
 from azr.runs.trackers.base import Bookmark, Table, Tracker
 from tests.mistakes import mistake
 from tests.runs.factory import sample, until
@@ -175,7 +175,7 @@ def test_a_sample_is_the_best_and_the_worst_of_each_player_and_some_tasks() -> N
     kinds = ["deduction"] * 20 + ["induction"] * 20
     tasks = [replace(TASK, id=str(number), kind=kind) for number, kind in enumerate(kinds)]
     tables = sample_tables(3, samples, tasks)
-    rows = [dict(zip(ROLLOUT_COLUMNS, row, strict=True)) for row in tables["rollouts"].rows]
+    rows = tables["rollouts"]
     assert [(row["kind"], row["role"], row["reward"]) for row in rows] == [
         ("deduction", "proposer", 1.0), ("deduction", "proposer", -1.0),
         ("deduction", "solver", 1.0), ("deduction", "solver", -1.0), ("error", "solver", 1.0),
@@ -183,7 +183,7 @@ def test_a_sample_is_the_best_and_the_worst_of_each_player_and_some_tasks() -> N
     assert [row["outcome"] for row in rows] == [None] * 4 + ["right"]
     assert {row["step"] for row in rows} == {3}
     assert all(len(str(row["prompt"])) < trackers.CHARACTERS + 50 for row in rows)
-    shown = tables["tasks"].rows
-    assert len(shown) == trackers.TASKS and {row[1] for row in shown} == {"deduction", "induction"}
+    shown = tables["tasks"]
+    assert len(shown) == trackers.TASKS and {row["kind"] for row in shown} == {"deduction", "induction"}
     assert sample_tables(1, [], []) == {}
     assert [step for step in range(0, 31) if trackers.is_due(step) and step] == [1, 10, 20, 30]
