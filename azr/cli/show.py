@@ -12,7 +12,7 @@ from azr.cli.options import Parser, whole
 from azr.errors import UserError, did_you_mean, printable
 from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
-from azr.explorer.queries import ANY_RULE, AROUND, ORIGINS, SAMPLE_ORDERS, VERDICTS, SampleFilter, TaskFilter
+from azr.explorer.queries import ANY_RULE, AROUND, ORIGINS, SAMPLE_ORDERS, VERDICTS
 from azr.explorer.record_files import Problem
 from azr.monitoring.texts import SAFETY, TOTALS
 from azr.records import Sample
@@ -38,8 +38,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     _check_rule(index, options.flagged)
     named = {name: getattr(options, name) for name in ("step", "role", "kind", "verdict", "order")}
-    wanted = SampleFilter(**named, flag=options.flagged, limit=options.n or RESPONSES)
-    if wanted == SampleFilter(limit=RESPONSES) and options.n is None:
+    if options.n is None and not options.flagged and named == {name: parser().get_default(name) for name in named}:
         _print(_overview(index))
         return 0
     step, there = options.step, queries.steps(index)
@@ -51,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     kinds = queries.kinds(index)
     if options.kind and options.kind not in kinds:
         raise UserError(f"{index.run} has no kind {options.kind!r}; its kinds are {', '.join(kinds) or 'none'}.")
-    rows, total = queries.find_samples(index, wanted)
+    rows, total = queries.find_samples(index, **named, flag=options.flagged, limit=options.n or RESPONSES)
     for sample in rows:
         _print(_sample_lines(index, sample, whole=options.whole))
     print(f"{len(rows)} of {total} trajectories")
@@ -87,7 +86,7 @@ def _print_task(index: RunIndex, id: str) -> None:
     if known is not None:
         _print(_task_lines(index, known))
         return
-    rows, total = queries.find_samples(index, SampleFilter(problem_id=id, limit=20))
+    rows, total = queries.find_samples(index, problem_id=id, limit=20)
     if not rows:
         ids = [row[0] for row in index.select("SELECT id FROM tasks ORDER BY n DESC LIMIT 2000")]
         raise UserError(f"{index.run} has no task {id!r}{did_you_mean(id, ids)}")
@@ -105,8 +104,8 @@ def _print(lines: Iterable[str]) -> None:
 def _overview(index: RunIndex) -> Iterator[str]:
     """What there is, and the hardest tasks of the last step."""
     steps = queries.steps(index)
-    _, tasks = queries.find_tasks(index, TaskFilter(limit=1))
-    _, samples = queries.find_samples(index, SampleFilter(limit=1))
+    _, tasks = queries.find_tasks(index, limit=1)
+    _, samples = queries.find_samples(index, limit=1)
     yield f"{index.run}: {samples} trajectories of {len(steps)} steps, {tasks} tasks"
     yield from (f"note: {path}: {sentence}" for path, sentence in queries.problems(index))
     if not steps:
@@ -114,8 +113,7 @@ def _overview(index: RunIndex) -> Iterator[str]:
     yield f"\nstep {steps[-1]}"
     for (kind, role), counts in queries.verdicts(index, steps[-1]).items():
         yield f"  {kind:<10} {role:<9} " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    wanted = TaskFilter(step_from=steps[-1], step_to=steps[-1], order="hardest", limit=10)
-    hardest, _ = queries.find_tasks(index, wanted)
+    hardest, _ = queries.find_tasks(index, step_from=steps[-1], step_to=steps[-1], order="hardest", limit=10)
     if hardest:
         yield f"\nhardest tasks of step {steps[-1]}; --task ID shows one"
         for row in hardest:
@@ -170,7 +168,7 @@ def _task_lines(index: RunIndex, task: Mapping[str, Any]) -> Iterator[str]:
     if task["message"]:
         yield f"message: {task['message']}"
     yield f"references: {', '.join(task['parents']) or 'none'}"
-    attempts, total = queries.find_samples(index, SampleFilter(problem_id=task["id"], limit=MAX_ATTEMPTS))
+    attempts, total = queries.find_samples(index, problem_id=task["id"], limit=MAX_ATTEMPTS)
     yield f"\nproposal and attempts{f', the newest {MAX_ATTEMPTS} of {total}' if total > MAX_ATTEMPTS else ''}:"
     for attempt in (each.sample for each in attempts):
         yield f"  {_headline(attempt)}"

@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from azr.explorer import queries
 from azr.explorer.evaluations import results
-from azr.explorer.queries import TaskFilter
 from azr.explorer.site import BadAddress, Compared, Links, Series, ShownRun, Values, chart, render
 from azr.files import open_regular
 
@@ -53,7 +52,7 @@ def overview(compared: Compared, current: ShownRun, links: Links, values: Values
         "overview", compared=compared, current=current.name, config=config, names=names, metric=metric,
         results=[(run, results(run.index.run)) for run in runs],
         pairs=[(name, value) for name, value in setup if value] + [("code", each[1]) for each in code],
-        tasks=queries.find_tasks(index, TaskFilter(limit=1))[1],
+        tasks=queries.find_tasks(index, limit=1)[1],
         responses=index.select("SELECT count(*) FROM samples")[0][0],
         differing=[(name, each) for name, each in differing.items() if len({*each}) > 1],
         chosen=chart(metric, _series(compared, measured, {metric: metric})), groups=charts(compared, measured, names),

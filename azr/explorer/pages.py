@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, get_args
 
 from markupsafe import Markup
 
 from azr.explorer import queries
 from azr.explorer.index import RunIndex, SampleRow
-from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.explorer.site import BadAddress, Links, Series, Values, chart, choice, decimal, render, whole
 from azr.records import REASONS, ROLES, Sample, Used
@@ -31,16 +29,14 @@ def tasks(index: RunIndex, links: Links, values: Values) -> Markup:
     names = ("step_from", "step_to", "lines_from", "lines_to", "nodes_from", "nodes_to")
     bounds: dict[str, Any] = {name: whole(values, name) for name in names}
     bounds |= {name: decimal(values, name) for name in ("rate_from", "rate_to")}
-    kinds = ["", *queries.kinds(index)]
-    wanted = TaskFilter(
-        kind=choice(values, "kind", kinds, ""), order=choice(values, "order", [*queries.TASK_ORDERS], "newest"),
-        text=_text(values), offset=whole(values, "offset") or 0, limit=LIMIT, **bounds,
-    )  # fmt: skip
-    rows, total = queries.find_tasks(index, wanted)
+    kinds, offset = ["", *queries.kinds(index)], whole(values, "offset") or 0
+    order = choice(values, "order", [*queries.TASK_ORDERS], "newest")
+    wanted = {"kind": choice(values, "kind", kinds, ""), "text": _text(values), "order": order, **bounds}
+    rows, total = queries.find_tasks(index, offset=offset, limit=LIMIT, **wanted)
     return render(
         "tasks", links=links, wanted=wanted, bounds=[*bounds], kinds=kinds, rows=rows,
-        pages=("tasks", values, wanted.offset, LIMIT, total), orders=queries.TASK_ORDERS,
-        sorts=("tasks", queries.TASK_COLUMNS, values, wanted.order),
+        pages=("tasks", values, offset, LIMIT, total), orders=queries.TASK_ORDERS,
+        sorts=("tasks", queries.TASK_COLUMNS, values, order),
     )  # fmt: skip
 
 
@@ -56,8 +52,7 @@ def task(index: RunIndex, links: Links, values: Values) -> Markup:
     """One task: what it is, where it comes from, who tried it and what came of it."""
     id = values.get("id", "")
     known = queries.find_task(index, id)
-    wanted = SampleFilter(problem_id=id, kind=values.get("kind", ""), order="step", limit=MAX_ATTEMPTS)
-    rows, total = queries.find_samples(index, wanted)
+    rows, total = queries.find_samples(index, problem_id=id, kind=values.get("kind", ""), limit=MAX_ATTEMPTS)
     if known is None and not rows:
         raise BadAddress(f"There is no task {id!r} in this run.")
     stored = None
@@ -85,14 +80,13 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
     if at not in there:
         raise BadAddress(f"There are no records of step {at}: the run has steps {there[0]} to {there[-1]}.")
     kinds, uses = ["", *queries.kinds(index)], ["", *get_args(Used)]
-    wanted = replace(
-        _samples(values, kinds), step=at, used=choice(values, "used", uses, ""),
-        reason=choice(values, "reason", ["", *REASONS], ""),
-        order=choice(values, "order", [*queries.SAMPLE_ORDERS], "step"),
-    )  # fmt: skip
+    wanted = _samples(values, kinds) | {
+        "step": at, "used": choice(values, "used", uses, ""), "reason": choice(values, "reason", ["", *REASONS], ""),
+        "order": choice(values, "order", [*queries.SAMPLE_ORDERS], "step"),
+    }  # fmt: skip
     counts, why, place = queries.verdicts(index, at), queries.reasons(index, at), there.index(at)
-    hardest, _ = queries.find_tasks(index, TaskFilter(step_from=at, step_to=at, order="hardest", limit=10))
-    rows, total = queries.find_samples(index, wanted)
+    hardest, _ = queries.find_tasks(index, step_from=at, step_to=at, order="hardest", limit=10)
+    rows, total = queries.find_samples(index, **wanted)
     return render(
         "step", links=links, at=at, counts=counts, why=why,
         beside=[
@@ -102,9 +96,9 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
         reasons=["", *sorted({reason for of_player in why.values() for reason in of_player})],
         given_up=queries.given_up(index, at), hardest=hardest, wanted=wanted, kinds=kinds,
         outcomes=sorted({name for of_player in counts.values() for name in of_player}), uses=uses,
-        rows=rows, pages=("step", {**values, "step": str(at)}, wanted.offset, LIMIT, total),
+        rows=rows, pages=("step", {**values, "step": str(at)}, wanted["offset"], LIMIT, total),
         orders=queries.SAMPLE_ORDERS,
-        sorts=("step", queries.SAMPLE_COLUMNS, {**values, "step": str(at)}, wanted.order),
+        sorts=("step", queries.SAMPLE_COLUMNS, {**values, "step": str(at)}, wanted["order"]),
     )  # fmt: skip
 
 
@@ -125,19 +119,19 @@ def responses(index: RunIndex, links: Links, values: Values) -> Markup:
     step, newest, text, kinds = whole(values, "step"), whole(values, "from"), _text(values), ["", *queries.kinds(index)]
     there = [each for each in reversed(queries.steps(index)) if newest is None or each <= newest]
     steps, wanted = [each for each in there if step in (None, each)], _samples(values, kinds)
-    rows, goes_on = queries.search(index, steps, wanted, text)
+    rows, goes_on = queries.search(index, steps, text, **wanted)
     return render(
         "responses", links=links, wanted=wanted, text=text, step=step, kinds=kinds, outcomes=queries.VERDICTS,
         rows=rows, steps=steps, older=goes_on and {**values, "from": goes_on[0], "offset": goes_on[1]},
     )  # fmt: skip
 
 
-def _samples(values: Values, kinds: Sequence[str]) -> SampleFilter:
-    """Return which samples an address asks for. Raises `BadAddress`."""
-    return SampleFilter(
-        role=choice(values, "role", ["", *ROLES], ""), kind=choice(values, "kind", kinds, ""),
-        verdict=values.get("verdict", ""), offset=whole(values, "offset") or 0, limit=LIMIT,
-    )  # fmt: skip
+def _samples(values: Values, kinds: Sequence[str]) -> dict[str, Any]:
+    """Return which samples an address asks for, as `queries.find_samples` takes it. Raises `BadAddress`."""
+    return {
+        "role": choice(values, "role", ["", *ROLES], ""), "kind": choice(values, "kind", kinds, ""),
+        "verdict": values.get("verdict", ""), "offset": whole(values, "offset") or 0, "limit": LIMIT,
+    }  # fmt: skip
 
 
 def _readable(index: RunIndex, row: SampleRow) -> Sample | str:
@@ -152,7 +146,7 @@ def lineage(index: RunIndex, links: Links, values: Values) -> Markup:
     """What a task was made from and what was made from it; without one, the tasks that most came from."""
     id = values.get("id", "")
     if not id:
-        rows, _ = queries.find_tasks(index, TaskFilter(order="most children", limit=LIMIT))
+        rows, _ = queries.find_tasks(index, order="most children", limit=LIMIT)
         return render("most_shown", links=links, rows=rows)
     if queries.find_task(index, id) is None:
         raise BadAddress(f"There is no task {id!r} in this run.")
@@ -184,7 +178,7 @@ def _place(columns: dict[str, int], ids: Iterable[str], column: int) -> list[str
 def corpus(index: RunIndex, links: Links, values: Values) -> Markup:
     """Functions of the user's own code, those first that the model predicts worst; or the tasks of one."""
     if id := values.get("id", ""):
-        rows, _ = queries.find_tasks(index, TaskFilter(parent=id, order="hardest", limit=MAX_ATTEMPTS))
+        rows, _ = queries.find_tasks(index, parent=id, order="hardest", limit=MAX_ATTEMPTS)
         return render("made_of", links=links, id=id, rows=rows)
     functions = []
     for row in queries.corpus(index):
@@ -199,8 +193,8 @@ def flags(index: RunIndex, links: Links, values: Values) -> Markup:
     rule, at = values.get("rule", "") or queries.ANY_RULE, whole(values, "step")
     if rule != queries.ANY_RULE and rule not in counts:
         raise BadAddress(f"No response of this run was flagged by a rule {rule!r}.")
-    wanted = SampleFilter(flag=rule, step=at, offset=whole(values, "offset") or 0, limit=MAX_FLAGGED)
-    rows, total = queries.find_samples(index, wanted)
+    offset = whole(values, "offset") or 0
+    rows, total = queries.find_samples(index, flag=rule, step=at, offset=offset, limit=MAX_FLAGGED)
     steps = queries.steps(index)
     series = [Series(name, [(each, of_rule.get(each, 0)) for each in steps]) for name, of_rule in counts.items()]
     texts = [(row, _readable(index, row)) for row in rows]
@@ -208,5 +202,5 @@ def flags(index: RunIndex, links: Links, values: Values) -> Markup:
         "flags", links=links, chart=chart("flagged responses", series, "responses", bounds=(0.0,)),
         rules=[queries.ANY_RULE, *counts], rule=rule, step=at,
         rows=[(row, text if isinstance(text, str) else [*queries.flags_with_text(text)]) for row, text in texts],
-        pages=("flags", values, wanted.offset, MAX_FLAGGED, total),
+        pages=("flags", values, offset, MAX_FLAGGED, total),
     )  # fmt: skip

@@ -7,7 +7,6 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from azr.explorer.index import RunIndex, SampleRow, kept, made
@@ -56,70 +55,36 @@ ORIGINS = {"sampled": "", "trace": "another model's trace"}
 """Words for `azr.records.Sample.origin`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFilter:
-    """Which tasks; what is None or empty matches all."""
-
-    kind: str = ""
-    text: str = ""
-    """Anywhere in the program, its inputs, outputs, message or id; letters in either case."""
-    step_from: int | None = None
-    step_to: int | None = None
-    rate_from: float | None = None
-    rate_to: float | None = None
-    lines_from: int | None = None
-    lines_to: int | None = None
-    nodes_from: int | None = None
-    nodes_to: int | None = None
-    parent: str = ""
-    """A task or a function of the corpus that its proposer was shown."""
-    order: str = "newest"
-    offset: int = 0
-    limit: int = 50
+_TASKS = {
+    "kind": "kind = ?", "step_from": "step >= ?", "step_to": "step <= ?", "rate_from": "solve_rate >= ?",
+    "rate_to": "solve_rate <= ?", "lines_from": "lines >= ?", "lines_to": "lines <= ?", "nodes_from": "nodes >= ?",
+    "nodes_to": "nodes <= ?", "parent": "id IN (SELECT child FROM children WHERE parent = ?)",
+}  # fmt: skip
+"""Conditions on tasks. ``parent``: a task or a function of the corpus that the proposer was shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleFilter:
-    """Which samples; what is None or empty matches all."""
+def find_tasks(
+    index: RunIndex, *, text: str = "", order: str = "newest", offset: int = 0, limit: int = 50, **wanted: Any
+) -> tuple[list[sqlite3.Row], int]:
+    """Return tasks in the asked order, with the beginning of their programs as ``head``, and how many match.
 
-    step: int | None = None
-    role: str = ""
-    kind: str = ""
-    verdict: str = ""
-    problem_id: str = ""
-    used: str = ""
-    reason: str = ""
-    """A `azr.records.Reason`."""
-    flag: str = ""
-    """A rule of the safety screen, or `ANY_RULE`."""
-    order: str = "step"
-    offset: int = 0
-    limit: int = 50
-
-
-def find_tasks(index: RunIndex, wanted: TaskFilter) -> tuple[list[sqlite3.Row], int]:
-    """Return tasks in the asked order, with the beginning of their programs as ``head``, and how many match."""
-    where, values = _given({
-        "kind = ?": wanted.kind,
-        "step >= ?": wanted.step_from, "step <= ?": wanted.step_to,
-        "solve_rate >= ?": wanted.rate_from, "solve_rate <= ?": wanted.rate_to,
-        "lines >= ?": wanted.lines_from, "lines <= ?": wanted.lines_to,
-        "nodes >= ?": wanted.nodes_from, "nodes <= ?": wanted.nodes_to,
-        "id IN (SELECT child FROM children WHERE parent = ?)": wanted.parent,
-    })  # fmt: skip
-    if wanted.text:
+    ``text``: anywhere in the program, its inputs, outputs, message or id; letters in either case. ``wanted``: values
+    for some of `_TASKS`; what is None or empty matches all.
+    """
+    where, values = _given({_TASKS[name]: value for name, value in wanted.items()})
+    if text:
         # Every text is read, at a microsecond each; an index of words would not find parts of expressions.
-        pattern = wanted.text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        pattern = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
         rows = index.select("SELECT n FROM texts WHERE text LIKE ? ESCAPE '\\'", f"%{pattern}%")
         where.append("n IN (SELECT value FROM json_each(?))")
         values.append(json.dumps([row[0] for row in rows]))
     conditions, total = _counted(index, "tasks", where, values)
-    order = TASK_ORDERS[wanted.order]
+    order = TASK_ORDERS[order]
     rows = index.select(
         f"SELECT t.*, {CHILDREN} AS children, substr(json_extract(x.record, '$.program'), 1, 200) AS head "
         f"FROM (SELECT * FROM tasks {conditions} ORDER BY {order} LIMIT ? OFFSET ?) t JOIN task_records x ON x.n = t.n "
         f"ORDER BY {order}",
-        *values, wanted.limit, wanted.offset,
+        *values, limit, offset,
     )  # fmt: skip
     return rows, total
 
@@ -184,25 +149,31 @@ def corpus(index: RunIndex) -> list[sqlite3.Row]:
     )
 
 
-def find_samples(index: RunIndex, wanted: SampleFilter) -> tuple[list[SampleRow], int]:
-    """Return samples in the asked order, and how many there are in all."""
-    where, values = _given({
-        "step = ?": wanted.step, "role = ?": wanted.role, "kind = ?": wanted.kind,
-        "verdict = ?": "" if wanted.verdict == REFUSED else wanted.verdict,
-        "problem_id = ?": wanted.problem_id, "used = ?": wanted.used, "reason = ?": wanted.reason,
-    })  # fmt: skip
-    if wanted.verdict == REFUSED:
+def find_samples(
+    index: RunIndex, *, verdict: str = "", flag: str = "", order: str = "step", offset: int = 0, limit: int = 50,
+    **wanted: Any,
+) -> tuple[list[SampleRow], int]:  # fmt: skip
+    """Return samples in the asked order, and how many there are in all.
+
+    ``verdict``: one of `VERDICTS`, or `REFUSED`; ``flag``: a rule of the safety screen, or `ANY_RULE`; ``wanted``:
+    values of other columns. What is None or empty matches all.
+    """
+    where, values = _given({f"{name} = ?": value for name, value in wanted.items()})
+    if verdict == REFUSED:
         where.append(f"role = 'proposer' AND verdict IS NOT '{VALID}'")
-    if wanted.flag == ANY_RULE:
+    elif verdict:
+        where.append("verdict = ?")
+        values.append(verdict)
+    if flag == ANY_RULE:
         where.append("flags IS NOT NULL")
-    elif wanted.flag:
+    elif flag:
         has_rule = "EXISTS (SELECT 1 FROM json_each(flags) WHERE json_extract(value, '$[0]') = ?)"
         where.append(f"flags IS NOT NULL AND {has_rule}")
-        values.append(wanted.flag)
+        values.append(flag)
     conditions, total = _counted(index, "samples", where, values)
     rows = index.select(
-        f"SELECT * FROM samples {conditions} ORDER BY {SAMPLE_ORDERS[wanted.order]} LIMIT ? OFFSET ?",
-        *values, wanted.limit, wanted.offset,
+        f"SELECT * FROM samples {conditions} ORDER BY {SAMPLE_ORDERS[order]} LIMIT ? OFFSET ?",
+        *values, limit, offset,
     )  # fmt: skip
     return [made(row) for row in rows], total
 
@@ -259,7 +230,7 @@ def read_texts(index: RunIndex, row: SampleRow) -> Sample:
 
 
 def search(
-    index: RunIndex, steps: Sequence[int], wanted: SampleFilter, text: str
+    index: RunIndex, steps: Sequence[int], text: str, *, offset: int, limit: int, **wanted: Any
 ) -> tuple[list[tuple[SampleRow, Around]], tuple[int, int] | None]:
     """Return the samples of these steps whose response holds a text, in either case, with the text around it; and the
     step and the line to go on with when there are more than ``limit``, or time is over. ``offset``: line of the first
@@ -267,11 +238,11 @@ def search(
     found, pattern = list[tuple[SampleRow, Around]](), re.compile(re.escape(text), re.IGNORECASE)
     until = time.monotonic() + SEARCHING_S
     for at, step in enumerate(steps):
-        rows, _ = find_samples(index, replace(wanted, step=step, offset=0, limit=-1))
-        by_line = {row.line: row for row in rows if at or row.line >= wanted.offset}
+        rows, _ = find_samples(index, **wanted, step=step, limit=-1)
+        by_line = {row.line: row for row in rows if at or row.line >= offset}
         for line, (_, sample) in enumerate(read_samples(RunDirectory(index.run).rollouts(step), [])) if by_line else ():
             if line in by_line and (match := pattern.search(sample.response)):
-                if len(found) == wanted.limit:
+                if len(found) == limit:
                     return found, (step, line)
                 found.append((by_line[line], _around(sample.response, *match.span())))
         if time.monotonic() > until and at + 1 < len(steps):

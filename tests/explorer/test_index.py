@@ -15,7 +15,6 @@ from azr.errors import UserError
 from azr.explorer import overview, queries, record_files
 from azr.explorer.evaluations import read_side
 from azr.explorer.index import MAX_KEPT, NAME, RunIndex
-from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.records import Judgement
 from azr.runs.run_dir import RunOwner
@@ -32,11 +31,11 @@ def opened(run: MadeRun) -> RunIndex:
 
 
 def ids(index: RunIndex, **wanted: object) -> list[str]:
-    return [each["id"] for each in queries.find_tasks(index, TaskFilter(**wanted))[0]]  # type: ignore[arg-type]
+    return [each["id"] for each in queries.find_tasks(index, **wanted)[0]]
 
 
 def count(index: RunIndex, **wanted: object) -> int:
-    return queries.find_samples(index, SampleFilter(**wanted))[1]  # type: ignore[arg-type]
+    return queries.find_samples(index, **wanted)[1]
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def test_filters_and_texts_give_what_the_files_hold(run: MadeRun) -> None:
     index = opened(run)
     assert count(index) == 16 and count(index, step=2) == 4
     assert count(index, verdict="wrong", step=1) == 5 and count(index, used="estimate") == 4
-    (row,), _ = queries.find_samples(index, SampleFilter(verdict="not_allowed"))
+    (row,), _ = queries.find_samples(index, verdict="not_allowed")
     refused = row.sample
     assert refused.judgement is not None and refused.judgement.detail == "line 3: imports random"
     assert (refused.advantage, refused.mismatch, refused.weight_versions) == (-0.75, 0.01, [(3, 10)])
@@ -72,7 +71,7 @@ def test_filters_and_texts_give_what_the_files_hold(run: MadeRun) -> None:
 
 def test_texts_of_a_record_are_read_from_its_place(run: MadeRun) -> None:
     index = opened(run)
-    (row,), _ = queries.find_samples(index, SampleFilter(role="proposer", problem_id="000001-deduction-0001"))
+    (row,), _ = queries.find_samples(index, role="proposer", problem_id="000001-deduction-0001")
     record = queries.read_texts(index, row)
     assert (record.prompt, record.response) == (HOSTILE, f"<think>{HOSTILE}</think>")
     assert queries.find_sample(index, row.sample.step, row.line) == row
@@ -87,7 +86,7 @@ def test_records_beyond_the_first_gzip_member_are_read_too(tmp_path: Path) -> No
     run = MadeRun(tmp_path / "run")
     run.step(1, [answer(str(i), text=f"{i} " * 20_000) for i in range(30)])
     index = opened(run)
-    rows, _ = queries.find_samples(index, SampleFilter(step=1, limit=100))
+    rows, _ = queries.find_samples(index, step=1, limit=100)
     assert len({row.place.member for row in rows}) > 3
     assert all(queries.read_texts(index, row).response.startswith(f"{row.line} ") for row in rows)
 
@@ -200,7 +199,7 @@ def test_rows_are_the_samples_of_the_file_but_for_their_texts(tmp_path: Path) ->
         answer("b", judgement=None),
     ])  # fmt: skip
     index = opened(run)
-    for row in queries.find_samples(index, SampleFilter())[0]:
+    for row in queries.find_samples(index)[0]:
         whole = queries.read_texts(index, row)
         if whole.judgement is not None and whole.judgement.detail:
             short = long[:MAX_KEPT]
@@ -215,7 +214,7 @@ def test_half_a_surrogate_pair_is_shown_as_its_escape(tmp_path: Path) -> None:
     run.step(1, [answer("odd", detail="returned '\ud800'", text="\ud800 is it")], [odd])
     index = opened(run)
     assert queries.find_task(index, "odd")["outputs"] == ["'\\ud800ü'"]  # type: ignore[index]
-    (attempt,), _ = queries.find_samples(index, SampleFilter())
+    (attempt,), _ = queries.find_samples(index)
     judgement = attempt.sample.judgement
     assert judgement is not None and judgement.detail == "returned '\\ud800'"
     assert judgement.answer == (("output", "\\ud800 is it"),)
@@ -263,7 +262,7 @@ def test_two_may_index_and_read_at_once(run: MadeRun) -> None:
             index = RunIndex(run.path)
             for _ in range(20):
                 index.refresh(seconds=0.01)
-                queries.find_samples(index, SampleFilter(step=4))
+                queries.find_samples(index, step=4)
             index.refresh()
         except BaseException as error:
             failures.append(error)
