@@ -186,13 +186,6 @@ def scoring(role: ModelRole, train: TrainConfig, tokens: int) -> Bytes:
     return {"gathered layers": gathered(role, train), "activations": layer, "logits": logits}
 
 
-def gathered_keys(config: Config) -> float:
-    """Return the most keys per token that attention gathers, where samples that are trained on share a prompt."""
-    play, data = config.selfplay, config.data
-    of_play = max(play.proposals_per_prompt, play.group_size * play.train_on_estimates) if config.kinds else 1
-    return float(min(KEYS_PER_TOKEN, max(of_play, 1 if data.path is None else data.group_size)))
-
-
 def training(role: ModelRole, train: TrainConfig, tokens: int, keys: float = 1.0) -> Bytes:
     """On top of `states` at the worst moment of an optimizer step with micro-batches of T = `tokens` tokens, each of
     which has `keys` keys."""
@@ -268,7 +261,10 @@ def phases(
     Where engines have GPUs of their own, the phases are those of a trainers' GPU, and `ENGINE_GPU` is an engine's.
     """
     train, tokens = config.train, min(config.train.tokens_per_micro_batch, load.max_tokens)
-    colocate, lost, keys = config.cluster.colocate, 1 + assumed.fragmentation, gathered_keys(config)
+    colocate, lost, play, data = config.cluster.colocate, 1 + assumed.fragmentation, config.selfplay, config.data
+    # The most keys per token that attention gathers, where samples that are trained on share a prompt.
+    of_play = max(play.proposals_per_prompt, play.group_size * play.train_on_estimates) if config.kinds else 1
+    keys = float(min(KEYS_PER_TOKEN, max(of_play, 1 if data.path is None else data.group_size)))
     nccl = assumed.nccl_gib if train.data_parallel > 1 else 0.0
     processes = {"CUDA and NCCL": len(roles) * (assumed.context_gib + nccl) * GIB}
     in_engine = {"engine weights": engine.weights, "KV cache": max(0.0, engine.kv), "engine work": engine.work}
@@ -309,15 +305,3 @@ def phases(
     loaded = max((resident(role, whole=True) for role in roles if role.trains), key=lambda sizes: sum(sizes.values()))
     resume = {**processes, **asleep, **loaded}
     return {"play": processes | in_engine, **by_phase, "push": push, "resume": resume}
-
-
-def smallest_footprint(config: Config, roles: Sequence[ModelRole], engine: EngineMemory) -> dict[str, float]:
-    """By turn: bytes without which no run of this config can do, on a GPU that has a rank of every role.
-
-    States of the largest role, or of all where they do not take turns; an engine's weights with the KV cache of one
-    sequence. No activations, buffers or contexts: what exceeds a GPU here cannot fit on it, whatever else is assumed.
-    """
-    sizes = [states(role, config.train) for role in roles]
-    each = [size["parameters"] + size["gradients"] + size["optimiser"] for size in sizes]
-    learning = max(each) if config.cluster.colocate else sum(each)
-    return {"learning": learning, "playing": engine.weights + config.max_trajectory_tokens * engine.kv_token}

@@ -22,7 +22,6 @@ from azr.plan.memory import (
     host_memory,
     model_roles,
     phases,
-    smallest_footprint,
     states,
     training,
 )
@@ -241,21 +240,25 @@ def known_plan(config: Config, gpu_memory_gib: float, host_memory_gib: float | N
 def check_memory(plan: Plan) -> list[str]:
     """Return a sentence if the run does not fit by the plan's estimate, which may be wrong.
 
-    Raises UserError only for what no assumption changes, see `smallest_footprint`.
+    Raises UserError only for what no assumption changes: states of the largest role, or of all where they do not take
+    turns; an engine's weights with the KV cache of one sequence. No activations, buffers or contexts.
     """
     config, nodes, gpu_memory_gib = plan.config, plan.nodes, plan.nodes.gpu_memory_gib
     size = f"{nodes.nodes} node(s) of {nodes.gpus} GPU(s) with {gpu_memory_gib:.0f} GiB"
-    sizes = smallest_footprint(config, plan.roles, plan.engine)
+    held = [states(role, config.train) for role in plan.roles]
+    each = [size["parameters"] + size["gradients"] + size["optimiser"] for size in held]
+    learning = max(each) if config.cluster.colocate else sum(each)
+    playing = plan.engine.weights + config.max_trajectory_tokens * plan.engine.kv_token
     share = config.rollout.gpu_memory_utilization
     certain = []
-    if sizes["learning"] > gpu_memory_gib * GIB:
+    if learning > gpu_memory_gib * GIB:
         certain.append(
-            f"parameters, gradients and optimizer state take {sizes['learning'] / GIB:.1f} of a GPU's "
+            f"parameters, gradients and optimizer state take {learning / GIB:.1f} of a GPU's "
             f"{gpu_memory_gib:.1f} GiB while trainers learn, activations not counted"
         )
-    if sizes["playing"] > share * gpu_memory_gib * GIB:
+    if playing > share * gpu_memory_gib * GIB:
         certain.append(
-            f"an engine's weights and the KV cache of one trajectory take {sizes['playing'] / GIB:.1f} GiB of the "
+            f"an engine's weights and the KV cache of one trajectory take {playing / GIB:.1f} GiB of the "
             f"{share * gpu_memory_gib:.1f} that rollout.gpu_memory_utilization={share:g} leaves it"
         )
     if certain:

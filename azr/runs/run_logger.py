@@ -212,26 +212,23 @@ class BackgroundWriter:
 
     async def put(self, work: Callable[[], None]) -> None:
         """Begins with it when those before it are done; waits while there are too many. Raises as `flush`."""
-        await self._wait(MOST_WAITING - 1)
+        await self.flush(MOST_WAITING - 1)
         self._waiting.append(self._thread.submit(self._run, work))
 
-    async def flush(self) -> None:
-        """Returns when everything is written. Raises what a piece of work has raised, each time it is called."""
-        await self._wait(0)
-
-    def close(self) -> None:
-        """Ends when everything is written; blocks. A failure that nobody was told of is logged."""
-        self._thread.shutdown()
-        if self._failure is not None and not self._was_raised:
-            log.error("something could not be written: %s", self._failure, exc_info=self._failure)
-
-    async def _wait(self, most: int) -> None:
+    async def flush(self, most: int = 0) -> None:
+        """Returns when at most so many pieces are left to write. Raises what one has raised, each time it is called."""
         while len(self._waiting) > most:
             await asyncio.shield(asyncio.wrap_future(self._waiting[0]))
             self._waiting.popleft()
         if self._failure is not None:
             self._was_raised = True
             raise self._failure
+
+    def close(self) -> None:
+        """Ends when everything is written; blocks. A failure that nobody was told of is logged."""
+        self._thread.shutdown()
+        if self._failure is not None and not self._was_raised:
+            log.error("something could not be written: %s", self._failure, exc_info=self._failure)
 
     def _run(self, work: Callable[[], None]) -> None:
         if self._failure is None:
