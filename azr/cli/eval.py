@@ -149,8 +149,7 @@ def _config(model: AskedModel, values: dict[str, Any]) -> Config:
 def _default_out(model: AskedModel) -> Path:
     if model.step is not None:
         return Path(model.place) / "eval" / f"step_{model.step:06d}"
-    name = Path(model.place).resolve().name if Path(model.place).exists() else model.place
-    return Path("orz_ckpt") / "eval" / re.sub(r"[^\w.+-]+", "_", name)
+    return Path("orz_ckpt") / "eval" / re.sub(r"[^\w.+-]+", "_", model.label)
 
 
 def _list(folder: Path | None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from azr.errors import UserError
 from azr.evaluation.suites import exam, load_suites, suites_of
 from azr.evaluation.suites.files import Row
 from azr.graders.question import Question
+from azr.records import grouped
 
 OUT = (".jsonl", ".jsonl.gz")
 Match = Literal["exactly", "13 words", "13 words of a trace"]
@@ -38,36 +38,24 @@ class Overlap:
     def __init__(self, suites: Mapping[str, Sequence[Question]]) -> None:
         """``suites``: questions by the name of their suite."""
         self.counts = {name: len(questions) for name, questions in suites.items()}
-        self._exact: dict[str, set[str]] = {}
-        texts: dict[str, set[str]] = {}
-        for name, questions in suites.items():
-            for question in questions:
-                text = question.problem or question.message
-                self._exact.setdefault(normal(text), set()).add(name)
-                # What differs in its punctuation alone is the same question.
-                texts.setdefault(" ".join(_WORD.findall(text.casefold())), set()).add(name)
-        runs, times = dict[int, set[str]](), Counter[int]()
-        for text, names in texts.items():
-            for run in set(_runs(text)):
-                runs.setdefault(run, set()).update(names)
-                times[run] += 1
-        self._runs = {run: names for run, names in runs.items() if times[run] < STOCK}
+        pairs = [(each.problem or each.message, name) for name, questions in suites.items() for each in questions]
+        self._exact = grouped((normal(text), name) for text, name in pairs)
+        # What differs in its punctuation alone is the same question.
+        texts = grouped((" ".join(_WORD.findall(text.casefold())), name) for text, name in pairs)
+        by_run = grouped((run, names) for text, names in texts.items() for run in set(_runs(text)))
+        self._runs = {run: set[str]().union(*found) for run, found in by_run.items() if len(found) < STOCK}
 
     def find(self, *texts: str, traces: Iterable[str] = ()) -> dict[str, Match]:
         """Return the suites that hold one of the texts or a line of it, or a question with a run of words that a text
         or a trace has."""
-        found: dict[str, Match] = {}
-        for trace in traces:
-            found |= dict.fromkeys(self._share_run(trace), "13 words of a trace")
-        for text in texts:
-            found |= dict.fromkeys(self._share_run(text), "13 words")
-        for line in [line for text in texts for line in (text, *text.split("\n"))]:
-            found |= dict.fromkeys(self._exact.get(normal(line), ()), "exactly")
-        return found
+        found: dict[str, Match] = dict.fromkeys(self._share_run(traces), "13 words of a trace")
+        found |= dict.fromkeys(self._share_run(texts), "13 words")
+        lines = (line for text in texts for line in (text, *text.split("\n")))
+        return found | dict.fromkeys((name for line in lines for name in self._exact.get(normal(line), ())), "exactly")
 
-    def _share_run(self, text: str) -> set[str]:
-        """Return the suites with a question of which the text has a run of words."""
-        return {name for run in _runs(text.casefold()) if run in self._runs for name in self._runs[run]}
+    def _share_run(self, texts: Iterable[str]) -> set[str]:
+        """Return the suites with a question of which a text has a run of words."""
+        return {name for text in texts for run in _runs(text.casefold()) for name in self._runs.get(run, ())}
 
 
 def _runs(text: str) -> Iterator[int]:

@@ -147,18 +147,11 @@ def _difference(
     suite: str, measure: str, share: Measure, pairs: Sequence[tuple[Sequence[Sample], Sequence[Sample]]]
 ) -> Difference | None:
     alike = suite in SUITES and SUITES[suite].groups_alike
-    groups: dict[str, list[tuple[float, float]]] = {}
-    won: list[str] = []
-    lost: list[str] = []
-    for before, after in pairs:
-        start, end = share(before), share(after)
-        if start is None or end is None:
-            continue
-        groups.setdefault(top(before[0].group) if alike else "", []).append((start, end))
-        if start != end:
-            (won if end > start else lost).append(before[0].problem_id)
-    if not groups:
+    shares = [(before[0], share(before), share(after)) for before, after in pairs]
+    both = [(asked, start, end) for asked, start, end in shares if start is not None and end is not None]
+    if not both:
         return None
+    groups = grouped((top(asked.group) if alike else "", (start, end)) for asked, start, end in both)
     return Difference(
         suite=suite,
         measure=measure,
@@ -166,8 +159,8 @@ def _difference(
         before=fmean(fmean(start for start, _ in group) for group in groups.values()),
         after=fmean(fmean(end for _, end in group) for group in groups.values()),
         gain=estimate([[end - start for start, end in group] for group in groups.values()], signed=True),
-        won=tuple(won),
-        lost=tuple(lost),
+        won=tuple(asked.problem_id for asked, start, end in both if end > start),
+        lost=tuple(asked.problem_id for asked, start, end in both if end < start),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from azr.explorer.index import RunIndex, SampleRow, kept, made
 from azr.explorer.record_files import Problem, read_places, read_samples
-from azr.records import CORPUS, VALID, Sample
+from azr.records import CORPUS, VALID, Sample, grouped
 from azr.runs.run_dir import RunDirectory
 from azr.tasks.base import RejectReason, Verdict
 
@@ -180,13 +180,11 @@ def find_samples(
 
 def flag_counts(index: RunIndex) -> dict[str, dict[int, int]]:
     """Flagged responses by rule and step; a rule has the steps in which it found something."""
-    counts: dict[str, dict[int, int]] = {}
-    for rule, step, count in index.select(
+    rows = index.select(
         "SELECT json_extract(f.value, '$[0]'), r.step, count(DISTINCT r.n) FROM samples r, json_each(r.flags) f "
         "WHERE r.flags IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2"
-    ):
-        counts.setdefault(rule, {})[step] = count
-    return counts
+    )
+    return {rule: dict(counts) for rule, counts in grouped((rule, pair) for rule, *pair in rows).items()}
 
 
 def flags_with_text(sample: Sample) -> Iterator[tuple[str, Around]]:
@@ -289,11 +287,11 @@ def reasons(index: RunIndex, step: int) -> dict[tuple[str, ...], dict[str, int]]
 
 def _counts(index: RunIndex, step: int, by: str, of: str) -> dict[tuple[str, ...], dict[str, int]]:
     """Count the samples of a step by these columns and by another that is not null, the most first."""
-    counts: dict[tuple[str, ...], dict[str, int]] = {}
     query = f"SELECT {by}, {of} AS what, count(*) FROM samples WHERE step = ? AND what IS NOT NULL GROUP BY {by}, what"
-    for *player, what, count in index.select(f"{query} ORDER BY {by}, count(*) DESC", step):
-        counts.setdefault(tuple(player), {})[what] = count
-    return counts
+    rows = index.select(f"{query} ORDER BY {by}, count(*) DESC", step)
+    return {
+        player: dict(counts) for player, counts in grouped((row[:-2], row[-2:]) for row in map(tuple, rows)).items()
+    }
 
 
 def kinds(index: RunIndex) -> list[str]:

@@ -11,7 +11,6 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
@@ -100,28 +99,6 @@ _VECTOR = re.compile(
 _OPTION = re.compile(r"^\s*(?:\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{\s*)?(?:\(([A-J])\)|([A-J])\s*[).:](?!\d))")
 WORDED_OPTION = re.compile(rf"^\s*\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{{\s*\(?[A-J][).]\)?\s*\}}{_SPACE}*(?=\S)")
 """The letter of an option before an answer, set as a word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Qualifiers:
-    """What the library does not see in an answer, and what must not contradict another's."""
-
-    units: frozenset[tuple[str, int]]
-    """Of its number: base units, and ten for their prefixes, with exponents: km/h is 10³ m h⁻¹. Empty for several."""
-    words: frozenset[str]
-    """Of a number: what it counts. Of an expression: the conditions that it holds under."""
-    is_number: bool
-    modulus: str | None
-
-    def contradicts(self, other: Qualifiers) -> bool:
-        """Whether one says in words what cannot be said of the other."""
-        if self.units and other.units and self.units != other.units:
-            return True
-        if self.modulus and other.modulus and self.modulus != other.modulus:
-            return True
-        if not self.is_number and not other.is_number and self.words & _CONDITIONS != other.words & _CONDITIONS:
-            return True
-        return any((one := self.words & kind) and (two := other.words & kind) and one != two for kind in _OPPOSITES)
 
 
 def respelled(text: str) -> str:
@@ -218,16 +195,27 @@ def without_modulus(text: str) -> str:
     return rest.replace("\\equiv", "=")
 
 
-def qualifiers_of(text: str) -> Qualifiers:
-    """What ``without_words`` and the library drop of an answer."""
-    said = [word for found in _WORDS.finditer(text) for word in _plain(found[1])]
+def contradict(gold: str, answer: str) -> bool:
+    """Whether one says what cannot be said of the other in what `without_words` and the library drop: units, a modulus,
+    the conditions of an expression, or one of two opposites."""
+    moduli = [found and found[1] for found in map(_MODULUS.search, (gold, answer))]
+    for one, other in ((_measured(gold), _measured(answer)), moduli):
+        if one and other and one != other:
+            return True
+    (said, is_number), (told, is_other) = _words(gold), _words(answer)
+    if not is_number and not is_other and said & _CONDITIONS != told & _CONDITIONS:
+        return True
+    return any((one := said & kind) and (other := told & kind) and one != other for kind in _OPPOSITES)
+
+
+def _words(text: str) -> tuple[set[str], bool]:
+    """Return the words of an answer, of a number what it counts, and whether it is a number."""
+    said = {word for found in _WORDS.finditer(text) for word in _plain(found[1])}
     if bare := _BARE_WORD.search(text):
-        said.append(bare[1].lower())
-    modulus = _MODULUS.search(text)
+        said.add(bare[1].lower())
     number = _WORDS.sub(" ", text).rpartition("=")[2]
     is_number = bool(re.search(r"\d", number)) and not re.search(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", number)
-    words = frozenset(said) | {word.removesuffix("s") for word in said}
-    return Qualifiers(_measured(text), words, is_number, modulus[1] if modulus else None)
+    return said | {word.removesuffix("s") for word in said}, is_number
 
 
 def same_word(gold: str, answer: str) -> bool:
@@ -344,7 +332,8 @@ def _plain(text: str) -> list[str]:
 
 
 def _measured(text: str) -> frozenset[tuple[str, int]]:
-    """Units of an answer of one number, see `Qualifiers`."""
+    """Units of an answer of one number: base units, and ten for their prefixes, with exponents, so that km/h is
+    10³ m h⁻¹. Empty for several."""
     text = text.rpartition("=")[2]
     ends = [found.end() for found in _NUMERAL.finditer(text) if found[1]]
     before, behind = (text[: ends[-1]], text[ends[-1] :]) if ends else ("", "".join(_WORDS.findall(text)))

@@ -140,8 +140,7 @@ def differ_in_kind(gold: str, answer: str) -> bool:
     """Whether two answers differ in what the library does not see: the base of a number, an end of an interval, words,
     units, a modulus, the place of dots in a list, or an inequality."""
     written = [math_spelling.respelled(" ".join(text.split())) for text in (gold, answer)]
-    wanted, given = map(math_spelling.qualifiers_of, written)
-    if wanted.contradicts(given) or math_spelling.is_ambiguous(*written):
+    if math_spelling.contradict(*written) or math_spelling.is_ambiguous(*written):
         return True
     dots = [listed and listed[1] for listed in map(math_spelling.list_with_dots, written)]
     if dots[0] != dots[1]:

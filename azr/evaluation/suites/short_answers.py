@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from azr.evaluation.suites.files import PROMPTS, Row, questions, text
 from azr.evaluation.suites.own import labels
@@ -88,9 +88,10 @@ def _asked(gold: ProgramValue) -> str:
     return f"[PYTHON]\n{program}\n\nassert {call}\n[/PYTHON]"
 
 
-def _math(suite: str, id: str, group: str, problem: str, gold: MathGold) -> Question:
-    if not all(answer.strip() for answer in gold.answers):
+def _math(suite: str, id: str, group: str, problem: str, answer: str, **how: Any) -> Question:
+    if not answer.strip():
         raise ValueError("the answer is empty")
+    gold = MathGold((answer,), **how)
     return Question(id=id, suite=suite, group=group, message=math_message(problem), problem=problem, gold=gold)
 
 
@@ -104,41 +105,38 @@ def _number(value: object) -> str:
 
 
 def _aime24(suite: str, row: Row, number: int) -> Question:
-    gold = MathGold((_number(row["final_answer"]),))
-    return _math(suite, str(number), "all", row["prompt"][0]["value"], gold)
+    return _math(suite, str(number), "all", row["prompt"][0]["value"], _number(row["final_answer"]))
 
 
 def _contest(suite: str, row: Row, number: int) -> Question:
-    return _math(suite, str(row["id"]), "all", text(row, "problem"), MathGold((_number(row["answer"]),)))
+    return _math(suite, str(row["id"]), "all", text(row, "problem"), _number(row["answer"]))
 
 
 def _math500(suite: str, row: Row, number: int) -> Question:
-    gold = MathGold((text(row, "answer"),))
-    return _math(suite, text(row, "unique_id"), f"level {row['level']}", text(row, "problem"), gold)
+    id, group = text(row, "unique_id"), f"level {row['level']}"
+    return _math(suite, id, group, text(row, "problem"), text(row, "answer"))
 
 
 def _minerva(suite: str, row: Row, number: int) -> Question:
     answer = last_box(text(row, "solution"))
     if answer is None:
         raise ValueError("its solution has no box")
-    gold = MathGold((answer,), relative=True)
-    return _math(suite, str(row["idx"]), text(row, "type"), text(row, "problem"), gold)
+    return _math(suite, str(row["idx"]), text(row, "type"), text(row, "problem"), answer, relative=True)
 
 
 def _olympiadbench(suite: str, row: Row, number: int) -> Question:
     (answer,) = row["final_answer"]
     stated = (row.get("error") or "").strip().strip("$")
     problem = "\n\n".join(filter(None, [row.get("context"), text(row, "question")]))
-    gold = MathGold((answer.strip().rstrip("."),), tolerance=float(stated) if stated else None)
-    return _math(suite, str(row["id"]), text(row, "subfield"), problem, gold)
+    answer, tolerance = answer.strip().rstrip("."), float(stated) if stated else None
+    return _math(suite, str(row["id"]), text(row, "subfield"), problem, answer, tolerance=tolerance)
 
 
 def _gsm8k(suite: str, row: Row, number: int) -> Question:
     _, marked, answer = text(row, "answer").rpartition("####")
     if not marked:
         raise ValueError("its answer has no ####")
-    gold = MathGold((answer.strip().replace(",", ""),))
-    return _math(suite, str(row.get("idx", number)), "all", text(row, "question"), gold)
+    return _math(suite, str(row.get("idx", number)), "all", text(row, "question"), answer.strip().replace(",", ""))
 
 
 def read_luffy(path: Path) -> list[Question]:
@@ -152,8 +150,7 @@ def read_luffy(path: Path) -> list[Question]:
         if id in seen:
             return None
         seen.add(id)
-        gold = MathGold((_number(float(truth)) if truth.endswith(".0") else truth,))
-        return _math("luffy", id, source, problem, gold)
+        return _math("luffy", id, source, problem, _number(float(truth)) if truth.endswith(".0") else truth)
 
     return questions(path, read)
 
