@@ -36,7 +36,7 @@ from azr.own_data import code_version
 from azr.records import PromptIds, Sample
 from azr.rollout.engine import RolloutEngine
 from azr.runs.asked_model import AskedModel
-from azr.runs.progress import duration
+from azr.runs.metrics import duration
 from azr.tasks.base import Verdict
 
 LONGEST = 8192

@@ -105,13 +105,9 @@ def read_side(title: str, path: Path) -> EvalSide:
 @lru_cache(maxsize=8)
 def _read(title: str, path: Path, mtime_ns: int) -> EvalSide:
     """Read a file as it was at that time; unlike `azr.evaluation.answer_file`, a damaged one as far as it goes."""
-    answers: dict[Key, list[Sample]] = {}
-    places: dict[Key, list[LinePlace]] = {}
     problems: list[str] = []
-    for place, each in read_samples(path, problems):
-        key = each.kind, each.problem_id
-        answers.setdefault(key, []).append(without_texts(each))
-        places.setdefault(key, []).append(place)
+    read = [((each.kind, each.problem_id), place, without_texts(each)) for place, each in read_samples(path, problems)]
+    answers, places = grouped((key, each) for key, _, each in read), grouped((key, place) for key, place, _ in read)
     return EvalSide(title, path, answers, places, [f"{path.parent.name}/{path.name}: {each}" for each in problems])
 
 

@@ -26,7 +26,7 @@ from azr.plan.memory import (
     training,
 )
 from azr.plan.seconds import Seconds, StepTimes, seconds_of
-from azr.runs.progress import duration
+from azr.runs.metrics import duration
 
 _SHARES = tuple(share / 100 for share in range(90, 5, -5))
 """Values of rollout.gpu_memory_utilization that are tried."""

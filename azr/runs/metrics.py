@@ -373,5 +373,13 @@ def check_finite(step: int, metrics: Metrics) -> None:
             )
 
 
+def duration(seconds: float) -> str:
+    """``8 s``, ``7 min``, ``3 h 05 min``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
 def _total(metrics: Metrics, suffix: str) -> float:
     return sum(scalar(metrics, name) for name in metrics if name.endswith(suffix))

@@ -8,10 +8,11 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console, Group
@@ -20,9 +21,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from azr.runs.metrics import Metrics, scalar, solve_rates, valid_rate
+from azr.runs.metrics import Metrics, duration, eval_shares, scalar, solve_rates, valid_rate
+from azr.runs.run_dir import RunDirectory
 
 _LOG = logging.getLogger("azr.progress")
+WINDOW = 3
+"""Steps whose means the final table shows."""
 
 
 @dataclass(slots=True)
@@ -166,14 +170,6 @@ def legend(kinds: Iterable[str]) -> str:
     )
 
 
-def duration(seconds: float) -> str:
-    """``8 s``, ``7 min``, ``3 h 05 min``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
 def share(rate: float) -> str:
     """A rate between 0 and 1 in three characters: ``.41``, ``1.0``."""
     return "1.0" if rate >= 0.995 else f"{rate:.2f}"[1:]
@@ -274,3 +270,46 @@ def _table(progress: Progress) -> Group:
         bar = ProgressBar(total=total, completed=phase.done, width=30, pulse=total is None)
         rows.add_row(Text(f"  {phase.name}"), bar, Text(count))
     return Group(Text(progress.line(), no_wrap=True, overflow="ellipsis"), rows)
+
+
+def summary(
+    steps: Sequence[Metrics], run: RunDirectory, evals: Sequence[Metrics], gains: Sequence[str], *, tensorboard: bool
+) -> str:
+    """The table at the end of a run: means over the first and the last `WINDOW` steps, or over half of them.
+
+    ``steps`` holds at least one step's metrics, oldest first; ``evals`` the metrics that have evaluation results, of
+    which the first and the last are shown; ``gains``: sentences below the table; ``tensorboard`` tells whether the
+    run wrote for it.
+    """
+    window = max(1, min(WINDOW, len(steps) // 2))
+    rates = {"valid proposals": [valid_rate(step) for step in steps]}
+    for kind in sorted({kind for step in steps for kind in solve_rates(step)}):
+        rates[f"solve rate, {kind}"] = [solve_rates(step).get(kind) for step in steps]
+    rows = [("", "start", "end")]
+    rows += [(label, _mean(of_steps[:window]), _mean(of_steps[-window:])) for label, of_steps in rates.items()]
+    if evals:
+        before, after = eval_shares(evals[0]), eval_shares(evals[-1])
+        rows += [(name, f"{before[name]:.1%}" if name in before else "-", f"{after[name]:.1%}") for name in after]
+    prefix = "buffer/"
+    buffers = {name.removeprefix(prefix): scalar(steps[-1], name) for name in steps[-1] if name.startswith(prefix)}
+    rows += [(f"tasks in the buffer, {kind}", "", f"{count:.0f}") for kind, count in buffers.items()]
+    width = max(len(label) for label, _, _ in rows)
+    title = f"{len(steps)} steps; start and end: means of {window} step{'s' * (window > 1)} each"
+    table = [f"{label:<{width}}  {start:>6}  {end:>6}" for label, start, end in rows]
+    see = [f"to see it:     {_program('azr')} view {run.path}"]
+    if tensorboard:
+        see.append(f"               {_program('tensorboard')} --logdir {run.tensorboard}")
+    azr = _program("azr")
+    then = f"next:          {azr} export {run.path} FOLDER writes this model; {azr} check-model FOLDER tests another"
+    return "\n".join([title, *table, *gains, f"run directory: {run.path}", *see, then])
+
+
+def _program(name: str) -> Path:
+    """Return the path of an installed program, from the folder this process was started in."""
+    program, here = Path(sys.prefix, "bin", name), Path.cwd()
+    return program.relative_to(here) if program.is_relative_to(here) else program
+
+
+def _mean(rates: Iterable[float | None]) -> str:
+    known = [rate for rate in rates if rate is not None]
+    return f"{sum(known) / len(known):.1%}" if known else "-"

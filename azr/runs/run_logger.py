@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,29 +15,14 @@ from typing import Self
 from azr.config import Config
 from azr.records import Sample, Task
 from azr.runs.checkpoint_store import CheckpointStore
-from azr.runs.metrics import (
-    EVAL,
-    Metrics,
-    PhaseClock,
-    StepParts,
-    StepTiming,
-    check_finite,
-    eval_shares,
-    has_eval,
-    scalar,
-    solve_rates,
-    step_metrics,
-    valid_rate,
-)
-from azr.runs.progress import Progress, logging_to
+from azr.runs.metrics import EVAL, Metrics, PhaseClock, StepParts, StepTiming, check_finite, has_eval, step_metrics
+from azr.runs.progress import Progress, logging_to, summary
 from azr.runs.run_dir import RunDirectory
 from azr.runs.sample_file import Decode, JsonLines, LogOffsets, read_metrics, write_samples
 from azr.runs.trackers import Trackers, is_due, sample_tables
 
 MOST_WAITING = 2
 """Pieces of work that are under way or wait, each with a step's responses in memory."""
-WINDOW = 3
-"""Steps whose means the final table shows."""
 log = logging.getLogger(__name__)
 
 
@@ -236,46 +220,3 @@ class BackgroundWriter:
                 work()
             except Exception as error:
                 self._failure = error
-
-
-def summary(
-    steps: Sequence[Metrics], run: RunDirectory, evals: Sequence[Metrics], gains: Sequence[str], *, tensorboard: bool
-) -> str:
-    """The table at the end of a run: means over the first and the last `WINDOW` steps, or over half of them.
-
-    ``steps`` holds at least one step's metrics, oldest first; ``evals`` the metrics that have evaluation results, of
-    which the first and the last are shown; ``gains``: sentences below the table; ``tensorboard`` tells whether the
-    run wrote for it.
-    """
-    window = max(1, min(WINDOW, len(steps) // 2))
-    rates = {"valid proposals": [valid_rate(step) for step in steps]}
-    for kind in sorted({kind for step in steps for kind in solve_rates(step)}):
-        rates[f"solve rate, {kind}"] = [solve_rates(step).get(kind) for step in steps]
-    rows = [("", "start", "end")]
-    rows += [(label, _mean(of_steps[:window]), _mean(of_steps[-window:])) for label, of_steps in rates.items()]
-    if evals:
-        before, after = eval_shares(evals[0]), eval_shares(evals[-1])
-        rows += [(name, f"{before[name]:.1%}" if name in before else "-", f"{after[name]:.1%}") for name in after]
-    prefix = "buffer/"
-    buffers = {name.removeprefix(prefix): scalar(steps[-1], name) for name in steps[-1] if name.startswith(prefix)}
-    rows += [(f"tasks in the buffer, {kind}", "", f"{count:.0f}") for kind, count in buffers.items()]
-    width = max(len(label) for label, _, _ in rows)
-    title = f"{len(steps)} steps; start and end: means of {window} step{'s' * (window > 1)} each"
-    table = [f"{label:<{width}}  {start:>6}  {end:>6}" for label, start, end in rows]
-    see = [f"to see it:     {_program('azr')} view {run.path}"]
-    if tensorboard:
-        see.append(f"               {_program('tensorboard')} --logdir {run.tensorboard}")
-    azr = _program("azr")
-    then = f"next:          {azr} export {run.path} FOLDER writes this model; {azr} check-model FOLDER tests another"
-    return "\n".join([title, *table, *gains, f"run directory: {run.path}", *see, then])
-
-
-def _program(name: str) -> Path:
-    """Return the path of an installed program, from the folder this process was started in."""
-    program, here = Path(sys.prefix, "bin", name), Path.cwd()
-    return program.relative_to(here) if program.is_relative_to(here) else program
-
-
-def _mean(rates: Iterable[float | None]) -> str:
-    known = [rate for rate in rates if rate is not None]
-    return f"{sum(known) / len(known):.1%}" if known else "-"

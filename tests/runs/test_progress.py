@@ -7,8 +7,8 @@ import time
 
 from rich.console import Console
 
-from azr.runs.metrics import Metrics
-from azr.runs.progress import LiveDisplay, PlainDisplay, Progress, duration, open_progress, share
+from azr.runs.metrics import Metrics, duration
+from azr.runs.progress import LiveDisplay, PlainDisplay, Progress, open_progress, share
 from tests.runs.factory import Clock, until
 
 METRICS: Metrics = {

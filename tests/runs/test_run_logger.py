@@ -15,9 +15,9 @@ from azr.errors import UserError
 from azr.files import hash_file
 from azr.records import PromptIds, Task
 from azr.runs.metrics import Metrics
-from azr.runs.progress import open_progress
+from azr.runs.progress import open_progress, summary
 from azr.runs.run_dir import RunDirectory
-from azr.runs.run_logger import RunLogger, summary
+from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import FileOffset, JsonLines, LogOffsets, read_metrics, read_tasks
 from azr.tasks.base import RejectReason
 from tests.runs.factory import largest_file, proposals, sample
