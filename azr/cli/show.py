@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from azr.cli.options import Parser, whole
@@ -134,7 +135,7 @@ def _sample_lines(index: RunIndex, row: SampleRow, *, whole: bool) -> Iterator[s
         yield f"flagged by {rule}: {_line(''.join(around), 2 * AROUND + 200)}"
     for name, text in (("prompt", sample.prompt), *queries.turns(sample)):
         yield f"{name}:"
-        yield _indented(text if whole else without_middle(text, SHOWN_CHARS, "; --whole shows them"))
+        yield indent(text if whole else without_middle(text, SHOWN_CHARS, "; --whole shows them"), "    ")
 
 
 def _headline(sample: Sample) -> str:
@@ -162,7 +163,7 @@ def _task_lines(index: RunIndex, task: Mapping[str, Any]) -> Iterator[str]:
     solved = _number(task["solve_rate"])
     yield f"{task['id']} · {task['kind']} · step {task['step']} · solve rate {solved} · {task['lines']} lines"
     yield "program:"
-    yield _indented(task["program"])
+    yield indent(task["program"], "    ")
     for given, returned in zip(task["inputs"], task["outputs"], strict=False):
         yield f"  f({given}) -> {returned}"
     if task["message"]:
@@ -191,7 +192,3 @@ def _number(value: float | None) -> str:
 
 def _line(text: str, most: int = 200) -> str:
     return clipped(text.replace("\n", "\\n"), most)
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.split("\n"))

@@ -25,6 +25,7 @@ LEVEL = 0.95
 Measure = Callable[[Sequence[Sample]], float | None]
 """From the answers to one question; None if those that it looks at are missing or ungraded."""
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+_VERDICTS = {True: Verdict.RIGHT, False: Verdict.WRONG, None: None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,10 @@ def rows(answers: Sequence[Sample], ks: Collection[int], samples: int, groups_al
         row = partial(_row, suite=suite, measures=measures, alike=suite in groups_alike)
         found.append(row(of_suite))
         # A part of one answer is a part of all; malformed answers fail it.
-        parts = dict.fromkeys(part for answer in of_suite for part in _parts(answer))
-        found += [row(_by_part(of_suite, part), part=part) for part in parts]
+        for part in dict.fromkeys(part for answer in of_suite for part in _parts(answer)):
+            judged = [(answer, _VERDICTS.get(_parts(answer).get(part))) for answer in of_suite]
+            by_part = [replace(each, judgement=Judgement(verdict=said)) if said else each for each, said in judged]
+            found.append(row(by_part, part=part))
         groups = list(dict.fromkeys(answer.group for answer in of_suite))
         if len(groups) > 1:
             paths = dict.fromkeys(path for group in groups for path in (top(group), group))
@@ -139,17 +142,6 @@ def _parts(answer: Sample) -> Mapping[str, bool]:
     """Return the verdicts among the parts; a number is no row of the table."""
     parts = {} if answer.judgement is None else answer.judgement.parts
     return {name: value for name, value in parts.items() if isinstance(value, bool)}
-
-
-def _by_part(answers: Iterable[Sample], part: str) -> list[Sample]:
-    """Return the answers with the verdict on a part in place of the whole one."""
-    verdicts = {True: Verdict.RIGHT, False: Verdict.WRONG}
-    return [
-        replace(answer, judgement=Judgement(verdict=verdicts[_parts(answer)[part]]))
-        if part in _parts(answer)
-        else answer
-        for answer in answers
-    ]
 
 
 def _row(

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from azr.explorer import queries
 from azr.explorer.evaluations import results
-from azr.explorer.site import BadAddress, Compared, Links, Series, ShownRun, Values, chart, render
+from azr.explorer.site import COLOURS, BadAddress, Compared, Links, Series, ShownRun, Values, chart, render
 from azr.files import open_regular
 
 EVAL = "eval/"
@@ -133,10 +133,13 @@ def _matching(names: Sequence[str], pattern: str) -> dict[str, str]:
 
 
 def _series(compared: Compared, runs: Measured, names: Mapping[str, str]) -> list[Series]:
-    labels = [*dict.fromkeys(names.values())]
-    pairs = itertools.product(names.items(), runs)
-    drawn = ((run, labels.index(label), label, _points(steps, name)) for (name, label), (run, steps) in pairs)
-    series = [compared.series(*each) for each in drawn]
+    """Return lines. Of several runs each has its colour in every chart, and what is measured differs by dashes."""
+    labels, alone = [*dict.fromkeys(names.values())], len(compared.runs) == 1
+    series = []
+    for (name, label), (run, steps) in itertools.product(names.items(), runs):
+        at, title = labels.index(label), label if alone else f"{run.name} · {label}"
+        colour = f"c{(at if alone else run.number) % COLOURS}"
+        series.append(Series(title, _points(steps, name), colour, 0 if alone else at))
     return [each for each in series if each.points]
 
 

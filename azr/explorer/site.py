@@ -220,13 +220,6 @@ class Compared:
     """What its form offers: other runs by their values in the address."""
     chosen: str
 
-    def series(self, run: ShownRun, at: int, label: str, points: Points) -> Series:
-        """Return a line of a run. Of several runs each has its colour in every chart, and lines differ by their dashes.
-        ``at``: index of what is measured."""
-        if len(self.runs) == 1:
-            return Series(label, points, f"c{at % COLOURS}")
-        return Series(f"{run.name} · {label}", points, f"c{run.number % COLOURS}", at)
-
 
 def chart(
     title: str, series: Sequence[Series], unit: str = "", *, shape: Literal["line", "area"] = "line", of: str = "",

@@ -10,7 +10,7 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -137,7 +137,7 @@ def _reduced(found: re.Match[str]) -> str:
     """A ratio of three numbers or more in its lowest terms, as a tuple."""
     terms = [int(term) for term in found[0].split(":")]
     shared = math.gcd(*terms)
-    return f"\\left({', '.join(str(term // shared) for term in terms)}\\right)"
+    return _tuple(str(term // shared) for term in terms)
 
 
 def _with_one_name(text: str) -> str:
@@ -253,7 +253,7 @@ def list_with_dots(text: str) -> tuple[str, tuple[int, ...]] | None:
     stated = [item for n, item in enumerate(items) if n not in dots]
     if not dots or len(stated) < 2:
         return None
-    return f"\\left({', '.join(stated)}\\right)", dots
+    return _tuple(stated), dots
 
 
 def by_name(golds: Sequence[str], answer: str) -> tuple[list[str], str]:
@@ -261,17 +261,18 @@ def by_name(golds: Sequence[str], answer: str) -> tuple[list[str], str]:
     for another name. An answer's names do not count where the gold answer is a set."""
     *stated, given = map(_assigned, (*golds, answer))
     told = [said if said and (given is None or said.keys() == given.keys()) else None for said in stated]
-    wanted = [_values(said) if said else gold for gold, said in zip(golds, told, strict=True)]
+    wanted = [_tuple(said.values()) if said else gold for gold, said in zip(golds, told, strict=True)]
     ordered = any(told) or any(map(_PAIR.match, golds))
-    answer = _values(given) if given and ordered else answer
+    answer = _tuple(given.values()) if given and ordered else answer
     # A vector in a column or a row may be written as a tuple.
+    as_tuple = functools.partial(_VECTOR.sub, lambda vector: _tuple(re.split(r"\\\\|&", vector[2])))
     if any(map(_PAIR.fullmatch, golds)):
-        return wanted, _VECTOR.sub(_tuple, answer)
-    return [_VECTOR.sub(_tuple, gold) for gold in wanted] if _PAIR.fullmatch(answer) else wanted, answer
+        return wanted, as_tuple(answer)
+    return [*map(as_tuple, wanted)] if _PAIR.fullmatch(answer) else wanted, answer
 
 
-def _tuple(vector: re.Match[str]) -> str:
-    return "\\left({}\\right)".format(", ".join(map(str.strip, re.split(r"\\\\|&", vector[2]))))
+def _tuple(items: Iterable[str]) -> str:
+    return f"\\left({', '.join(map(str.strip, items))}\\right)"
 
 
 def _assigned(text: str) -> dict[str, str] | None:
@@ -281,10 +282,6 @@ def _assigned(text: str) -> dict[str, str] | None:
     names = {part[0].strip(): part[1].strip() for part in parts if len(part) == 2}
     bases = {found[1] for name, value in names.items() if value and (found := _VARIABLE.fullmatch(name))}
     return dict(sorted(names.items())) if len(parts) == len(bases) > 1 else None
-
-
-def _values(said: Mapping[str, str]) -> str:
-    return f"\\left({', '.join(said.values())}\\right)"
 
 
 def _items(text: str) -> list[str]:
