@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -52,58 +52,46 @@ class PluginFunction:
     limit_s: float = field(default_factory=lambda: TIME_LIMIT_S)
     """A call that takes longer is named."""
     _said: set[str] = field(default_factory=set)
-    _is_slow: bool = False
 
     @contextmanager
-    def catching(self) -> Iterator[None]:
-        """Log what is raised in the block, and leave it. InvalidReply needs no traceback."""
+    def called(self) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+        """Log what is raised in the block, and leave it; InvalidReply needs no traceback. Name the function if the
+        block takes over its limit, without the time in blocks of what is yielded, which wait for programs."""
+        num_waiting, timer = 0, self._timer()
+
+        @contextmanager
+        def paused() -> Iterator[None]:
+            nonlocal num_waiting, timer
+            num_waiting += 1
+            timer.cancel()
+            try:
+                yield
+            finally:
+                num_waiting -= 1
+                if not num_waiting:
+                    timer = self._timer()
+
         try:
-            yield
+            yield paused
         except InvalidReply as nonsense:
             self._say(f"returned {nonsense}; {self.costs}")
         except Exception as error:
             self._say(f"raised {type(error).__name__}: {clipped(first_line(error), 200)}; {self.costs}", error)
+        finally:
+            timer.cancel()
+
+    def _timer(self) -> threading.Timer:
+        # A thread, since a function that does not return leaves no turn to the event loop.
+        slow = f"takes over {self.limit_s:g} s for one call; the run waits and cannot end it"
+        timer = threading.Timer(self.limit_s, self._say, [slow])
+        timer.daemon = True
+        timer.start()
+        return timer
 
     def _say(self, problem: str, error: Exception | None = None) -> None:
         if problem not in self._said and len(self._said) < NUM_SAID:
             self._said.add(problem)
             log.warning("%s %s", self.name, problem, exc_info=error)
-
-    def say_slow(self) -> None:
-        if not self._is_slow:
-            self._is_slow = True
-            log.warning("%s takes over %g s for one call; the run waits and cannot end it", self.name, self.limit_s)
-
-
-class Watch:
-    """Names the function if the block takes over its limit, without the time that it waits for programs."""
-
-    def __init__(self, function: PluginFunction) -> None:
-        self._function, self._num_waiting = function, 0
-
-    def __enter__(self) -> Watch:
-        self._start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        self._num_waiting += 1
-        self._timer.cancel()
-        try:
-            yield
-        finally:
-            self._num_waiting -= 1
-            if not self._num_waiting:
-                self._start()
-
-    def _start(self) -> None:
-        # A thread, since a function that does not return leaves no turn to the event loop.
-        self._timer = threading.Timer(self._function.limit_s, self._function.say_slow)
-        self._timer.daemon = True
-        self._timer.start()
 
 
 def _guarded(function: PluginFunction, call: Callable[..., Any], read: Callable[..., T]) -> Callable[..., T | None]:
@@ -111,7 +99,7 @@ def _guarded(function: PluginFunction, call: Callable[..., Any], read: Callable[
     was given to the answer; raises InvalidReply."""
 
     def answer(*given: Any) -> T | None:
-        with function.catching(), Watch(function):
+        with function.called():
             return read(call(*given), *given)
         return None
 
@@ -231,14 +219,14 @@ async def _judged(
     async def execute(request: ExecutionRequest) -> ExecutionResult:
         if not 1 <= len(request.inputs) <= MAX_INPUTS:  # a model may have written that many
             raise ValueError(f"a request has 1 to {MAX_INPUTS} inputs, not {len(request.inputs)}")
-        with watch.paused():
+        with paused():
             try:
                 return await run(request)
             except Exception as error:
                 failures.append(error)
                 raise
 
-    with function.catching(), Watch(function) as watch:
+    with function.called() as paused:
         try:
             return read(await judge(execute))
         except Exception:

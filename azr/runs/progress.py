@@ -110,7 +110,11 @@ class Progress:
         rates = solve_rates(metrics)
         if rates and not self._explained:
             self._explained = True
-            self.log(legend(rates))
+            shortened = ", ".join(f"{kind[:3]}: {kind}" for kind in rates)
+            self.log(
+                "in a step's line: valid, proposals that became tasks; solve, right answers by kind of task "
+                f"({shortened}; .41 is 41%); loss, of the policy"
+            )
         if (valid := valid_rate(metrics)) is not None:
             parts.append(f"valid {valid:.0%}")
         if rates:
@@ -162,14 +166,6 @@ class Progress:
         return [f"about {duration(left)} left"] if left else []
 
 
-def legend(kinds: Iterable[str]) -> str:
-    shortened = ", ".join(f"{kind[:3]}: {kind}" for kind in kinds)
-    return (
-        "in a step's line: valid, proposals that became tasks; solve, right answers by kind of task "
-        f"({shortened}; .41 is 41%); loss, of the policy"
-    )
-
-
 def share(rate: float) -> str:
     """A rate between 0 and 1 in three characters: ``.41``, ``1.0``."""
     return "1.0" if rate >= 0.995 else f"{rate:.2f}"[1:]
@@ -209,9 +205,7 @@ class PlainDisplay:
 
     def __init__(self, stream: TextIO, interval_s: float = 5.0, patience: int = 6) -> None:
         """``patience``: intervals without news after which the line is repeated."""
-        self._stream = stream
-        self._interval_s = interval_s
-        self._patience = patience
+        self._stream, self._interval_s, self._patience = stream, interval_s, patience
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
