@@ -333,12 +333,8 @@ JUDGES: dict[str, Judge] = {
 def same_output(written: str, wanted: str, tolerance: float | None = 0.0) -> bool:
     """Whether outputs are equal by line, as text or numbers: 1.0 is 1.00. With tolerance 0, as in LiveCodeBench, 0.333
     is not 0.3333. `Tests.tolerance` explains other values."""
-    one, other = _lines(written), _lines(wanted)
+    one, other = ([line.strip() for line in text.strip().split("\n")] for text in (written, wanted))
     return len(one) == len(other) and all(_same_line(*pair, tolerance) for pair in zip(one, other, strict=True))
-
-
-def _lines(text: str) -> Sequence[str]:
-    return [line.strip() for line in text.strip().split("\n")]
 
 
 def _same_line(written: str, wanted: str, tolerance: float | None) -> bool:

@@ -12,19 +12,9 @@ from azr.config import Config
 from azr.config_tree import ESTIMATOR, config_options, override
 from azr.errors import UserError
 from azr.hardware import CPU_KV_CACHE_BYTES, compute_type
+from azr.plan import memory
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, ModelShape, Workload, as_configured, shape_of, with_push
-from azr.plan.memory import (
-    ALLOCATOR_CACHE,
-    RECOMPUTED,
-    EngineMemory,
-    ModelRole,
-    element_bytes,
-    host_memory,
-    model_roles,
-    phases,
-    states,
-    training,
-)
+from azr.plan.memory import ALLOCATOR_CACHE, RECOMPUTED, EngineMemory, ModelRole
 from azr.plan.seconds import Seconds, StepTimes, seconds_of
 from azr.runs.metrics import duration
 
@@ -108,12 +98,12 @@ def decide_checkpointing(config: Config, taken: Callable[[Config], float], has: 
 
 def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: Assumptions) -> Plan:
     """The plan for networks of this shape."""
-    load, roles = Workload.of(config, assumed), model_roles(config, shape)
+    load, roles = Workload.of(config, assumed), memory.model_roles(config, shape)
     engine, usable = EngineMemory.of(config, shape, nodes, assumed), (nodes.gpu_memory_gib - assumed.reserved_gib) * GIB
 
     def most(tried: Config) -> float:
-        memory = phases(tried, roles, engine, load, nodes, assumed)
-        return max(sum(memory[f"train {role.name}"].values()) for role in roles if role.trains)
+        by_phase = memory.phases(tried, roles, engine, load, nodes, assumed)
+        return max(sum(by_phase[f"train {role.name}"].values()) for role in roles if role.trains)
 
     decided, because = decide_checkpointing(config, most, usable)
     pushing = with_push(decided)
@@ -126,10 +116,10 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
         load=load,
         roles=roles,
         engine=engine,
-        memory=phases(decided, roles, engine, load, nodes, assumed),
+        memory=memory.phases(decided, roles, engine, load, nodes, assumed),
         bounds=times.by_phase(roles, engine),
         usable=usable,
-        host=host_memory(config, roles, nodes, assumed),
+        host=memory.host_memory(config, roles, nodes, assumed),
     )
 
 
@@ -245,7 +235,7 @@ def check_memory(plan: Plan) -> list[str]:
     """
     config, nodes, gpu_memory_gib = plan.config, plan.nodes, plan.nodes.gpu_memory_gib
     size = f"{nodes.nodes} node(s) of {nodes.gpus} GPU(s) with {gpu_memory_gib:.0f} GiB"
-    held = [states(role, config.train) for role in plan.roles]
+    held = [memory.states(role, config.train) for role in plan.roles]
     each = [size["parameters"] + size["gradients"] + size["optimiser"] for size in held]
     learning = max(each) if config.cluster.colocate else sum(each)
     playing = plan.engine.weights + config.max_trajectory_tokens * plan.engine.kv_token
@@ -272,12 +262,12 @@ def _cpu_bytes(config: Config) -> dict[str, float]:
     """Bytes of a run on the CPUs of one machine, by what they hold, at most."""
     config = override(config, {"train.dtype": compute_type(config.train.dtype, "cpu")})
     load, shape = Workload.of(config, Assumptions()), shape_of(config.model.path)
-    roles, ranks, engines = model_roles(config, shape), config.train.data_parallel, config.rollout.engines
+    roles, ranks, engines = memory.model_roles(config, shape), config.train.data_parallel, config.rollout.engines
     train, tokens = config.train, min(config.train.tokens_per_micro_batch, load.max_tokens)
     on_cpu = replace(train, shard="zero3" if train.offload_optimizer else train.shard)  # nothing is offloaded there
-    return {role.name: ranks * sum(states(role, on_cpu).values()) for role in roles} | {
-        "activations": ranks * max(sum(training(role, train, tokens).values()) for role in roles),
-        "engines' weights": engines * element_bytes(train) * shape.parameters,
+    return {role.name: ranks * sum(memory.states(role, on_cpu).values()) for role in roles} | {
+        "activations": ranks * max(sum(memory.training(role, train, tokens).values()) for role in roles),
+        "engines' weights": engines * memory.element_bytes(train) * shape.parameters,
         "their KV cache": engines * CPU_KV_CACHE_BYTES,
     }
 
@@ -299,7 +289,7 @@ def cpu_time(config: Config, steps: int, flops: float) -> str:
     and `azr_coder0b5_cpu`, beside other jobs, 1.1 to 1.9 times. Raises UserError if the model's shape is not known."""
     load, shape = Workload.of(config, Assumptions()), shape_of(config.model.path)
     tokens = load.prompts * load.mean_prompt + load.trajectories * load.mean_response
-    passes = 1 + sum(1 + role.trains + role.trains_all for role in model_roles(config, shape))
+    passes = 1 + sum(1 + role.trains + role.trains_all for role in memory.model_roles(config, shape))
     seconds = steps * (0.008 * load.trajectories + 2 * shape.parameters * tokens * passes / flops)
     low, high = duration(seconds / 1.5), duration(seconds * 1.5)
     return f"expected: {low} to {high} for {steps} steps if nothing else runs here, start and evaluations not counted"

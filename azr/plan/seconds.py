@@ -11,18 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from azr.config import Config
+from azr.plan import memory
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload, update_share
-from azr.plan.memory import (
-    RECOMPUTED,
-    EngineMemory,
-    ModelRole,
-    element_bytes,
-    node_copies,
-    offloaded_bytes,
-    scorers,
-    shares,
-    states,
-)
+from azr.plan.memory import EngineMemory, ModelRole
 
 GIGA, TERA = 1e9, 1e12
 STEP_TRAFFIC = 28
@@ -127,7 +118,7 @@ class StepTimes:
 
     def score(self, roles: Sequence[ModelRole]) -> Seconds:
         """Critic values, reference logprobs and, where there are several mini-batches, the policy's own; in turn."""
-        passes = [self._passing(role, 1, gathers=1) for role in scorers(self.config, roles)]
+        passes = [self._passing(role, 1, gathers=1) for role in memory.scorers(self.config, roles)]
         bound = max(passes, key=seconds_of, default={})
         return {max(bound, key=lambda what: bound[what]): sum(map(seconds_of, passes))} if bound else {}
 
@@ -135,7 +126,7 @@ class StepTimes:
         """Forward, backward (twice a forward), what checkpointing computes again; then `updates` optimizer steps."""
         # Of a frozen layer the backward computes the gradient of its inputs, and not that of its weights.
         backward = 2 if role.trains_all else 1
-        passes = 1 + backward + RECOMPUTED[self.config.train.checkpointing]
+        passes = 1 + backward + memory.RECOMPUTED[self.config.train.checkpointing]
         stepping = self._optimizer(role, updates)
         return {what: at + stepping for what, at in self._passing(role, passes, 2, updates, reduces=True).items()}
 
@@ -146,7 +137,7 @@ class StepTimes:
         """
         assumed, nodes = self.assumed, self.nodes.nodes_of(self.config.num_gpus)
         shape = policy.shape
-        nbytes = element_bytes(self.config.train) * (shape.parameters + shape.embedding * shape.tied)
+        nbytes = memory.element_bytes(self.config.train) * (shape.parameters + shape.embedding * shape.tied)
         inside = nbytes / (assumed.push_gb_s * GIGA)
         if nodes == 1:
             return {"push inside a node": inside}
@@ -156,9 +147,9 @@ class StepTimes:
 
     def turns(self, roles: Sequence[ModelRole]) -> Seconds:
         """Engines sleep and wake; each model comes from the host and goes back there, to score and again to train."""
-        train, visitors = self.config.train, scorers(self.config, roles) if len(roles) > 1 else []
-        moved = 2 * sum(states(role, train)["parameters"] for role in visitors)
-        moved += 2 * sum(offloaded_bytes(role, train) for role in roles if role.trains)
+        train, visitors = self.config.train, memory.scorers(self.config, roles) if len(roles) > 1 else []
+        moved = 2 * sum(memory.states(role, train)["parameters"] for role in visitors)
+        moved += 2 * sum(memory.offloaded_bytes(role, train) for role in roles if role.trains)
         return {"sleep, wake, offload": self.assumed.turns_s + moved / (self.assumed.pcie_gb_s * GIGA)}
 
     def _passing(
@@ -175,24 +166,25 @@ class StepTimes:
         rate = ranks * assumed.peak_tflops * TERA * update_share(assumed, role.shape) * 4 / 3
         times = {"arithmetic": passes * forward_flops(role, self.load, assumed.attention_cost) / rate}
         inside, nodes = self.nodes.ranks_per_node(ranks), self.nodes.nodes_of(ranks)
-        gathered, fetched = element_bytes(train) * role.parameters * train.is_sharded, self._micro_batches * gathers
+        gathered = memory.element_bytes(train) * role.parameters * train.is_sharded
+        fetched = self._micro_batches * gathers
         reduced = 4.0 * role.trained * reduces * (self._micro_batches if train.is_sharded else 2 * updates)
         if inside > 1:
             moved = (fetched * gathered + reduced) * (inside - 1) / inside
             times["links in a node"] = moved / (assumed.link_gb_s * GIGA)
         if nodes > 1:
-            fetched = updates if node_copies(role, train, self.nodes) else fetched
+            fetched = updates if memory.node_copies(role, train, self.nodes) else fetched
             moved = (fetched * gathered + reduced) * (nodes - 1) / nodes
             times["network"] = moved / (assumed.network_gb_s * GIGA)
         return times
 
     def _optimizer(self, role: ModelRole, updates: int) -> float:
         train, assumed = self.config.train, self.assumed
-        share = role.trained / shares(train)
+        share = role.trained / memory.shares(train)
         if not train.offload_optimizer:
             return updates * STEP_TRAFFIC * share / (assumed.memory_gb_s * GIGA)
         # Each micro-batch's gradients go to the host, where they are kept, and back and forth to be added up.
-        traffic = 3 * 4 * self._micro_batches + updates * (4 + element_bytes(train))
+        traffic = 3 * 4 * self._micro_batches + updates * (4 + memory.element_bytes(train))
         stepping = updates * STEP_TRAFFIC * share * self.nodes.ranks_per_node(train.data_parallel)
         return traffic * share / (assumed.pcie_gb_s * GIGA) + stepping / (assumed.host_gb_s * GIGA)
 

@@ -74,7 +74,12 @@ class StopSignal:
 
     def _on_signal(self, received: int) -> None:
         if received == signal.SIGHUP:
-            _leave_terminal()
+            # Write to nowhere instead of to the terminal that was closed, where writing fails.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in (1, 2):
+                if stat.S_ISCHR(os.fstat(stream).st_mode):
+                    os.dup2(nowhere, stream)
+            os.close(nowhere)
         if self._requested.is_set():
             if received != signal.SIGHUP:  # a terminal that is closed sends it to its leader and to the leader's group
                 end_now("interrupted: every process of the run was ended", 128 + received)
@@ -104,15 +109,6 @@ class StopSignal:
                 if not working.cancelled() and (error := working.exception()) is not None:
                     log.warning("while it was stopped: %s", error)
         raise StopRequested(self._received)
-
-
-def _leave_terminal() -> None:
-    """Write to nowhere instead of to the terminal that was closed, where writing fails."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        if stat.S_ISCHR(os.fstat(stream).st_mode):
-            os.dup2(nowhere, stream)
-    os.close(nowhere)
 
 
 class MalformedAlarm:
