@@ -1,7 +1,5 @@
 """Tokenizers like those of well-known families, made here: every byte and every control token is one token."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors

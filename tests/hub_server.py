@@ -1,7 +1,5 @@
 """A server that answers the hub's API for one upload and one data set, as `huggingface_hub` and `datasets` ask it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -8,8 +8,6 @@ documentation as a site, or the training image. tests/last_long.md says what was
     python -m tests.long_form --list          the parts, with the minutes that they took last
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import hashlib

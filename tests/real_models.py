@@ -3,8 +3,6 @@
 AZR_MODELS names their folder, by default ``.cache/models``. A test of a model that is not there is skipped.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The loop itself with scripted responses: real play, sandbox, records and checkpointing, no engine and no trainer."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Runs that are killed with rollouts in flight and go on: every proposal of every step is there exactly once."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import itertools

@@ -1,7 +1,5 @@
 """Functions of the user's own in processes: what they do wrong costs one answer, whatever it is."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

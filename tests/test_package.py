@@ -1,7 +1,5 @@
 """A source distribution of the clone makes a wheel that works in an environment and a folder of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

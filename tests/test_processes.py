@@ -1,7 +1,5 @@
 """Processes end with their owner, and all at once on Ctrl-C while modules load and while a run starts."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The order in which a run's actors start, with stand-ins for the actors: on GPUs that engines and trainers share."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

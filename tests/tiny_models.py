@@ -1,7 +1,5 @@
 """Tiny random models of several families with a tokenizer, as folders that transformers and vLLM load; runs of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of a training step, by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

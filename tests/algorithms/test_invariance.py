@@ -1,7 +1,5 @@
 """One batch has one loss and one gradient, however it is cut into micro-batches and spread over ranks."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which kernels a model takes and what they replace; on a GPU also how near they are, as `benchmarks.kernels` says."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Each term of the policy's loss against a reference of its own in numpy, its gradient against finite differences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Losses of tokens that another model's trace gave, against formulas written out in float64."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

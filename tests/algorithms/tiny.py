@@ -1,7 +1,5 @@
 """A tiny Qwen2 in float64 and made-up trajectories, shared by the tests of this folder."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

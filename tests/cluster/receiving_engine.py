@@ -1,7 +1,5 @@
 """An actor that keeps what a policy sends it, in place of a vLLM engine; host memory for a GPU's, gloo for NCCL."""
 
-from __future__ import annotations
-
 import asyncio
 import mmap
 import os

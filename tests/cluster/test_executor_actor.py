@@ -1,7 +1,5 @@
 """The pool's actor is killed while it runs requests: what it ran is run again, and nothing of it is left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

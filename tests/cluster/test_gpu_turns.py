@@ -1,7 +1,5 @@
 """The order in which engines and trainers give and take the GPUs, and what moves where nothing is shared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Processes find each other where a machine's name means the machine itself, and take the GPUs that Ray gave them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What becomes of an engine's GPUs when the node they were on dies: a Ray cluster of its own, which declares GPUs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

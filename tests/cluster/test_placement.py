@@ -1,7 +1,5 @@
 """Placement on a real cluster: what is reserved, and what is said when it cannot be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A Ray cluster is started, joined or left alone, and one that cannot be joined is one sentence."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Every shipped recipe on a Ray cluster that declares GPUs, in a process of its own; no CUDA is touched."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

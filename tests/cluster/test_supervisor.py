@@ -1,7 +1,5 @@
 """A small actor under supervision: what its calls say, what a death costs, and how many calls share a message."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

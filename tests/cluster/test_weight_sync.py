@@ -1,7 +1,5 @@
 """Weights go from a sender in this process to small engines, which die, lie and are replaced on the way."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Which way weights take, and that what is said to vLLM, CUDA and NCCL has the form that they want."""
 
-from __future__ import annotations
-
 import inspect
 from contextlib import nullcontext
 from dataclasses import replace

@@ -4,8 +4,6 @@ It stands where a pretrained base model stands in a recipe: its tokenizer has a 
 asked in English, and it answers with a thought and fenced blocks. Everything else of a run is the real thing.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import replace

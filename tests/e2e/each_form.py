@@ -1,8 +1,6 @@
 """Play and learn one step in each prompt form, one after the other in the same system:
 ``python -m tests.e2e.each_form MODEL``. Prints one line of JSON about each step."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """Commands in processes of their own, as a user starts them, and what their runs left."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,8 +1,6 @@
 """The mini with adapters and an engine that never sleeps, playing the kind and reward of the examples beside a broken
 plug-in: played and exported."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The real run one step ahead, with stragglers carried over: killed in the middle and resumed, nothing is missing."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 `benchmarks.data_learning` says more of what they learn, in an hour.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shlex

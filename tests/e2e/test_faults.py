@@ -1,7 +1,5 @@
 """A deterministic run that loses its engine, its executor, a trainer and its driver ends as one that lost nothing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The controls of the proof run, all at once, end to end: nothing may be learned where nothing can be."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

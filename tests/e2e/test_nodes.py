@@ -1,7 +1,5 @@
 """The mini on a Ray cluster of several nodes, each a raylet of this machine: the same numbers, and a node that dies."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """The notebook of the quickstart runs from its first cell to its last, in a folder of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

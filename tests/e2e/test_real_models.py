@@ -2,8 +2,6 @@
 self-play with rows of a file and its export, and a step in every other prompt form. The long form adds `azr serve`,
 `azr check-model`, the recipe for a small coder and a few questions of a benchmark, and asks Qwen2.5-Coder-0.5B too."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GPU recipes as shipped, in chat style with sizes changed, on a cluster that declares eight GPUs; the CPU computes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

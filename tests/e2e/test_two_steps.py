@@ -1,8 +1,6 @@
 """Two deterministic steps with every role at work, self-play and rows mixed: a run killed in step 3 plays step 2 again
 from the checkpoint of step 1, to the same bits."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ They are not in the repository. AZR_DATA names the folder with ``cruxeval.jsonl`
 ``shared/data`` beside the clone is taken where it exists.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

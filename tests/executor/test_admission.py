@@ -1,7 +1,5 @@
 """Which results make a task and which are remembered: nothing that a busy machine or other calls decided."""
 
-from __future__ import annotations
-
 import asyncio
 import marshal
 import time

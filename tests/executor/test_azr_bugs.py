@@ -4,8 +4,6 @@ Others of them: chance that is found out and screened in test_determinism.py, te
 programs; exceptions without the word error, values that are too long and timeouts in test_statuses.py.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from azr import values

@@ -1,7 +1,5 @@
 """What a program finds about it is the same in a first run, a repeat and a verification, whoever ran before it."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import marshal

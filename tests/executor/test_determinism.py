@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501 - a program on one line is easier to read than a wrapped one
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

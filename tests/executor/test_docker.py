@@ -1,7 +1,5 @@
 """The Docker backend against a real engine: what a container may do, when it ends, and why there is none."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Zygotes, containers and the engine itself end amid 5,000 requests: each request gets exactly one result."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

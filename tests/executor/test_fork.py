@@ -1,7 +1,5 @@
 """Forking: a machine without a process to give harms nobody."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 The short form sends some of each family against one backend; the long form sends all against every backend.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """Real programs that nobody here wrote give their recorded outcomes behind every wall."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

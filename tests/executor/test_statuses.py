@@ -1,7 +1,5 @@
 """Every status, triggered for real."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

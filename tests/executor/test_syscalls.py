@@ -1,7 +1,5 @@
 """The filter of system calls: its table against the kernel's, and what it says of made-up calls on both machines."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import re

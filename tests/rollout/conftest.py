@@ -1,7 +1,5 @@
 """One running engine, in a Ray actor as in a real run, for the whole session: starting one takes long."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

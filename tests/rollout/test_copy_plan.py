@@ -1,7 +1,5 @@
 """vLLM's own model, whose layers use their parameters as on a GPU, takes weights by a plan of copies."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A deterministic engine answers a prompt to the last bit the same, whatever else it is asked and when."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A real engine, in float32, against a Hugging Face model with the same weights."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from functools import partial

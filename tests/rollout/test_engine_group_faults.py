@@ -1,7 +1,5 @@
 """Engines are killed for real during generation, sleep and a push: nothing is lost but time."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

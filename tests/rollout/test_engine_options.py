@@ -1,7 +1,5 @@
 """`rollout.engine_options` against the argument names of the installed vLLM, and what an engine computes with."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is said when an engine's share of a GPU is not free."""
 
-from __future__ import annotations
-
 import pytest
 
 from azr.errors import UserError

@@ -1,7 +1,5 @@
 """Counts of what a scheduler gave to its workers, from vLLM's own records, in the form of either model runner."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The start of an engine, and one without Ray."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import multiprocessing

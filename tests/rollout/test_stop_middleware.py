@@ -1,7 +1,5 @@
 """Requests that do not say where they end get the ends of training; all others pass."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """An engine of two worker processes inside an actor of a placement group, with options of the user's own."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Worker groups of real Ray actors around the tiny model. Starting a process takes long, so groups pass them on."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -1,7 +1,5 @@
 """A role's state on disk: continued bit by bit, on other numbers of ranks, after a full disk, a damage or a death."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

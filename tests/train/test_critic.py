@@ -1,7 +1,5 @@
 """The critic learns to predict returns."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Every checked family on two ranks: scores, an update and the saved folder against a plain Hugging Face model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A copy of the weights per node: it changes where they are gathered from, and no number."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from statistics import fmean
 

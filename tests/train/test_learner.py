@@ -1,7 +1,5 @@
 """A whole learning step on real roles: every path through scoring, advantages and updates."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import gzip

@@ -1,7 +1,5 @@
 """A policy that trains adapters, on one and on two ranks, against peft and torch alone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The policy on one and on two ranks against a plain Hugging Face model and torch's own AdamW."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pieces of flat tensors in files: cut anywhere, read anywhere, and checked before they are trusted."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

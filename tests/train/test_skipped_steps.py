@@ -1,7 +1,5 @@
 """Optimizer steps that must not be taken, on one and two ranks of the real trainer."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 from dataclasses import replace

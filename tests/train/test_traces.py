@@ -1,7 +1,5 @@
 """Steps with tokens of another model's traces, on real trainers: who learns what from them, however they are packed."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """A step's batch: every token is on one rank once, arrays follow it there, and outputs come back in order."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models that every rank holds whole take the steps of DeepSpeed's ZeRO-3."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Waiting, failing and ending: what a group says and what it leaves behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time

@@ -1,7 +1,5 @@
 """What needs no process of its own: the rate's schedule, random states, the store of the ranks."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

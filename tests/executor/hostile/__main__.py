@@ -2,8 +2,6 @@
 the matrix in Markdown. ``docker+runsc`` is Docker with that container runtime.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

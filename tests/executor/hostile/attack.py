@@ -1,7 +1,5 @@
 """What an attack is: a program, and the only outcomes that count as held."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field

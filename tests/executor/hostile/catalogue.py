@@ -1,7 +1,5 @@
 """All attacks."""
 
-from __future__ import annotations
-
 from tests.executor.hostile.chance import CHANCE, CLOCKS, COMPANY, ODD
 from tests.executor.hostile.channels import CHANNELS
 from tests.executor.hostile.exhaustion import MEMORY, OUTPUT, TIME

@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501 - an attack on one line is easier to read than a wrapped one
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501 - an attack on one line is easier to read than a wrapped one
 
-from __future__ import annotations
-
 from tests import tables
 from tests.executor.hostile.attack import PROGRAMS, ROUTES, Family
 

@@ -1,7 +1,5 @@
 """Honest programs that run beside and after every attack, and notice what it changed."""
 
-from __future__ import annotations
-
 from tests.executor.hostile.attack import PARTS
 
 NEIGHBOUR = "def f(number, word):\n    return [sum([number] * 2), ''.join(list(word))]"

@@ -1,7 +1,5 @@
 """What a program could learn about its place: the calls before and after it, who asks for it, and what for."""
 
-from __future__ import annotations
-
 from tests import tables
 from tests.executor.hostile.attack import DENIED, PARTS, PROGRAMS, ROUTES, Family
 

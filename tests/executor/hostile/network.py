@@ -1,7 +1,5 @@
 """Reaching another machine, or another process through a socket."""
 
-from __future__ import annotations
-
 from tests import tables
 from tests.executor.hostile.attack import DENIED, PROGRAMS, ROUTES, Family
 

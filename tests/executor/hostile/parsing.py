@@ -1,7 +1,5 @@
 """Programs that attack the parser, the compiler and the interpreter itself."""
 
-from __future__ import annotations
-
 from tests import tables
 from tests.executor.hostile.attack import PROGRAMS, ROUTES, Family
 

@@ -1,7 +1,5 @@
 """Making processes and threads, outliving the job, and laying hands on others."""
 
-from __future__ import annotations
-
 from tests import tables
 from tests.executor.hostile.attack import DENIED, PARTS, PROGRAMS, ROUTES, Family
 

@@ -1,7 +1,5 @@
 """Runs attacks against one backend and writes down everything that should not have happened."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """What sandboxes could leave behind on this machine: taken before and after, and compared."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The world outside the walls, prepared so that anything that gets through is noticed."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import secrets
@@ -10,7 +8,7 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 _REPOSITORY = Path(__file__).resolve().parents[3]
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/", str(_REPOSITORY), str(Path.home()))
@@ -48,7 +46,7 @@ class World:
         self._log = b""
         self._marks = itertools.count()
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
