@@ -110,18 +110,20 @@ async def test_the_actor_is_there_before_it_may_start(ray_cluster: None, orders:
     assert clerk.start_report == "open"
 
 
-async def test_a_call_answers_or_says_what_was_waited_for(ray_cluster: None, orders: Path) -> None:
+@pytest.mark.parametrize("way", ["call", "call_together"])
+async def test_a_call_answers_or_says_what_was_waited_for(ray_cluster: None, orders: Path, way: str) -> None:
     clerk = await start(orders)
     assert clerk.start_report == "open"
-    assert await clerk.call("add", 2, b=3, timeout_s=60, to="add") == 5
+    call = getattr(clerk, way)
+    assert await call("add", 2, b=3, timeout_s=60, to="add") == 5
     with pytest.raises(TimeoutError, match=r"^the driver waited 0.2 s for the clerk to nap$"):
-        await clerk.call("nap", 30, timeout_s=0.2, to="nap")
+        await call("nap", 30, timeout_s=0.2, to="nap")
     for kind in (UserError, ValueError, TimeoutError, OSError):
         with pytest.raises(kind, match=r"^this knob is wrong: turn it$") as refusal:
-            await clerk.call("fail", kind, timeout_s=60, to="fail")
+            await call("fail", kind, timeout_s=60, to="fail")
         assert type(refusal.value) is kind
     with pytest.raises(RayTaskError, match="in fail"):  # what is no sentence keeps the traceback of the actor
-        await clerk.call("fail", RuntimeError, timeout_s=60, to="fail")
+        await call("fail", RuntimeError, timeout_s=60, to="fail")
 
 
 async def test_a_lost_actor_is_replaced_once_and_brought_up_to_date(ray_cluster, orders, caplog):
@@ -244,7 +246,3 @@ async def test_a_supervised_actors_shared_calls_go_to_the_one_that_replaced_it(r
         await clerk.call_together("die", timeout_s=60, to="die")
     await clerk.restart(lost.value)
     assert await clerk.call_together("add", 1, timeout_s=60, to="add") == 1
-    with pytest.raises(ValueError, match=r"^this knob is wrong: turn it$"):
-        await clerk.call_together("fail", ValueError, timeout_s=60, to="fail")
-    with pytest.raises(TimeoutError, match=r"^the driver waited 0.2 s for the clerk to nap$"):
-        await clerk.call_together("nap", 30, timeout_s=0.2, to="nap")
