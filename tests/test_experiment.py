@@ -1,8 +1,6 @@
 """The loop itself with scripted responses: real play, sandbox, records and checkpointing, no engine and no trainer."""
 
 import asyncio
-import gzip
-import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -39,6 +37,7 @@ from azr.selfplay.journal import Journal
 from tests.datasets import test_play as datasets
 from tests.datasets.test_play import order_of
 from tests.datasets.test_rows import write
+from tests.e2e import runs
 from tests.selfplay.test_play import CODEC, CONFIG, Script, half_right, proposal
 
 
@@ -158,7 +157,7 @@ def test_three_steps_of_a_role_that_is_not_even_trained_on_end_the_run_with_the_
         play(config, engines, saved)
     assert saved == ([3] if stop else [4])
     folder = tmp_path / "run"
-    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = runs.metrics(folder)
     assert [step["step"] for step in steps] == ([1, 2, 3] if stop else [1, 2, 3, 4])
     assert all(step["proposer/malformed"] == 1 and step["solver/malformed"] == 0 for step in steps)
     alarms = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ALARM")]
@@ -187,10 +186,9 @@ def test_a_run_on_rows_alone_neither_seeds_nor_proposes(tmp_path: Path) -> None:
     assert saved == [4]
     folder = tmp_path / "run"
     order = RowOrder([row["id"] for row in rows], "digest", config.run.seed)
-    for step, metrics in enumerate(map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()), 1):
+    for step, metrics in enumerate(runs.metrics(folder), 1):
         ((epoch, row),) = order.take(step, 1)
-        with gzip.open(folder / "rollouts" / f"step_{step:06d}.jsonl.gz") as file:
-            records = [json.loads(line) for line in file]
+        records = runs.rollouts(folder, step)
         assert {record["group"] for record in records} == {f"data:{epoch}:{rows[row]['id']}"}
         verdicts = sorted(record["judgement"]["verdict"] for record in records)
         assert verdicts == ["malformed", "malformed", "right", "wrong"]
@@ -211,12 +209,10 @@ def test_flagged_responses_are_counted_recorded_and_end_a_run_that_asks_for_it(s
     with over if stop_at else nullcontext():
         play(config, Engines([proposal(body) for body in bodies], half_right), saved)
     folder = tmp_path / "run"
-    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = runs.metrics(folder)
     assert saved == [len(steps)] == ([2] if stop_at else [4])
     for step in steps:
-        with gzip.open(folder / "rollouts" / f"step_{step['step']:06d}.jsonl.gz") as file:
-            records = [json.loads(line) for line in file]
-        flagged = [record for record in records if record["flags"]]
+        flagged = [record for record in runs.rollouts(folder, step["step"]) if record["flags"]]
         assert step["safety/flagged"] == step["safety/sums"] == len(flagged) and step["safety/unscreened"] == 0
         for record in flagged:
             ((name, start, end),) = record["flags"]

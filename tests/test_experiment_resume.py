@@ -1,9 +1,7 @@
 """Runs that are killed with rollouts in flight and go on: every proposal of every step is there exactly once."""
 
 import asyncio
-import gzip
 import itertools
-import json
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,6 +22,7 @@ from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import read_tasks
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
+from tests.e2e import runs
 from tests.runs.factory import write_checkpoint
 from tests.selfplay.test_journal import Executor
 from tests.selfplay.test_play import CODEC, CONFIG, completion, proposal
@@ -125,13 +124,12 @@ def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(colocate, 
             kills += 1
     assert kills >= 3
     run = RunDirectory.of(config.run)
-    metrics = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    metrics = runs.metrics(run.path)
     assert [step["step"] for step in metrics] == list(range(1, STEPS + 1))
     proposed = [step["deduction/proposer/funnel/proposed"] for step in metrics]
     ids, estimates, num_carried_over = Counter[str](), set[str](), 0
     for step in range(1, STEPS + 1):
-        with gzip.open(run.rollouts(step), "rt") as file:
-            rows = [json.loads(line) for line in file]
+        rows = runs.rollouts(run.path, step)
         ids.update(row["problem_id"] for row in rows if row["role"] == "proposer")
         num_carried_over += sum(int(row["group"].partition(":")[2][:6]) < step for row in rows)
         estimates |= {row["used"] for row in rows if row["group"].startswith("estimate:")}
