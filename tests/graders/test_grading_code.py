@@ -55,6 +55,10 @@ def function(expected: object, *arguments: object, entry: str = "f", **more: obj
     return question(called)
 
 
+async def verdict_on(answers: SandboxPool, asked: Question, program: str) -> Verdict:
+    return (await ProgramGrader(answers.execute).grade(asked, fenced(program))).verdict
+
+
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", CODE_SUITES)
 async def test_references_are_right_and_empty_answers_are_not(answers, name, whole):
@@ -81,8 +85,7 @@ async def test_chosen_hashes_do_not_stop_the_comparison_of_sets(answers):
 
 @pytest.mark.parametrize("name", NORMAL_PROGRAMS)
 async def test_answers_are_normal_programs(answers, name):
-    said = await ProgramGrader(answers.execute).grade(function({1: 2, 5: 1}, [1, 1, 5]), fenced(NORMAL_PROGRAMS[name]))
-    assert said.verdict is Verdict.RIGHT
+    assert await verdict_on(answers, function({1: 2, 5: 1}, [1, 1, 5]), NORMAL_PROGRAMS[name]) is Verdict.RIGHT
 
 
 async def test_proposals_get_no_more_freedom_from_that(answers):
@@ -94,14 +97,12 @@ async def test_proposals_get_no_more_freedom_from_that(answers):
 async def test_programs_read_standard_input_as_they_like(answers, name):
     right, wrong = Tests(("3\n1 2 3\n", "1\n-4"), ("6\n", "-4.0\n")), Tests(("3\n1 2 3\n",), ("7\n",))
     for tests, verdict in ((right, Verdict.RIGHT), (wrong, Verdict.WRONG)):
-        said = await ProgramGrader(answers.execute).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
-        assert said.verdict is verdict
+        assert await verdict_on(answers, question(tests), STDIN_PROGRAMS[name]) is verdict
 
 
 @pytest.mark.parametrize("name", FAILING)
 async def test_programs_that_fail_elsewhere_fail_here(answers, name):
-    said = await ProgramGrader(answers.execute).grade(question(Tests(("",), ("6\n",))), fenced(FAILING[name]))
-    assert said.verdict is Verdict.WRONG
+    assert await verdict_on(answers, question(Tests(("",), ("6\n",))), FAILING[name]) is Verdict.WRONG
 
 
 async def test_no_module_of_answers_opens_a_wall(answers):
@@ -145,8 +146,8 @@ ROWS = tables.table(__file__, "rows of JSON")
 @pytest.mark.parametrize(("wanted", "expression", "right"), ROWS)
 async def test_rows_hold_what_json_can_say(answers, wanted, expression, right):
     asked = question(gold("calls", {"entry": "f", "inputs": [[1]], "outputs": [wanted]}))
-    said = await ProgramGrader(answers.execute).grade(asked, fenced(f"def f(_):\n    return {expression}"))
-    assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
+    said = await verdict_on(answers, asked, f"def f(_):\n    return {expression}")
+    assert said is (Verdict.RIGHT if right else Verdict.WRONG)
 
 
 NEAR = [*tables.table(__file__, "rows with a tolerance"), (2**53 + 1, float(2**53), False), (1, float("nan"), False)]
@@ -162,7 +163,7 @@ async def test_the_tolerance_of_a_row_is_that_of_every_number_in_it(wanted, retu
 @pytest.mark.parametrize("name", HARNESSED)
 async def test_rows_run_as_in_the_harnesses_of_benchmarks(answers, name):
     asked = question(gold("calls", {"entry": "down", "inputs": [[3000]], "outputs": [3000]}))
-    assert (await ProgramGrader(answers.execute).grade(asked, fenced(HARNESSED[name]))).verdict is Verdict.RIGHT
+    assert await verdict_on(answers, asked, HARNESSED[name]) is Verdict.RIGHT
 
 
 @pytest.mark.parametrize(
@@ -171,9 +172,8 @@ async def test_rows_run_as_in_the_harnesses_of_benchmarks(answers, name):
 async def test_what_a_question_defines_is_no_answer(answers, prelude):
     asked = function(2, 4, 6, entry="gcd", prelude=prelude)
     for source in ("x = 1", "print(gcd(4, 6))"):
-        assert (await ProgramGrader(answers.execute).grade(asked, fenced(source))).verdict is Verdict.WRONG
-    said = await ProgramGrader(answers.execute).grade(asked, fenced("def gcd(a, b):\n    return 2"))
-    assert said.verdict is Verdict.RIGHT
+        assert await verdict_on(answers, asked, source) is Verdict.WRONG
+    assert await verdict_on(answers, asked, "def gcd(a, b):\n    return 2") is Verdict.RIGHT
 
 
 async def test_long_inputs_and_outputs_pass(answers):
@@ -219,9 +219,8 @@ OF_A_SHAPE = [
     [(*each, 0.0) for each in TOLERANCES] + [(*each, 1e-6) for each in OF_A_SHAPE],
 )
 async def test_values_are_compared_as_evalplus_does(answers, wanted, expression, right, atol):
-    asked = function(wanted, atol=atol)
-    said = await ProgramGrader(answers.execute).grade(asked, fenced(f"def f():\n    return {expression}"))
-    assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
+    said = await verdict_on(answers, function(wanted, atol=atol), f"def f():\n    return {expression}")
+    assert said is (Verdict.RIGHT if right else Verdict.WRONG)
 
 
 JUDGED = tables.table(__file__, "special judges")
@@ -233,8 +232,7 @@ async def test_special_judges(answers, judge, wanted, right, wrong):
     asked = function(wanted, *arguments, judge=judge, atol=1e-4 if judge in ("root", "surface") else 0.0)
     for expression, verdict in ((right, Verdict.RIGHT), (wrong, Verdict.WRONG)):
         if expression is not None:
-            said = await ProgramGrader(answers.execute).grade(asked, fenced(f"def f(*_):\n    return {expression}"))
-            assert said.verdict is verdict
+            assert await verdict_on(answers, asked, f"def f(*_):\n    return {expression}") is verdict
 
 
 async def test_what_json_states_comes_back():
