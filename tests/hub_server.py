@@ -13,7 +13,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
 _COMMIT = "1" * 40
 _ROWS = "/api/datasets/me/rows"
 

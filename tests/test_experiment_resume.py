@@ -31,10 +31,6 @@ from tests.test_experiment import experiment_of
 STEPS, PROPOSALS = 5, 10
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
 class Engine:
     """Every fifth request is a straggler; the request of a given number kills the process."""
 

@@ -4,13 +4,11 @@ import contextlib
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from azr.cli.main import COMMANDS, dispatch
 
-ROOT = Path(__file__).parents[2]
 HEAVY = ("ray", "torch", "transformers", "vllm", "deepspeed")
 
 

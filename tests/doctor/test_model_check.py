@@ -17,7 +17,6 @@ from tests.tiny_models import VARIANTS, save_tiny
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).parents[2]
 # vLLM's code of the delta rule imports torchvision, which the lock of CPUs leaves out.
 MODELS = {family: (family, {}) for family, checked in CHECKED.items() if not checked.recurrent} | VARIANTS
 BY_COMMAND = ("qwen2", "gemma3_text")

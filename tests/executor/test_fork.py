@@ -13,7 +13,6 @@ from azr.executor.pool import SandboxPool
 from tests import tables
 from tests.executor.conftest import CONFIG, require, zygotes
 
-ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 SCRIPT = tables.programs(Path(__file__).with_name("programs.txt"), "process")["no process to fork"]
 

@@ -21,7 +21,6 @@ from tests.plugins.conftest import REGISTRIES
 from tests.recipes import from_yaml
 from tests.tables import programs, table
 
-ROOT = Path(__file__).parents[2]
 Write = Callable[..., str]
 
 KIND = """

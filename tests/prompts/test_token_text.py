@@ -49,7 +49,6 @@ TOKENIZERS = {
     "bytes with bos": llama(),
 }  # fmt: skip
 CUT = {"own", "gpt2", "prefix space", "qwen"}
-PROGRAM = "def f(a):\n    return a"
 PIECES = [
     "def f(a):\n    return a", " ", "\n", "\n\n", "e", "e\u0301", "\u0301", "  \n ", "'s", "12", "```", "ü", "日本",
     "<|end|>",

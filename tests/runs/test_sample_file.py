@@ -16,8 +16,6 @@ from azr.runs.sample_file import FIELDS, SCHEMA, read_sample, sample_line, token
 from tests import tables
 from tests.runs.factory import sample
 
-ROOT = Path(__file__).parents[2]
-
 
 def lines(path: Path) -> list[bytes]:
     with gzip.open(path) as file:

@@ -2,12 +2,10 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.long
-ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_run_that_is_killed_again_and_again_ends_whole() -> None:

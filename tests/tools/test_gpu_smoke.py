@@ -11,8 +11,6 @@ import pytest
 from azr.cli.run import parse
 from benchmarks import gpu_smoke, smoke_rows
 
-ROOT = Path(__file__).parent.parent.parent
-
 
 def smoke(*options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.gpu_smoke", *map(str, options)]

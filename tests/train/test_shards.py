@@ -12,7 +12,6 @@ from azr.errors import UserError
 from azr.files import hash_file
 from azr.train.shards import ShardReader, TensorSpec, shard_path, write_model, write_shard
 
-CPU = torch.device("cpu")
 WHOLE = {"long": torch.arange(10.0), "short": torch.tensor([7.0])}
 
 
