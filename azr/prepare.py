@@ -15,6 +15,7 @@ from azr.cluster.push_choice import decide_push
 from azr.config import CONTINUED, TEMPLATES, Config, NoImportance
 from azr.datasets.hub import rows_file
 from azr.datasets.rows import DataRow, read_rows
+from azr.environments.own import described
 from azr.errors import UserError, did_you_mean
 from azr.evaluation.suites.exam import exam_questions
 from azr.files import write_problem
@@ -316,11 +317,10 @@ def _data_rules(config: Config) -> Iterator[str]:
     if environment := config.data.environment:
         if config.data.path is None:
             yield f"data.environment is {environment}, and data.path names no rows for it: give a file of them."
-        if config.rollout.tools != "none" or config.data.traces:
-            yield (
-                f"data.environment {environment} replies to the model, so neither rollout.tools nor data.traces "
-                "has a place beside it: leave them out."
-            )
+        if config.rollout.tools != "none":
+            yield f"data.environment {environment} and rollout.tools both reply to the model: leave one of them out."
+        if described(environment)["rewards"] and config.data.traces:
+            yield f"data.environment {environment} pays for conversations, and data.traces are none: leave them out."
     if config.selfplay.tools == "python" and (told := {"deduction", "error"} & {*config.kinds}):
         yield (
             f"selfplay.tools is python, and a solver of {' and '.join(sorted(told))} would only run the program: leave "

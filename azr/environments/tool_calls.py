@@ -18,7 +18,7 @@ from azr.prompts.chat_template import Tool
 from azr.prompts.codec import PromptCodec
 from azr.tasks.base import Run
 from azr.tasks.blocks import PYTHON, blocks
-from azr.tasks.prompts import PYTHON_NOTE, THOUGHT
+from azr.tasks.prompts import PYTHON_NOTE, PYTHON_REPLY, THOUGHT
 from azr.text import without_middle
 
 _CODE = {"code": {"type": "string", "description": "The whole program."}}
@@ -146,7 +146,7 @@ class PythonBlocks(Environment):
         said, failed = await run_python(self._execute, source)
         self.parts["tool_calls"] += 1
         self.parts["tool_errors"] += failed
-        return f"Output:\n{said}"
+        return f"Output:\n{said}\n\n{PYTHON_REPLY}"
 
 
 def last_block(text: str) -> str | None:

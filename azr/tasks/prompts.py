@@ -73,10 +73,11 @@ class CompactFormat:
 
 
 PYTHON_NOTE = (
-    "You may run Python before you answer: end a message with a block that begins with ```python, and the next message "
-    "is what that program prints. Nothing is kept from one program to the next, and your answer has no such block."
+    "You may run Python first: end a message with one block that begins with ```python, and the next message tells you "
+    "what it prints. Nothing is kept from one program to the next."
 )
-"""Added to a question whose answers may run blocks of Python."""
+PYTHON_REPLY = "Now answer the question in the form that it asks for, without a block of Python, or run another program."
+"""Added to a question whose answers may run blocks of Python, and to what one has printed."""
 THINK, THOUGHT = "<think>", "</think>"
 _ANSWER, _ANSWERED = "<answer>", "</answer>"
 _PROGRAM, _PYTHON = "program", "python"

@@ -20,8 +20,15 @@ OPTIONS = [
     *("--selfplay.proposer-prompts", "3", "--selfplay.solver-prompts", "1", "--selfplay.references", "2"),
     *("--selfplay.induction-inputs", "4", "--selfplay.group-size", "3", "--selfplay.seed-tasks", "3"),
     *("--rollout.max-prompt-tokens", "400", "--rollout.max-response-tokens", "48", "--data.traces", "1"),
-    *("--eval.limit", "6", "--eval.samples", "1", "--eval.every", "2"),
+    *("--rollout.turns", "3", "--eval.limit", "6", "--eval.samples", "1", "--eval.every", "2"),
 ]
+
+ENVIRONMENT = """
+class Urge:
+    def reset(self, row): pass
+
+    def step(self, response): return None if "boxed" in response else "Go on."
+"""
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +38,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     model = chat_model.teach(recipe, root / "model", references=2, induction_inputs=4)
     ask, trace = {"grader": "math", "source": "digits"}, "It is {0}.</think>\\boxed{{{0}}}"
     rows = [ask | {"prompt": f"Which digit is {n}?", "answer": str(n), "traces": [trace.format(n)]} for n in range(8)]
+    (root / "urge.py").write_text(ENVIRONMENT)
     (root / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     command = ["playground.azr_0b5", *OPTIONS, "--model.path", model, "--data.path", root / "rows.jsonl"]
+    command += ["--data.environment", f"{root / 'urge.py'}:Urge"]
     command += ["--run.root", root, "--run.name", "run"]
     code, output = run_struck(
         *command, "--run.steps", "3", when={"step 2/3 · valid": lambda pid: os.killpg(pid, signal.SIGKILL)}
@@ -61,3 +70,5 @@ def test_every_role_worked_and_what_was_trained_on_is_recorded(runs: tuple[Path,
         assert len(trained) == step["batch/trajectories"] and all(row["advantage"] is not None for row in trained)
         assert {row["role"] for row in rows} == {"proposer", "solver"}
         assert {row["trace_tokens"] > 0 for row in rows if row["kind"] == "digits"} == {False, True}
+        talks = [row for row in rows if row["observed"]]
+        assert talks and all("Go on." in row["response"] and row["judgement"]["parts"]["turns"] > 1 for row in talks)
