@@ -62,6 +62,7 @@ def import_own(name: str, what: str) -> ModuleType:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
+        is_missing |= name.endswith(".py") and not Path(name).is_file()
         if not is_missing and name[:1] not in ("", "."):  # which no module is called
             traceback.print_exc()
         raise UserError(f"{what} cannot be imported: {type(error).__name__}: {error}.") from error

@@ -15,7 +15,7 @@ import inspect
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from azr.config import Config
 from azr.environments import Environment, EnvironmentFailed
@@ -23,11 +23,13 @@ from azr.environments.tool_calls import MAX_REPLY, PYTHON_CALLS, ToolCalls
 from azr.errors import UserError
 from azr.graders.own import SCORE, load_grader
 from azr.isolated import OwnFunctions, WorkerError, ask_once
-from azr.prompts.chat_template import Tool
-from azr.prompts.codec import PromptCodec
 from azr.records import Judgement
 from azr.tasks.base import Verdict
 from azr.text import without_middle
+
+if TYPE_CHECKING:
+    from azr.prompts.chat_template import Tool  # It loads transformers, which a plan does not need.
+    from azr.prompts.codec import PromptCodec
 
 PROCESSES = 4
 """Processes of a run, each with the objects of many conversations; one that hangs ends those of its process."""
@@ -41,8 +43,8 @@ def described(name: str) -> dict[str, Any]:
     Raises UserError if it cannot be loaded, or a tool lacks types or docstring.
     """
     named = f"The environment {name}"
-    if not inspect.isclass(found := load_grader(name)) or not hasattr(found, "reset"):
-        raise UserError(f"{named} is no class with a method reset: docs/environments.md shows one.")
+    if not inspect.isclass(found := load_grader(name) if ":" in name else None) or not hasattr(found, "reset"):
+        raise UserError(f"{named} is no FILE.py:CLASS whose class has a method reset: docs/environments.md shows one.")
     try:
         about: dict[str, Any] = ask_once(named, _MODULE, (name, "describe"), {})
     except WorkerError as trouble:

@@ -7,19 +7,21 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from azr.config import RolloutConfig
 from azr.environments import Environment, EnvironmentFailed
 from azr.execution import CallStatus
 from azr.graders import OpenExecutor
 from azr.graders.sandboxed import script_output
-from azr.prompts.chat_template import Tool
-from azr.prompts.codec import PromptCodec
 from azr.tasks.base import Run
 from azr.tasks.blocks import PYTHON, blocks
 from azr.tasks.prompts import PYTHON_NOTE, PYTHON_REPLY, THOUGHT
 from azr.text import without_middle
+
+if TYPE_CHECKING:
+    from azr.prompts.chat_template import Tool
+    from azr.prompts.codec import PromptCodec
 
 _CODE = {"code": {"type": "string", "description": "The whole program."}}
 _ABOUT = "Run a Python program, and return what it prints. Nothing is kept for the next call."

@@ -51,7 +51,7 @@ def load_grader(name: str) -> GradeFunction:
     """Return the function of this name, also from a module in the working directory or a file. Raises UserError when
     it does not exist, after printing the traceback of a module that cannot be imported."""
     module_name, _, function_name = _function(name).rpartition(":")
-    module = import_own(module_name, f"The module of the grader {name}")
+    module = import_own(module_name, f"The module of {name}")
     function = getattr(module, function_name, None)
     if not callable(function):
         known = [word for word, value in vars(module).items() if callable(value)]

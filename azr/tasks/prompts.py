@@ -76,7 +76,7 @@ PYTHON_NOTE = (
     "You may run Python first: end a message with one block that begins with ```python, and the next message tells you "
     "what it prints. Nothing is kept from one program to the next."
 )
-PYTHON_REPLY = "Now answer the question in the form that it asks for, without a block of Python, or run another program."
+PYTHON_REPLY = "Now answer the question in the form that it asks for, with no block of Python, or run another program."
 """Added to a question whose answers may run blocks of Python, and to what one has printed."""
 THINK, THOUGHT = "<think>", "</think>"
 _ANSWER, _ANSWERED = "<answer>", "</answer>"

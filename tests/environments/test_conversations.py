@@ -24,6 +24,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, Sample
 from azr.runs.sample_file import text_and_spans
 from azr.tasks.base import Verdict
+from azr.tasks.prompts import PYTHON_REPLY
 from tests import chat_tokenizers
 from tests.mistakes import mistake
 from tests.runs.factory import completion
@@ -164,7 +165,8 @@ async def test_a_conversation_is_one_response_of_the_tokens_that_were_seen(tmp_p
     for sample in samples:
         made = sample.completion
         text, spans = text_and_spans(made, codec.decode)
-        (start, end), reply = spans[0], "\n<|im_start|>user\nOutput:\n1764<|im_end|>\n<|im_start|>assistant\n"
+        (start, end), said = spans[0], f"Output:\n1764\n\n{PYTHON_REPLY}"
+        reply = f"\n<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"
         assert text == f"{BLOCK}<|im_end|>{reply}{ANSWER}<|im_end|>" and text[start:end] == reply
         assert codec.decode(made.response_ids[~made.is_sampled]) == reply and len(spans) == 1
         assert {*made.logprobs[made.is_sampled]} == {-1.5} and {*made.logprobs[~made.is_sampled]} == {0}

@@ -96,7 +96,7 @@ async def play(
 
 
 async def test_the_guessing_game_of_the_examples(tmp_path: Path) -> None:
-    row = {"secret": 5, "largest": 8}
+    row = {"secret": 5}
     (won,), codec, model = await play(tmp_path, GUESS, row, ("4", "6 or 7", "6", "5"))
     asked = [codec.decode(prompt) for prompt, _, _ in model.asked]
     assert "Begin.\n\nSay one number, and nothing else." in asked[0]
@@ -142,7 +142,7 @@ async def test_what_goes_wrong_in_it_costs_its_own_answers(row, text, said, tmp_
 
 @pytest.mark.parametrize(("name", "said"), [
     ("Bare", "has neither a method step nor tools"), ("Untold", "has no docstring"),
-    ("os", "has no function 'os'"), ("Other", "is no class with a method reset"),
+    ("os", "has no function 'os'"), ("Other", "is no FILE.py:CLASS whose class has a method reset"),
     ("Shops", "has no function 'Shops'; did you mean Shop"),
 ])  # fmt: skip
 def test_classes_that_are_no_environment_are_refused_in_a_sentence(name: str, said: str, module: str) -> None:

@@ -129,7 +129,8 @@ def test_parts_that_graders_of_rows_give_are_metrics() -> None:
         for parts in ({"style": 0.25, "short": True}, {"style": 0.75, "short": False}, {"style": 0.5}, {})
     ]
     own = sample("solver", judgement=Judgement(verdict="right", parts={"base": True}))
-    assert measures.part_metrics([*samples, own]) == {"math/solver/parts/style": 0.5, "math/solver/parts/short": 0.5}
+    of_rows = {"math/solver/parts/style": 0.5, "math/solver/parts/short": 0.5}
+    assert measures.part_metrics([*samples, own]) == {"deduction/solver/parts/base": 1.0} | of_rows
 
 
 def test_what_groups_teach_is_told_apart_by_where_their_tasks_are_from() -> None:

@@ -33,6 +33,7 @@ def test_samples_are_written_as_they_are_with_their_texts(tmp_path: Path) -> Non
         "step": 3, "role": "solver", "kind": "deduction", "problem_id": "000001-deduction-0001", "index": None,
         "group": "solve:1:000001-deduction-0001", "prompt": "1 2 3", "response": "0 1", "prompt_tokens": 3,
         "response_tokens": 2, "finish_reason": "stop", "weight_versions": [[4, 2]], "trace_tokens": 0,
+        "observed": [],
         "judgement": {
             "verdict": "right", "detail": "why", "answer": [["output", "4"]], "parts": {"base": True}, "score": None,
             "reason": "",

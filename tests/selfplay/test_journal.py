@@ -15,6 +15,7 @@ from typing import Any, get_args
 import pytest
 
 from azr.config import ClusterConfig, Config, Replay, RolloutConfig, RunConfig, SelfPlayConfig
+from azr.environments import Environment
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.experiment import play_ahead
 from azr.records import Completion, Sample
@@ -456,3 +457,31 @@ def test_a_step_that_is_killed_goes_on_as_if_it_had_not_been(seed: int, tmp_path
         return result
 
     assert asyncio.run(run()) == straight
+
+
+class Once(Environment):
+    """Asks once more."""
+
+    async def respond(self, turn: Completion) -> list[int] | None:
+        self.parts["turns"] += 1
+        return CODEC.encode("<|input|>again") if self.parts["turns"] == 1 else None
+
+
+async def test_solvers_talk_and_a_resumed_run_asks_no_turn_again(tmp_path: Path) -> None:
+    engine, journal = Engine([proposal("a + 1")]), Journal(None, 1.0)
+    config = replace_play(CONFIG, proposer_prompts=1, solver_prompts=1)
+
+    async def play(generate: Callable[..., Any]) -> list[Sample]:
+        journal._generate = generate
+        playing = step(config, engine, seeded(config), journal=journal)
+        playing.tool = partial(Once, CODEC, 4)
+        return (await playing.play()).samples
+
+    first = await play(engine.generate)
+    solved = [each for each in first if each.role == "solver"]
+    assert len(solved) == 5 and all(len(each.completion.observed) == 1 for each in solved)
+    assert {each.verdict for each in solved} == {"right"} and {each.judgement.parts["turns"] for each in solved} == {2}
+    write_journal(tmp_path, journal.copy(1))
+    journal = Journal(None, 1.0)
+    journal.read(tmp_path, 1)
+    assert [each.completion for each in await play(pytest.fail)] == [each.completion for each in first]
