@@ -164,7 +164,7 @@ async def _answer(
     names = {each.suite.name: each.suite.grader for each in evaluation.suites if each.suite.name in asked}
     progress = EvalProgress(len(questions) + done, done)
     with progress.bar:
-        progress.say("starting executors and engine")
+        progress.begin("starting executors and engine")
         opened = open_graders(names.values(), answers=answers, tasks=tasks)
         tools = open_tool(evaluation.config.rollout, model.codec, answers)
         async with opened as graders, tools as tool, serve(evaluation) as generate:
@@ -192,41 +192,31 @@ class EvalProgress:
 
     def __init__(self, total: int, done: int) -> None:
         """``total``: questions; ``done``: questions that an interrupted evaluation had answered."""
-        self._total, self._done, self._before = total, done, done
-        self._answers = self._right = self._tokens = 0
-        self._began = self._said = time.monotonic()
         asked = ("{task.description}", BarColumn(), MofNCompleteColumn(), "questions · {task.fields[state]}")
         times = (TimeElapsedColumn(), "· left", TimeRemainingColumn())
         self.bar = Progress(*asked, *times, console=Console(file=sys.stderr), disable=not sys.stderr.isatty())
-        self._task = self.bar.add_task("starting", total=total, completed=done, state="")
+        self.bar.add_task("starting", total=total, completed=done, state="")
+        self._task = self.bar.tasks[0]
+        self._answers = self._right = self._tokens = self._said = 0
 
-    def say(self, text: str) -> None:
-        """Show the current phase."""
-        self.bar.update(self._task, description=text)
+    def begin(self, phase: str) -> None:
+        """Show a phase, from whose beginning rates and the time left count."""
+        self.bar.reset(self._task.id, completed=int(self._task.completed), description=phase, state="")
         if self.bar.disable:
-            print(text, file=sys.stderr, flush=True)
-
-    def begin(self, text: str) -> None:
-        """Show that questions are asked from now on: rates and the time left count from here."""
-        self._began = self._said = time.monotonic()
-        self.say(text)
+            print(phase, file=sys.stderr, flush=True)
 
     def answered(self, answers: Sequence[Sample]) -> None:
         """Count a question whose answers are all graded."""
-        self._done += 1
         self._answers += len(answers)
         self._right += sum(answer.verdict == Verdict.RIGHT for answer in answers)
         self._tokens += sum(answer.response_tokens or 0 for answer in answers)
-        self.bar.update(self._task, completed=self._done, state=self._state())
-        now = time.monotonic()
-        if self.bar.disable and now - self._said > EVERY_S:
-            self._said = now
-            left = (now - self._began) / (self._done - self._before) * (self._total - self._done)
-            self.say(f"{self._done}/{self._total} questions · {self._state()} · about {duration(left)} left")
-
-    def _state(self) -> str:
-        rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
-        return f"{self._right / self._answers:.0%} of answers right · {rate:,.0f} tokens/s"
+        seconds = max(self._task.elapsed or 0.0, 1e-9)
+        state = f"{self._right / self._answers:.0%} of answers right · {self._tokens / seconds:,.0f} tokens/s"
+        self.bar.update(self._task.id, advance=1, state=state)
+        if self.bar.disable and seconds // EVERY_S > self._said:
+            self._said, left = int(seconds // EVERY_S), duration(self._task.time_remaining or 0.0)
+            counts = f"{self._task.completed:.0f}/{self._task.total:.0f} questions"
+            print(f"{counts} · {state} · about {left} left", file=sys.stderr, flush=True)
 
 
 @asynccontextmanager
