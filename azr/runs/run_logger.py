@@ -185,14 +185,13 @@ class RunLogger:
 
 
 class BackgroundWriter:
-    """One thread that writes beside the next step, one piece of work after the other. After one has failed, none is
-    begun any more, and the failure is raised before the run goes on without what it lacks."""
+    """One thread that writes beside the next step, one piece of work after the other. After one has failed, which is
+    logged, none is begun any more, and the failure is raised before the run goes on without what it lacks."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "writer")
         self._waiting: deque[Future[None]] = deque()
-        self._failure: BaseException | None = None
-        self._was_raised = False
+        self._failure: Exception | None = None
 
     async def put(self, work: Callable[[], None]) -> None:
         """Begins with it when those before it are done; waits while there are too many. Raises as `flush`."""
@@ -205,14 +204,11 @@ class BackgroundWriter:
             await asyncio.shield(asyncio.wrap_future(self._waiting[0]))
             self._waiting.popleft()
         if self._failure is not None:
-            self._was_raised = True
             raise self._failure
 
     def close(self) -> None:
-        """Ends when everything is written; blocks. A failure that nobody was told of is logged."""
+        """Ends when everything is written; blocks."""
         self._thread.shutdown()
-        if self._failure is not None and not self._was_raised:
-            log.error("something could not be written: %s", self._failure, exc_info=self._failure)
 
     def _run(self, work: Callable[[], None]) -> None:
         if self._failure is None:
@@ -220,3 +216,4 @@ class BackgroundWriter:
                 work()
             except Exception as error:
                 self._failure = error
+                log.error("something could not be written: %s", error, exc_info=error)
