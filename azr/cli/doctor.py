@@ -11,7 +11,7 @@ from pathlib import Path
 
 from azr.cli.options import Parser
 from azr.config import RunConfig
-from azr.doctor import FindingGroup, machine, network
+from azr.doctor import FindingGroup, machine
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,7 +35,7 @@ def sections() -> Iterator[tuple[str, FindingGroup]]:
     yield "gpus", machine.gpus_section(here)
     yield "packages", machine.packages_section(bool(here.all))
     yield "limits", machine.limits_section(len(here.all))
-    yield "network", network.network_section()
+    yield "network", machine.network_section()
     yield "disk", machine.disk_section(Path(RunConfig().root))
     yield "executor", machine.executor_section()
 

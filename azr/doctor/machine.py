@@ -1,4 +1,4 @@
-"""This machine: facts about it, installed packages, limits of the kernel, disk space, isolation backends,
+"""This machine: facts about it, installed packages, limits of the kernel, its network, disk space, isolation backends,
 and GPUs, as nvidia-smi lists them."""
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ import platform
 import re
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +23,7 @@ from azr.config import Config, ExecutorConfig
 from azr.doctor import Finding, FindingGroup, Mark, info, missing, ok, warning
 from azr.errors import UserError
 from azr.executor import backends
-from azr.hardware import BFLOAT16_SINCE, ComputeType, cpu_engine_problem, gpu_capabilities
+from azr.hardware import BFLOAT16_SINCE, ComputeType, cpu_engine_problem, gpu_capabilities, network_environment
 from azr.plan.inputs import GIB
 
 PACKAGES = ("torch", "ray", "deepspeed", "transformers")
@@ -188,6 +190,41 @@ def _locked(most: int) -> Finding:
     )
 
 
+def network_section(infiniband: Path = Path("/sys/class/infiniband"), dev: Path = Path("/dev")) -> FindingGroup:
+    with socket.socket(type=socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("8.8.8.8", 1))  # sends nothing, as Ray does it
+            address = probe.getsockname()[0]
+        except OSError:
+            address = "127.0.0.1"
+    try:
+        named = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        named = "nothing"
+    return FindingGroup(title="Network", findings=[_address(address, named), _adapters(infiniband, dev)])
+
+
+def _address(address: str, named: str) -> Finding:
+    interface = network_environment(address).get("GLOO_SOCKET_IFNAME", "no interface")
+    if address.startswith("127."):
+        return warning("address", "no route leads to other machines: for a cluster, ray start --node-ip-address")
+    other = f"; the host's name means {named}, which trainers do not announce" if named != address else ""
+    return ok("address", f"{address} on {interface}{other}")
+
+
+def _adapters(infiniband: Path, dev: Path) -> Finding:
+    names = ", ".join(sorted(each.name for each in infiniband.glob("*")))
+    if not names:
+        return info("InfiniBand", "no adapter, so machines would talk by TCP")
+    if not (dev / "infiniband").is_dir():
+        remedy = "start the container with --device /dev/infiniband --cap-add IPC_LOCK"
+        return warning("InfiniBand", f"{names}, and no /dev/infiniband, so NCCL takes TCP: {remedy}")
+    if find_library("ibverbs") is None:
+        remedy = "apt-get install libibverbs1 ibverbs-providers rdma-core"
+        return warning("InfiniBand", f"{names}, and no libibverbs, so NCCL takes TCP: {remedy}")
+    return ok("InfiniBand", names)
+
+
 def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
@@ -231,6 +268,7 @@ MIN_DRIVER = 580
 _TAKEN_MIB = 1024
 """More than a driver and a desktop take."""
 _TIMEOUT_S = 60.0
+NO_SMI = "there is no nvidia-smi"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,10 +286,8 @@ class Gpus:
     """The GPUs of this machine."""
 
     all: tuple[Gpu, ...] = ()
-    has_smi: bool = True
-    """There is an nvidia-smi."""
     error: str = ""
-    """Why it could not say; empty when it could."""
+    """Why nvidia-smi does not tell, such as `NO_SMI`; empty where it does."""
 
     @property
     def sizes_mib(self) -> list[int]:
@@ -264,7 +300,7 @@ def query_gpus(command: Sequence[str] = _COMMAND) -> Gpus:
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except FileNotFoundError:
-        return Gpus(has_smi=False)
+        return Gpus(error=NO_SMI)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Gpus(error=str(error))
     if run.returncode != 0:
@@ -281,8 +317,8 @@ def query_gpus(command: Sequence[str] = _COMMAND) -> Gpus:
 
 
 def gpus_section(gpus: Gpus) -> FindingGroup:
-    if not gpus.has_smi:
-        findings = [info("driver", "there is no nvidia-smi, so runs take the CPU")]
+    if gpus.error == NO_SMI:
+        findings = [info("driver", f"{NO_SMI}, so runs take the CPU")]
     elif gpus.error:
         remedy = (
             f"install a driver of version {MIN_DRIVER} or newer and load its kernel module; in a container, start that "
@@ -330,7 +366,7 @@ def _memory(gpu: Gpu) -> Finding:
 def check_gpus(gpus: Gpus, option: str, remedy: str) -> None:
     """Raise UserError when an option is cuda and this machine has no GPU."""
     if not gpus.all:
-        why = gpus.error or ("nvidia-smi lists none" if gpus.has_smi else "there is no nvidia-smi")
+        why = gpus.error or "nvidia-smi lists none"
         raise UserError(f"{option} is cuda, but this machine has no GPU ({why}): {remedy}.")
 
 

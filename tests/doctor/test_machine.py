@@ -16,7 +16,7 @@ from azr.cli import run
 from azr.cli.run import decide_recomputation, disk_notes, fit_notes
 from azr.config_tree import override
 from azr.doctor import Finding, Mark, machine
-from azr.doctor.machine import Gpu, Gpus, check_machine
+from azr.doctor.machine import NO_SMI, Gpu, Gpus, check_machine
 from azr.errors import UserError
 from tests.e2e.three_kinds import config as mini
 from tests.mistakes import mistake
@@ -213,7 +213,7 @@ def test_too_few_gpus_are_a_warning_and_where_none_is_known_only_a_supposed_one_
     assert said.startswith("the run takes 8 GPUs, and this machine has 4: lower train.data_parallel and rollout.engi")
     assert fit_notes(override(large, {"cluster.address": "auto"}), cards(80, 4)) == fit_notes(large, cards(80, 8)) == []
     large = override(mini, {"model.path": "Qwen/Qwen2.5-14B"})
-    none, other = Gpus(has_smi=False), override(large, {"cluster.address": "auto"})
+    none, other = Gpus(error=NO_SMI), override(large, {"cluster.address": "auto"})
     assert fit_notes(large, none) == fit_notes(other, cards(8)) == []
     assert fit_notes(mini, none, suppose=True) == []
     with mistake(says="does not fit on 1 node(s) of 1 GPU(s) with 80 GiB: "):
@@ -255,7 +255,7 @@ def test_good_gpus_an_old_driver_a_taken_gpu_and_one_whose_memory_is_not_given()
 
 def test_a_run_on_a_gpu_needs_one_and_shared_memory_where_an_engine_has_several(monkeypatch):
     cuda = override(mini, {"train.device": "cuda"})
-    no_smi = Gpus(has_smi=False)
+    no_smi = Gpus(error=NO_SMI)
     for found, why in ((no_smi, "no nvidia-smi"), (Gpus(), "nvidia-smi lists none"), (Gpus(error="broken"), "broken")):
         with mistake("train.device", "cluster.address", says=f"{why}): set it to auto"):
             check_machine(cuda, found)
