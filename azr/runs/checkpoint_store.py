@@ -146,7 +146,8 @@ class AsyncCheckpointer:
         """Begins to save if a checkpoint is due. Nothing of it may change until `finish` has returned."""
         self.done = step
         if self._every and step % self._every == 0:
-            self._start()
+            assert self._saving is None, "finish the last checkpoint first"
+            self._saving = asyncio.create_task(self._save(step))
 
     async def finish(self) -> None:
         """Waits for the checkpoint that is being written, if one is. One that cannot be written costs a line in the log
@@ -164,20 +165,17 @@ class AsyncCheckpointer:
         """Makes sure that the last step done is saved. Raises OSError when it cannot be."""
         await self.finish()
         if self.saved != self.done:
-            self._start()
-            await self.finish()
-        if self.saved != self.done:
-            raise OSError(f"step {self.done} could not be saved; the last checkpoint is of step {self.saved}")
+            try:
+                await self._save(self.done)
+            except OSError as error:
+                last = f"the last checkpoint is of step {self.saved}: {error}"
+                raise OSError(f"step {self.done} could not be saved; {last}") from error
 
     async def cancel(self) -> None:
         if self._saving is not None:
             self._saving.cancel()
             await asyncio.wait([self._saving])
             self._saving = None
-
-    def _start(self) -> None:
-        assert self._saving is None, "finish the last checkpoint first"
-        self._saving = asyncio.create_task(self._save(self.done))
 
     async def _save(self, step: int) -> None:
         started = time.monotonic()

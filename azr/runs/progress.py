@@ -129,7 +129,9 @@ class Progress:
 
     def showing_warnings(self) -> AbstractContextManager[None]:
         """Show warnings and errors that are logged below ``azr``, until the context is left."""
-        return logging_to(_Warnings(self._display))
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda each: self._display.print(f"{each.levelname.lower()}: {each.getMessage()}")  # type: ignore[method-assign]
+        return logging_to(handler)
 
     def close(self) -> None:
         """Stops showing anything; can be called twice."""
@@ -182,15 +184,6 @@ def logging_to(handler: logging.Handler) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         handler.close()
-
-
-class _Warnings(logging.Handler):
-    def __init__(self, display: PlainDisplay | LiveDisplay) -> None:
-        super().__init__(logging.WARNING)
-        self._display = display
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._display.print(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 def open_progress(stream: TextIO | None = None) -> Progress:
