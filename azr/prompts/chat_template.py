@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -187,7 +188,8 @@ def render_reply(
         raise UserError(f"The chat template cannot write a reply of a {role}: {error}.") from error
     after = prompt.partition(_REPLY)[2]
     found = [(at, -len(end)) for end in ends if (at := after.find(end)) >= 0]
-    if not found or reply not in after:
+    as_json = json.dumps(reply, ensure_ascii=False)[1:-1]  # by which Llama's template writes it
+    if not found or not (reply in after or as_json in after):
         raise UserError(f"The chat template loses the reply of a {role}, or ends no turn: take another model.template.")
     at, length = min(found)
     return after[at - length :]

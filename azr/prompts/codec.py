@@ -172,13 +172,18 @@ class PromptCodec:
         return self.encode(prompt), chat_template.opened_response(prompt)
 
     def reply_ids(self, text: str, role: Literal["user", "tool"]) -> list[int]:
-        """Return the tokens between a turn of the model and its next, in which it is replied to. A blank after its
-        first character keeps each control token in the text from being one. Raises UserError as `render_reply`."""
+        """Return the tokens between a turn of the model and its next, in which it is replied to, as `plain` text.
+        Raises UserError as `render_reply`."""
         assert self.template is not None, "the compact format has no messages"
+        ends = [str(self._tokenizer.convert_ids_to_tokens(end)) for end in (self._end_id, *self.stops.token_ids)]
+        return self.encode_text(render_reply(self.template, self._tokenizer, self.plain(text), role, ends))
+
+    def plain(self, text: str) -> str:
+        """Return a text that can stand in a prompt: a blank after its first character keeps each control token in it
+        from being one, and half a surrogate pair, which has no tokens, is its escape."""
         for token in self._control_tokens:
             text = text.replace(token, f"{token[0]} {token[1:]}")
-        ends = [str(self._tokenizer.convert_ids_to_tokens(end)) for end in (self._end_id, *self.stops.token_ids)]
-        return self.encode_text(render_reply(self.template, self._tokenizer, text.strip(), role, ends))
+        return text.encode("utf-8", "backslashreplace").decode().strip()
 
     def _conversation(self, turns: Sequence[Turn], tools: Sequence[Tool]) -> str:
         assert self.template is not None, "the compact format has no messages"
