@@ -17,7 +17,7 @@ from azr.graders.sandboxed import script_output
 from azr.tasks.base import Run
 from azr.tasks.blocks import PYTHON, blocks
 from azr.tasks.prompts import PYTHON_NOTE, PYTHON_REPLY, THOUGHT
-from azr.text import without_middle
+from azr.text import clipped, without_middle
 
 if TYPE_CHECKING:
     from azr.prompts.chat_template import Tool
@@ -29,10 +29,16 @@ _TAKES = {"type": "object", "properties": _CODE, "required": ["code"]}
 _PYTHON = {"name": "python", "description": _ABOUT, "parameters": _TAKES}
 PYTHON_CALLS: Sequence[Tool] = ({"type": "function", "function": _PYTHON},)
 """The Python tool as chat templates take it."""
-_XML = re.compile(r"<function=([^>\s]+)>(.*?)</function>", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-_NAMED = re.compile(r"\[TOOL_CALLS\]\s*([\w.-]+)(?:\[CALL_ID\][^\[]*)?(?:\[ARGS\])?\s*(?=\{)")
-_MARKS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
+_MARK = re.compile(
+    r"(?:<tool_call>\s*)?<function=(?P<tag>[^<>\s]+)>(?P<body>(?:(?!<function=).)*?)</function>"
+    r"|(?:<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>)\s*(?:```(?:json)?\s*)?"
+    r"(?:(?P<name>[\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{))?", re.DOTALL
+)  # fmt: skip
+_PARAMETER = re.compile(r"<parameter=([^<>\s]+)>\n?((?:(?!<parameter=).)*?)\n?</parameter>", re.DOTALL)
+_BARE = re.compile(r'\{\s*"(?:type|name|function)"\s*:')
+_JSON = json.JSONDecoder(strict=False)  # models leave line ends in their texts
+MAX_CALLS = 8
+"""Most calls that one turn may make."""
 MAX_OUTPUT = 100_000
 """Most characters of a program's output that leave the sandbox."""
 MAX_REPLY = 2_000
@@ -71,26 +77,25 @@ class Unreadable(ValueError):
 def find_calls(text: str) -> list[tuple[str, Mapping[str, Any]]]:
     """Return name and arguments of every call in a turn of the model, as Qwen, Hermes, Llama and Mistral write them.
     Raises Unreadable."""
-    if in_tags := _XML.findall(text):
-        return [(name, dict(_PARAMETER.findall(body))) for name, body in in_tags]
-    named = [(match[1], _json_at(text, match.end())) for match in _NAMED.finditer(text)]
-    if named:
-        return [_call({"name": name, "arguments": arguments}) for name, arguments in named]
-    starts = [match.end() for mark in _MARKS for match in re.finditer(re.escape(mark), text)]
-    if not starts and re.match(r'\s*\{\s*"(?:type|name|function)"\s*:', text):  # Llama's, without a mark
-        starts = [0]
-    return [_call(each) for start in sorted(starts) for each in _listed(_json_at(text, start))]
+    calls, at, text = list[tuple[str, Mapping[str, Any]]](), 0, text.strip()
+    while mark := _MARK.search(text, at):
+        if mark["tag"]:
+            value, at = {"name": mark["tag"], "arguments": dict(_PARAMETER.findall(mark["body"]))}, mark.end()
+        else:
+            value, at = _json_at(text, mark.end())
+            value = {"name": mark["name"], "arguments": value} if mark["name"] else value
+        calls += map(_call, value if isinstance(value, list) else [value])
+    if not at and _BARE.match(text):  # Llama's, without a mark
+        value, _ = _json_at(text, 0)
+        return [_call(value)] if {"arguments", "parameters"} & {*value} else []  # an answer may be JSON, too
+    return calls
 
 
-def _json_at(text: str, start: int) -> Any:
+def _json_at(text: str, start: int) -> tuple[Any, int]:
     try:
-        return json.JSONDecoder().raw_decode(text[start:].lstrip())[0]
+        return _JSON.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
         raise Unreadable("it is not JSON") from error
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _call(value: Any) -> tuple[str, Mapping[str, Any]]:
@@ -99,7 +104,7 @@ def _call(value: Any) -> tuple[str, Mapping[str, Any]]:
     name = value.get("name", value.get("function")) if isinstance(value, dict) else None
     arguments = value.get("arguments", value.get("parameters", {})) if isinstance(value, dict) else None
     if isinstance(arguments, str):  # OpenAI's form, JSON in JSON
-        arguments = _json_at(arguments, 0)
+        arguments, _ = _json_at(arguments.strip(), 0)
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise Unreadable("it is no object with name and arguments")
     return name, arguments
@@ -120,12 +125,15 @@ class ToolCalls(Environment):
         except Unreadable as error:
             self._count(failed=True)
             return f"The call cannot be read: {error}."
-        replies = [await self._reply_to(name, arguments) for name, arguments in calls]
+        replies = [await self._reply_to(name, arguments) for name, arguments in calls[:MAX_CALLS]]
+        if len(calls) > MAX_CALLS:
+            replies.append(f"Of {len(calls)} calls in one turn the first {MAX_CALLS} were made.")
         return "\n".join(replies) if replies else None
 
     async def _reply_to(self, name: str, arguments: Mapping[str, Any]) -> str:
         tool = self._tools.get(name)
-        said, failed = await tool(arguments) if tool else (f"There is no tool {name}: {', '.join(self._tools)}.", True)
+        unknown = f"There is no tool {clipped(name)}: {', '.join(self._tools)}."
+        said, failed = await tool(arguments) if tool else (unknown, True)
         self._count(failed=failed)
         return said
 

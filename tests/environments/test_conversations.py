@@ -47,6 +47,12 @@ PYTHON = ("python", {"code": "1"})
     ('<tool_call>{"name": "stop"}</tool_call>', [("stop", {})]),
     ("The answer is {4}.", []),
     (f"I could call {CALL}.", []),
+    ('{"name": "Ann", "age": 5}', []), ('{"type": "circle"}', []),
+    ('<tool_call>{"name": "python", "arguments": {"code": "1\n2"}}</tool_call>', [("python", {"code": "1\n2"})]),
+    (f"<tool_call>\n```json\n{CALL}\n```\n</tool_call>", [PYTHON]),
+    *((f"<tool_call>{CALL.replace('1', mark)}</tool_call>", [("python", {"code": mark})])
+      for mark in ("'<tool_call>'", "'</tool_call>'", "'[TOOL_CALLS]x'", "'<function=f>1</function>'")),
+    ("<function=f>" * 10_000, []), ("<function=" * 10_000, []),
 ])  # fmt: skip
 def test_calls_are_read_as_families_write_them(text: str, calls: list[tuple[str, dict[str, str]]]) -> None:
     assert find_calls(text) == calls
@@ -80,6 +86,8 @@ TEMPLATES = {
     "[TOOL_RESULTS]{{ m.content }}[/TOOL_RESULTS]{% else %}"
     "{% for c in m.tool_calls or [] %}[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}"
     "{% endfor %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}",
+    "llama": "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'tool' %}{{ m.content | tojson }}"
+    "{% else %}{{ (m.tool_calls or [m.content]) | tojson }}{% endif %}<|im_end|>{% endfor %}",
 }
 
 
@@ -101,6 +109,12 @@ def test_a_reply_stands_as_the_template_has_it_and_holds_no_control_token(family
     for end in (*codec.stops.token_ids, codec.encode_text("<|im_start|>")[0]):
         assert hostile.count(end) == ids.count(end)
     assert "python" in codec.decode(codec.converse([{"role": "user", "content": "2 + 2?"}], PYTHON_CALLS)[0])
+
+
+def test_no_text_of_a_tool_is_one_that_a_template_or_tokenizer_refuses(tmp_path: Path) -> None:
+    codec = codec_of(tmp_path, TEMPLATES["llama"])
+    written = codec.decode(codec.reply_ids('say\n"\u00fc"\ud800', "tool"))
+    assert written == '<|im_start|>tool\n"say\\n\\"\u00fc\\"\\\\ud800"<|im_end|>'
 
 
 def test_a_template_without_tools_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -155,6 +169,7 @@ async def talk(
         return await answer(problem, n, generate=model.generate, max_tokens=most, seed=7), model
 
 
+END = "<|im_end|>\n<|im_start|>assistant\n"
 BLOCK, ANSWER = "```python\nprint(42 * 42)\n```", "That is \\boxed{1764}."
 
 
