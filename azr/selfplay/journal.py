@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -51,7 +52,7 @@ class WorkItem:
     """Set by `Journal.open`, as the temperature that it samples at."""
     temperature: float = field(default=1.0, init=False)
     answers: dict[str, list[Completion]] = field(default_factory=dict, init=False)
-    """Completions by their request: its seed, and the options that a resumed run may have changed."""
+    """Completions by their request: its seed and prompt, and the options that a resumed run may have changed."""
     requests: dict[str, asyncio.Task[list[Completion]]] = field(default_factory=dict, init=False)
     """Requests that are not answered yet."""
 
@@ -72,11 +73,11 @@ class WorkItem:
         assert self.ask is not None and seed is not None, "a request without a seed cannot be found again"
         is_plain = all(value is None or value == () for value in others.values())
         assert is_plain, "self-play samples at the rollout temperature, up to the format's own stops"
-        request = f"seed {seed}, {n} of {max_tokens} tokens at {self.temperature:g}"
-        answer = self.answers.get(request)
-        # A resumed run may write its prompts otherwise.
-        if answer is not None and all(np.array_equal(each.prompt_ids, prompt_ids) for each in answer):
-            return answer
+        # A resumed run may write its prompts otherwise, and a program that runs again may print something else.
+        prompt = zlib.crc32(np.asarray(prompt_ids, np.int32).tobytes())
+        request = f"seed {seed}, {n} of {max_tokens} tokens at {self.temperature:g} after {prompt:x}"
+        if request in self.answers:
+            return self.answers[request]
         if request not in self.requests:
             asking = self.ask(prompt_ids, n=n, max_tokens=max_tokens, seed=seed)
             self.requests[request] = asyncio.ensure_future(asking)
@@ -157,7 +158,7 @@ def write_journal(folder: Path, state: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a task as a dict, a completion as one without its text, and an array as a list."""
+    """Return a task as a dict, a completion, which is one turn, as one without its text, and an array as a list."""
     if isinstance(value, np.ndarray):
         return value.tolist()
-    return {each.name: getattr(value, each.name) for each in fields(value) if each.name != "text"}
+    return {each.name: getattr(value, each.name) for each in fields(value) if each.name not in ("text", "observed")}

@@ -191,6 +191,9 @@ async def test_a_request_goes_on_when_its_work_is_cancelled_and_is_not_made_agai
     await asyncio.sleep(0.01)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
+    other = CODEC.encode("<|program|>")  # what a program prints that runs again may differ
+    (answer,) = await journal.open(item).generate(other, n=1, max_tokens=9, seed=7)
+    assert answer.prompt_ids.tolist() == other
     engine.release.set()
     (answer,) = await journal.open(item).generate(prompt, n=1, max_tokens=9, seed=7)
     assert answer.prompt_ids.tolist() == prompt and engine.asked["propose"] == 1
