@@ -102,7 +102,6 @@ class Completion:
         import numpy as np
 
         count = len(self.response_ids)
-        object.__setattr__(self, "observed", tuple((start, end) for start, end in self.observed))  # lists of JSON
         for name, dtype in _ARRAYS.items():
             given = getattr(self, name)
             if not isinstance(given, np.ndarray) or given.dtype != dtype:

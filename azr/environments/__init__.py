@@ -35,13 +35,14 @@ class Environment:
         """End what the conversation has started."""
 
     async def respond(self, turn: Completion) -> list[int] | None:
-        """Return the tokens that follow a turn of the model; None when the conversation is over, as it is with a turn
-        that no end token ends. Raises EnvironmentFailed."""
+        """Return the tokens that follow a turn of the model; None when the conversation is over. Raises
+        EnvironmentFailed."""
         self.parts["turns"] += 1
-        if turn.response_ids[-1] not in self._codec.stops.token_ids:
-            return None
         reply = await self.reply(self._codec.response_text(turn))
-        return None if reply is None or self.parts["turns"] >= self._most else self._codec.reply_ids(reply, self.role)
+        if reply is None or self.parts["turns"] >= self._most:
+            return None
+        has_ended = turn.response_ids[-1] in self._codec.stops.token_ids  # and not with a stop string
+        return self._codec.reply_ids(reply, self.role, has_ended=has_ended)
 
     async def reply(self, text: str) -> str | None:
         """Return the reply to a turn's text, without its end token; None if it wants none. Raises EnvironmentFailed."""

@@ -171,8 +171,8 @@ def render_conversation(
 
 def render_reply(
     template: str, tokenizer: PreTrainedTokenizerBase, reply: str, role: Literal["user", "tool"], ends: Sequence[str]
-) -> str:
-    """What stands between the end token of an assistant's turn and its next turn, when it is replied to.
+) -> tuple[str, str]:
+    """The end token of an assistant's turn, and what stands between it and the next turn, when it is replied to.
 
     ``ends``: end tokens of a turn. Raises UserError when the template cannot write it.
     """
@@ -192,7 +192,7 @@ def render_reply(
     if not found or not (reply in after or as_json in after):
         raise UserError(f"The chat template loses the reply of a {role}, or ends no turn: take another model.template.")
     at, length = min(found)
-    return after[at - length :]
+    return after[at : at - length], after[at - length :]
 
 
 def opened_response(prompt: str) -> str:

@@ -171,12 +171,13 @@ class PromptCodec:
         prompt = self._conversation(turns, tools)
         return self.encode(prompt), chat_template.opened_response(prompt)
 
-    def reply_ids(self, text: str, role: Literal["user", "tool"]) -> list[int]:
-        """Return the tokens between a turn of the model and its next, in which it is replied to, as `plain` text.
-        Raises UserError as `render_reply`."""
+    def reply_ids(self, text: str, role: Literal["user", "tool"], *, has_ended: bool = True) -> list[int]:
+        """Return the tokens between a turn of the model and its next, in which it is replied to, as `plain` text; with
+        the end of the turn if it has not ended. Raises UserError as `render_reply`."""
         assert self.template is not None, "the compact format has no messages"
         ends = [str(self._tokenizer.convert_ids_to_tokens(end)) for end in (self._end_id, *self.stops.token_ids)]
-        return self.encode_text(render_reply(self.template, self._tokenizer, self.plain(text), role, ends))
+        end, rest = render_reply(self.template, self._tokenizer, self.plain(text), role, ends)
+        return self.encode_text(rest if has_ended else end + rest)
 
     def plain(self, text: str) -> str:
         """Return a text that can stand in a prompt: a blank after its first character keeps each control token in it
