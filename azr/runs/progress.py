@@ -130,7 +130,7 @@ class Progress:
     def showing_warnings(self) -> AbstractContextManager[None]:
         """Show warnings and errors that are logged below ``azr``, until the context is left."""
         handler = logging.Handler(logging.WARNING)
-        handler.emit = lambda each: self._display.print(f"{each.levelname.lower()}: {each.getMessage()}")  # type: ignore[method-assign]
+        handler.emit = lambda record: self._display.print(f"{record.levelname.lower()}: {record.getMessage()}")  # type: ignore[method-assign]
         return logging_to(handler)
 
     def close(self) -> None:
