@@ -49,18 +49,22 @@ def search_here() -> str:
 
 
 def import_own(name: str, what: str) -> ModuleType:
-    """Import and return the module, or the file that ends with .py; ``what`` begins the sentence of the error. Raises
-    UserError if it cannot be imported, after the traceback of a module that exists."""
-    search_here()
+    """Import and return the module, or the file that ends with .py, which may import its neighbours; ``what`` begins
+    the sentence of the error. Raises UserError if it cannot be imported, after the traceback of a module that exists.
+    """
+    path = str(Path(search_here(), name))
     try:
         if name.endswith(".py"):
-            spec = spec_from_file_location(Path(name).stem, name)
-            assert spec is not None and spec.loader is not None, "a .py file has a loader"
-            module = module_from_spec(spec)
-            spec.loader.exec_module(module)
-            return module
+            if path not in sys.modules:
+                sys.path.append(str(Path(path).parent))
+                spec = spec_from_file_location(path, path)
+                assert spec is not None and spec.loader is not None, "a .py file has a loader"
+                sys.modules[path] = module_from_spec(spec)  # where dataclasses look up their annotations
+                spec.loader.exec_module(sys.modules[path])
+            return sys.modules[path]
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
+        sys.modules.pop(path, None)
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
         is_missing |= name.endswith(".py") and not Path(name).is_file()
         if not is_missing and name[:1] not in ("", "."):  # which no module is called
