@@ -49,7 +49,7 @@ class Monitor:
         prompts = {id(each.prompt_ids): each.prompt_ids for each in made}  # the answers of a group share one
         opened = {key: self.codec.decode(ids[-8:]).rstrip().endswith(THINK) for key, ids in prompts.items()}
         texts = [(each.text or self.codec.decode(each.response_ids), opened[id(each.prompt_ids)]) for each in made]
-        return texts, [repeated_share(each.response_ids) for each in made]
+        return texts, [repeated_share(each.response_ids[each.is_sampled]) for each in made]
 
 
 def raise_if_flagged(stop_at: int | None, run: Path, step: int, samples: Sequence[Sample]) -> None:
