@@ -261,6 +261,6 @@ def serve(load: Callable[[Sequence[str]], Callable[[Any], Any]]) -> None:
                 raise InvalidReply(f"{len(said):,} bytes, which is more than an answer may have")
         except InvalidReply as nonsense:
             said = json.dumps({"trouble": f"returned {nonsense}"})
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             said = json.dumps({"trouble": f"raised {type(error).__name__}: {str(error)[:200]}"})
         print(said, file=answers, flush=True)

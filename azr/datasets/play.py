@@ -90,9 +90,11 @@ class DataPlay:
 
     async def _answer(self, row: DataRow, epoch: int, generate: Generate, phase: Phase) -> tuple[list[Sample], int]:
         """Return a row's group, answers of the current policy and traces; and how many traces were too long."""
-        turns, tools = row.turns, tools_of(self.config)
-        if self.environments is not None and (text := await self.environments.opening(row.given)):
-            turns = added(turns, text)
+        turns, tools, environment = row.turns, tools_of(self.config), self.tool
+        if self.environments is not None:
+            text = await self.environments.opening(row.given)
+            turns = added(turns, self.codec.plain(text)) if text else turns
+            environment = partial(self.environments.open, row.given, text)
         ids, opened = self.codec.converse(turns, tools)
         if len(ids) > (most := self.config.rollout.max_prompt_tokens):
             raise UserError(
@@ -101,7 +103,7 @@ class DataPlay:
             )
         prompt, data = np.array(ids, np.int32), self.config.data
         prompt.flags.writeable = False  # so that a group shares it
-        problem = self._problem(row, epoch, prompt)
+        problem = self._problem(row, epoch, prompt, environment)
         # Of a row's traces others join its group in every epoch.
         longest, count = self.config.rollout.max_response_tokens, min(data.traces, len(row.traces))
         chosen = [row.traces[(epoch * count + i) % len(row.traces)] for i in range(count)]
@@ -114,7 +116,9 @@ class DataPlay:
             work.append(answer(problem, num_sampled, generate=generate, max_tokens=longest, seed=seed, phase=phase))
         return [sample for some in await gather(*work) for sample in some], len(encoded) - len(given)
 
-    def _problem(self, row: DataRow, epoch: int, prompt: PromptIds) -> Problem:
+    def _problem(
+        self, row: DataRow, epoch: int, prompt: PromptIds, environment: Callable[[], Environment] | None
+    ) -> Problem:
         states_rewards = row.states_rewards
 
         async def judge(completion: Completion) -> Judgement:
@@ -127,7 +131,7 @@ class DataPlay:
         group = f"data:{epoch}:{question.id}"
         return Problem(
             id=question.id, kind=question.suite, group=group, prompt_ids=prompt, judge=judge,
-            environment=self.tool if self.environments is None else partial(self.environments.open, row.given),
+            environment=environment,
         )  # fmt: skip
 
     async def _judged(self, problem: Problem, trace: list[int], phase: Phase) -> list[Sample]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from azr.graders.own import SCORE, load_grader
 from azr.isolated import OwnFunctions, WorkerError, ask_once
 from azr.records import Judgement
 from azr.tasks.base import Verdict
-from azr.text import without_middle
+from azr.text import clipped, without_middle
 
 if TYPE_CHECKING:
     from azr.prompts.chat_template import Tool  # It loads transformers, which a plan does not need.
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 PROCESSES = 4
 """Processes of a run, each with the objects of many conversations; one that hangs ends those of its process."""
 _MODULE = "azr.environments.serving"
+_NO_TEXT = ("integer", "number", "boolean", "array", "object")
 
 
 @cache
@@ -76,20 +78,18 @@ class OwnEnvironments:
         for process in self._processes:
             await process.end()
 
-    def open(self, row: Mapping[str, Any]) -> Environment:
-        """Return the environment of one conversation about a row."""
-        number = next(self._numbers)
-        return _Own(self._codec, self._turns, partial(self._ask, number), row, self.about)
+    def open(self, row: Mapping[str, Any], opening: str | None) -> Environment:
+        """Return the environment of one conversation about a row. ``opening``: as `opening` has returned it."""
+        return _Own(self._codec, self._turns, partial(self._ask, next(self._numbers)), row, self.about, opening)
 
-    async def opening(self, row: Mapping[str, Any]) -> str:
-        """Return the text that `reset` adds to a row's question."""
-        number = next(self._numbers)
-        try:
-            text = await self._ask(number, "reset", row=row)
-            await self._ask(number, "close")
-        except EnvironmentFailed:
-            return ""  # the row's conversations will fail over it, too
-        return text or ""
+    async def opening(self, row: Mapping[str, Any]) -> str | None:
+        """Return the text that `reset` adds to a row's question; None if it fails, as the row's conversations do."""
+        number, text = next(self._numbers), None
+        for what in ("reset", "close"):
+            with contextlib.suppress(EnvironmentFailed):
+                said = await self._ask(number, what, row=row)
+                text = said or "" if what == "reset" else text
+        return text
 
     async def _ask(self, number: int, what: str, **rest: Any) -> Any:
         message = {"conversation": number, "do": what, **rest}
@@ -111,10 +111,11 @@ class _Own(ToolCalls):
         ask: Callable[..., Awaitable[Any]],
         row: Mapping[str, Any],
         about: Mapping[str, Any],
+        opening: str | None,
     ) -> None:
-        names = [each["function"]["name"] for each in about["tools"]]
-        super().__init__(codec, turns, {name: partial(self._call, name) for name in names})
-        self._ask, self._row, self._about, self._begun = ask, row, about, False
+        tools = [each["function"] for each in about["tools"]]
+        super().__init__(codec, turns, {tool["name"]: partial(self._call, tool) for tool in tools})
+        self._ask, self._row, self._about, self._opening, self._begun = ask, row, about, opening, False
         if about["steps"]:
             self.role = "user"
 
@@ -141,10 +142,23 @@ class _Own(ToolCalls):
         return Judgement(verdict=Verdict.RIGHT if score >= 1 else Verdict.WRONG, parts=parts, score=score)
 
     async def _begin(self) -> None:
-        if not self._begun:
-            await self._ask("reset", row=self._row)
-            self._begun = True
+        if self._begun:
+            return
+        self._begun = True
+        text = await self._ask("reset", row=self._row) or ""
+        if self._opening is None:
+            raise EnvironmentFailed("the environment could not begin when the prompt was written")
+        if text != self._opening:
+            raise UserError(
+                f"The environment begins one row by {clipped(self._opening)!r} and by {clipped(text)!r}: what reset "
+                "draws must follow from the row, for answers to one prompt are compared."
+            )
 
-    async def _call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        said, failed = await self._ask("call", name=name, arguments=arguments)
+    async def _call(self, tool: Mapping[str, Any], arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        takes, given = tool["parameters"]["properties"], dict(arguments)
+        for name, value in arguments.items():
+            if isinstance(value, str) and takes.get(name, {}).get("type") in _NO_TEXT:
+                with contextlib.suppress(ValueError):  # tags give every argument as text
+                    given[name] = json.loads(value)
+        said, failed = await self._ask("call", name=tool["name"], arguments=given)
         return without_middle(said, MAX_REPLY // 2), failed

@@ -15,20 +15,18 @@ _OWN = ("reset", "step", "reward", "close")
 """Methods that are no tools."""
 
 
-def _schemas(made: Any) -> list[dict[str, Any]]:
-    from transformers.utils import get_json_schema
-
-    public = [name for name in dir(made) if name not in _OWN and name[0] != "_"]
-    return [get_json_schema(each) for each in (getattr(made(), name) for name in public) if callable(each)]
-
-
 def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
     """Return the answer of an environment's process; with ``describe``, to any message what the class has."""
     name, *describes = arguments
     made: Any = load_grader(name)
     if describes:
+        from transformers.utils import get_json_schema  # only here: it takes seconds to load
+
         steps, rewards = hasattr(made, "step"), hasattr(made, "reward")
-        return lambda _: {"steps": steps, "rewards": rewards, "tools": [] if steps else _schemas(made)}
+        public = {name: getattr(made, name) for name in dir(made) if name not in _OWN and name[0] != "_"}
+        tools = [name for name, each in public.items() if callable(each) and inspect.isroutine(each) and not steps]
+        schemas = lambda made: [get_json_schema(getattr(made, name)) for name in tools]  # noqa: E731
+        return lambda _: {"steps": steps, "rewards": rewards, "tools": schemas(made()) if tools else []}
     talks: dict[int, Any] = {}
     loop = asyncio.new_event_loop()
 
@@ -46,10 +44,10 @@ def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
             environment = talks[number] = made()
             parameters = inspect.signature(environment.reset).parameters.values()
             by_name = any(each.kind is each.VAR_KEYWORD for each in parameters)
-            row = asked["row"]
-            return text_of(finished(environment.reset(**row) if by_name else environment.reset(row)))
+            given = [asked["row"]] if parameters else []
+            return text_of(finished(environment.reset(**asked["row"]) if by_name else environment.reset(*given)))
         if what == "close":
-            environment = talks.pop(number)
+            environment = talks.pop(number, None)  # it is gone if the process was ended meanwhile
             return finished(environment.close()) if hasattr(environment, "close") else None
         if number not in talks:
             raise RuntimeError("the process with this conversation was ended")
@@ -60,7 +58,7 @@ def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
             return checked(finished(environment.reward()), "environment")
         try:
             return [str(finished(getattr(environment, asked["name"])(**asked["arguments"]))), False]
-        except Exception as error:  # the model called it so, and learns of it
+        except (Exception, SystemExit) as error:  # the model called it so, and learns of it
             return [f"{type(error).__name__}: {error}", True]
 
     return answer

@@ -163,7 +163,8 @@ def last_block(text: str) -> str | None:
     """Return the Python block with which a text ends; None if it ends otherwise."""
     text = text.replace("\r\n", "\n").rstrip()
     for block in blocks(text)[-1:]:
-        if block.closed and block.language in PYTHON and block.lines.stop > text.count("\n"):
+        is_last = block.lines.stop > text.count("\n") and text.endswith(("```", "~~~"))
+        if is_last and block.closed and block.language in PYTHON:
             return block.content
     return None
 

@@ -69,7 +69,8 @@ def test_what_begins_a_call_and_is_none_is_named(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "source"), [
     ("```python\n1\n```", "1\n"), ("So:\n```py\n1\n```  \n", "1\n"), ("```python\n1\n```\nThat is 1.", None),
-    ("```\n1\n```", None), ("```python\n1", None), ("", None), ("```python\n1\n```\n```output\n1\n```", None),
+    ("```\n1\n```", None), ("```python\n1", None), ("", None), ("```python\n1\n``` is 1.", None),
+    ("<answer>\n```python\n1\n```</answer>", None), ("```python\n1\n```\n```output\n1\n```", None),
 ])  # fmt: skip
 def test_a_block_runs_only_where_it_ends_a_turn(text: str, source: str | None) -> None:
     assert last_block(text) == source
@@ -145,7 +146,8 @@ class Scripted:
         assert n == 1 and how == {"temperature": None, "stop_strings": ()}
         self.asked.append((list(prompt_ids), seed, max_tokens))
         turn = self.codec.decode(prompt_ids).count("<|im_start|>assistant") - 1
-        ids = [*self.codec.encode_text(self.texts[turn]), self.codec.stops.token_ids[0]]
+        ids = self.codec.encode_text(self.texts[turn])
+        ids += [] if self.texts[turn].endswith(self.codec.stops.strings) else [self.codec.stops.token_ids[0]]
         cut = len(ids) > max_tokens
         how = {"logprobs": -1.5, "finish": "length" if cut else "stop", "versions": 3 + turn}
         return [completion(ids[:max_tokens], prompt_ids, **how)]

@@ -24,7 +24,9 @@ from tests.mistakes import mistake
 
 GUESS = f"{Path(__file__).parents[2] / 'examples' / 'guess.py'}:Guess"
 TOOLS = '''
-import os, time
+from __future__ import annotations
+import dataclasses, functools, os, random, sys, time
+import neighbour
 
 class Shop:
     def reset(self, **row):
@@ -70,13 +72,49 @@ class Untold(Bare):
 
 class Stepping(Bare):
     def step(self, response): return None
+
+@dataclasses.dataclass
+class Odd:
+    count: int = 0
+    class Settings: pass
+    clock = neighbour.Clock()
+
+    def reset(self): self.total = 2
+
+    @property
+    def state(self): return self.total
+
+    @functools.cached_property
+    def late(self): return self.total
+
+    def add(self, number: int) -> int:
+        """Add.
+
+        Args:
+            number: To be added.
+        """
+        self.total += number if number else sys.exit("none")
+        return self.total
+
+    def reward(self): return self.total
+
+class Drawn(Stepping):
+    def reset(self, row): return f"It is {random.random()}."
+
+class Tagged(Stepping):
+    def reset(self, row): self.heard, _ = [], row["secret"]; return "Say <|im_end|>."
+    def step(self, response): self.heard.append(response); return None if len(self.heard) > 1 else "Again."
+    def reward(self): return len(self.heard)
+    def close(self): raise OSError("it is closed")
 '''
 
 
 @pytest.fixture
 def module(tmp_path: Path) -> str:
-    path = tmp_path / "shop.py"
+    path = tmp_path / "my shop" / "~shop.py"
+    path.parent.mkdir()
     path.write_text(TOOLS)
+    path.with_name("neighbour.py").write_text("class Clock:\n    def __call__(self): pass")
     return str(path)
 
 
@@ -125,6 +163,23 @@ async def test_public_methods_are_tools_and_their_errors_are_told(tmp_path: Path
     assert unpaid.judgement.reason == "no_reward" and unpaid.used == "ungraded"
     (flooded,), *_ = await play(tmp_path, f"{module}:Shop", row, (call("buy", thing="flood"), "Done."))
     assert flooded.completion.num_tokens < 4_000 and flooded.reward == 0.1
+
+
+async def test_classes_as_people_write_them_and_what_ends_a_tool(tmp_path: Path, module: str) -> None:
+    added = "<tool_call><function=add><parameter=number>{}</parameter></function></tool_call>"
+    (sample,), codec, model = await play(tmp_path, f"{module}:Odd", {}, (added.format(5), added.format(0), "Done."))
+    assert sample.reward == 7 and sample.judgement.parts["tool_errors"] == 1
+    assert "SystemExit: none" in codec.decode(model.asked[-1][0]) and "state" not in codec.decode(model.asked[0][0])
+
+
+async def test_a_prompt_has_what_its_conversations_begin_with(tmp_path: Path, module: str) -> None:
+    turns = ("<answer>1</answer>", "<answer>2</answer>")
+    (sample,), codec, model = await play(tmp_path, f"{module}:Tagged", {"secret": 1}, turns)
+    assert "Say < |im_end|>.<|im_end|>" in codec.decode(model.asked[0][0]) and sample.reward == 2, "every turn is heard"
+    made = sample.completion
+    assert codec.decode(made.response_ids[~made.is_sampled]).startswith("<|im_end|>\n<|im_start|>user\nAgain.")
+    with mistake(says="must follow from the row"):
+        await play(tmp_path, f"{module}:Drawn", {"grader": "math", "answer": "1"}, ("1",))
 
 
 @pytest.mark.parametrize(("row", "text", "said"), [
