@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from statistics import fmean, variance
 
 from markupsafe import Markup
 
 from azr.evaluation.answer_file import ANSWERS, without_texts
-from azr.evaluation.scores import Measure, Z, greedy_share, sampled_share
+from azr.evaluation.scores import Estimate, Measure, estimate, greedy_share, sampled_share
 from azr.evaluation.suites import SUITES, top
 from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_places, read_samples
 from azr.explorer.site import BadAddress, Links, ShownRun, Values, choice, render, whole
@@ -28,12 +27,11 @@ CHANGES = {
 }
 Key = tuple[str, str]
 """Suite and id of a question."""
-Mean = tuple[float, float | None]
-"""Mean over questions, and half the width of its 95% interval by the normal approximation; None for one question."""
-Result = tuple[str, str, list[tuple[str, int, Mean | None]]]
+Result = tuple[str, str, list[tuple[str, int, Estimate | None]]]
 """Suite, how its answers were sampled, and `means`."""
 MEASURES: dict[str, Measure] = {"at temperature 1": sampled_share, "greedily": greedy_share}
 """By how the answers were sampled."""
+_DIFFERENCE = "difference on the same questions"
 SHORT_PREFIX = 80
 """Characters that all prompts may begin with and still be shown whole."""
 
@@ -211,7 +209,7 @@ def _results(first: tuple[str, Path], last: tuple[str, Path], mtime_ns: int) -> 
     return rows
 
 
-def means(sides: Sides, keys: Collection[Key], share: Measure) -> list[tuple[str, int, Mean | None]]:
+def means(sides: Sides, keys: Collection[Key], share: Measure) -> list[tuple[str, int, Estimate | None]]:
     """Return title, graded questions and mean share of each side to these questions. The last row is of two sides that
     share questions: the mean difference, right side less left, on those."""
     shares = {side.title: {key: share(side.answers.get(key, ())) for key in keys} for side in sides.shown}
@@ -219,19 +217,15 @@ def means(sides: Sides, keys: Collection[Key], share: Measure) -> list[tuple[str
     if len(columns) == 2:
         left, right = columns.values()
         paired = {key: right[key] - left[key] for key in left.keys() & right.keys()}
-        columns |= {"difference on the same questions": paired} if paired else {}
-    return [(title, len(column), _mean(sides, column)) for title, column in columns.items()]
-
-
-def _mean(sides: Sides, values: Mapping[Key, float]) -> Mean | None:
-    """Return the mean of one value a question. Groups count alike in suites for which that is said."""
+        columns |= {_DIFFERENCE: paired} if paired else {}
+    # Groups count alike in suites for which that is said.
     alike = {name for name, suite in SUITES.items() if suite.groups_alike}
-    groups = grouped((top(sides.group(key)) if key[0] in alike else "", value) for key, value in values.items())
-    if not groups:
-        return None
-    spread = sum(variance(each) / len(each) for each in groups.values() if len(each) > 1)
-    half = None if len(values) == 1 else Z * spread**0.5 / len(groups)
-    return fmean(map(fmean, groups.values())), half
+    named = {key: top(sides.group(key)) if key[0] in alike else "" for key in keys}
+    groups = {title: grouped((named[key], value) for key, value in of.items()) for title, of in columns.items()}
+    return [
+        (title, len(columns[title]), estimate([*of.values()], signed=title == _DIFFERENCE) if of else None)
+        for title, of in groups.items()
+    ]
 
 
 def _sides(runs: Sequence[ShownRun], number: int, values: Values) -> Sides | None:
