@@ -90,6 +90,12 @@ def bins(counts: list[int]) -> list[float]:
     return [b / last for b in range(len(counts))]
 
 
+def edges(counts: list[int]) -> list[float]:
+    """Return the n + 2 edges of these bins, so that each rate is in the middle of its bar."""
+    half = 0.5 / max(1, len(counts) - 1)
+    return [-half, *(rate + half for rate in bins(counts))]
+
+
 def failure(error: BaseException) -> str:
     """Return the first line of an exception's message, at most 200 characters and without passwords."""
     return clipped(without_password(first_line(error)), 200)

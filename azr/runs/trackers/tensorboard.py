@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import yaml
 
 from azr.config import Config
@@ -13,7 +14,7 @@ from azr.config_tree import to_tree
 from azr.own_data import code_version
 from azr.runs.metrics import Metrics
 from azr.runs.run_dir import RunDirectory
-from azr.runs.trackers.base import NOTHING, Table, Tracker, bins
+from azr.runs.trackers.base import NOTHING, Table, Tracker, bins, edges
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -43,20 +44,7 @@ class TensorBoardTracker(Tracker):
         assert self._writer is not None
         for name, value in metrics.items():
             if isinstance(value, list):
-                rates, last = bins(value), len(value) - 1
-                weighted = list(zip(rates, value, strict=True))
-                self._writer.add_histogram_raw(
-                    name,
-                    min=min(rate for rate, count in weighted if count),
-                    max=max(rate for rate, count in weighted if count),
-                    num=sum(value),
-                    sum=sum(rate * count for rate, count in weighted),
-                    sum_squares=sum(rate**2 * count for rate, count in weighted),
-                    # A limit half a bin to the right keeps every rate in the middle of its bar.
-                    bucket_limits=[rate + 0.5 / last for rate in rates],
-                    bucket_counts=value,
-                    global_step=step,
-                )
+                self._writer.add_histogram(name, np.repeat(bins(value), value), step, edges(value))
             else:
                 self._writer.add_scalar(name, value, step)
         self._writer.flush()

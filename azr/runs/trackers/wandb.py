@@ -14,7 +14,7 @@ from azr.config_tree import to_tree
 from azr.errors import UserError
 from azr.own_data import code_version
 from azr.runs.metrics import Metrics
-from azr.runs.trackers.base import Bookmark, Table, Tracker, bins, failure, need
+from azr.runs.trackers.base import Bookmark, Table, Tracker, edges, failure, need
 
 SETTINGS: dict[str, Any] = {
     "console": "off",
@@ -78,8 +78,9 @@ class WandbTracker(Tracker):
 
     def write(self, step: int, metrics: Metrics) -> None:
         wandb = _library()
-        row = {name: _histogram(wandb, value) if isinstance(value, list) else value for name, value in metrics.items()}
-        self._log({"step": step, **row}, PLACES * step + 1)
+        lists = {name: value for name, value in metrics.items() if isinstance(value, list)}
+        bars = {name: wandb.Histogram(np_histogram=(counts, edges(counts))) for name, counts in lists.items()}
+        self._log({"step": step, **metrics, **bars}, PLACES * step + 1)
         self._mark.save(self._mark.id, step)
 
     def write_tables(self, step: int, tables: Mapping[str, Table]) -> None:
@@ -108,9 +109,3 @@ def _library() -> Any:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     os.environ.setdefault("WANDB_SILENT", "true")
     return import_module("wandb")
-
-
-def _histogram(wandb: Any, counts: list[int]) -> Any:
-    """Each rate in the middle of its bar."""
-    rates, half = bins(counts), 0.5 / max(1, len(counts) - 1)
-    return wandb.Histogram(np_histogram=(counts, [-half, *(rate + half for rate in rates)]))

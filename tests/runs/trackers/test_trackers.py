@@ -96,8 +96,8 @@ def test_tensorboard_shows_the_same_numbers(tmp_path: Path) -> None:
     assert [event.value for event in events.Scalars("executor/calls")] == [7.0]
     first, second = (event.histogram_value for event in events.Histograms("deduction/proposer/solve_rate_hist"))
     assert (first.min, first.max, first.num, first.sum, first.sum_squares) == (0.0, 1.0, 3.0, 2.0, 2.0)
-    assert list(first.bucket) == [1.0, 0.0, 2.0] and list(first.bucket_limit) == [0.25, 0.75, 1.25]
-    assert (second.min, second.max, list(second.bucket)) == (0.5, 0.5, [0.0, 3.0, 0.0])
+    assert list(first.bucket) == [0.0, 1.0, 0.0, 2.0] and list(first.bucket_limit) == [-0.25, 0.25, 0.75, 1.25]
+    assert (second.min, second.max, list(second.bucket)) == (0.5, 0.5, [0.0, 3.0])
 
     def text(tag: str) -> str:
         (event,) = events.Tensors(tag)
