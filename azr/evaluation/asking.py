@@ -19,6 +19,7 @@ from azr.errors import UserError
 from azr.evaluation.suites.short_answers import value_task
 from azr.graders.choice import Choice
 from azr.graders.mathematics import MathGold
+from azr.graders.programs import Calls, Tests
 from azr.graders.question import Grader, Question
 from azr.graders.value import ProgramValue
 from azr.prompts.chat_template import Turn
@@ -57,8 +58,10 @@ def tokenized(
 
 
 def may_run_python(codec: PromptCodec, question: Question) -> bool:
-    """Whether answers may use `rollout.tools`: a question in words that does not ask what a program returns."""
-    return codec.template is not None and not question.opened and not isinstance(question.gold, Task | ProgramValue)
+    """Whether answers may use `rollout.tools`: a question in words that asks neither what a program returns nor for a
+    program, whose block would be taken for one to run."""
+    of_programs = isinstance(question.gold, Task | ProgramValue | Calls | Tests)
+    return codec.template is not None and not question.opened and not of_programs
 
 
 def prompt_ids(codec: PromptCodec, question: Question, rollout: RolloutConfig | None = None) -> PromptIds:

@@ -18,8 +18,11 @@ from azr.answering import Problem, answer
 from azr.config import ExecutorConfig, RolloutConfig
 from azr.environments import Environment
 from azr.environments.tool_calls import PYTHON_CALLS, Unreadable, find_calls, last_block, open_tool, run_python
+from azr.evaluation.asking import may_run_python
 from azr.executor.pool import SandboxPool
-from azr.graders import sandboxed
+from azr.graders import programs, sandboxed
+from azr.graders.mathematics import MathGold
+from azr.graders.question import Question
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, Sample
 from azr.runs.sample_file import text_and_spans
@@ -126,6 +129,12 @@ def test_a_template_without_tools_is_refused_in_a_sentence(tmp_path: Path) -> No
     with mistake("model.template", says="loses the reply of a tool"):
         codec.reply_ids("4", "tool")
     assert codec.decode(codec.reply_ids("4", "user")).endswith("assistant\n")
+
+
+def test_a_question_that_asks_for_a_program_has_no_tool(tmp_path: Path) -> None:
+    codec, asked = codec_of(tmp_path), {"id": "1", "suite": "s", "group": "s", "message": "?"}
+    for gold, may in ((MathGold(answers=("4",)), True), (programs.Tests(inputs=("1",), outputs=("1",)), False)):
+        assert may_run_python(codec, Question(**asked, gold=gold)) == may
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
