@@ -12,7 +12,7 @@ from azr.config import Config
 from azr.datasets.hub import rows_file
 from azr.datasets.play import MARKS, added, graded_part
 from azr.datasets.rows import DataRow, read_rows
-from azr.environments.own import tools_of
+from azr.environments.own import tools_of, try_environment
 from azr.errors import UserError
 from azr.evaluation.suites import hash_of
 from azr.files import atomic_write
@@ -47,6 +47,8 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
             raise UserError(f"{path}, row {number}: {error}") from error
     if not fitting:
         raise UserError(f"Every prompt of {path} has over rollout.max_prompt_tokens={limit} tokens: raise it.")
+    if own is not None:
+        try_environment(own, fitting[0].given)
     if own is not None or config.rollout.tools != "none":
         codec.reply_ids("1", "tool" if tools else "user")
     traced = [row for row in fitting if row.traces]

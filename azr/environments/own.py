@@ -56,6 +56,17 @@ def described(name: str) -> dict[str, Any]:
     return about
 
 
+def try_environment(name: str, row: Mapping[str, Any]) -> None:
+    """Begin a conversation about a row in a process of its own. Raises UserError if `reset` fails over it."""
+    try:
+        ask_once(f"The environment {name}", _MODULE, (name,), {"conversation": 0, "do": "reset", "row": row})
+    except WorkerError as trouble:
+        raise UserError(
+            f"The environment {name} {trouble} for its first row: docs/environments.md says what reset gets and "
+            "returns, and --data.fields gives fields other names."
+        ) from trouble
+
+
 def tools_of(config: Config) -> Sequence[Tool]:
     """Return the tools that the chat template writes into the prompts of rows."""
     if config.data.environment is not None:

@@ -178,6 +178,8 @@ async def test_a_prompt_has_what_its_conversations_begin_with(tmp_path: Path, mo
     assert "Say < |im_end|>.<|im_end|>" in codec.decode(model.asked[0][0]) and sample.reward == 2, "every turn is heard"
     made = sample.completion
     assert codec.decode(made.response_ids[~made.is_sampled]).startswith("<|im_end|>\n<|im_start|>user\nAgain.")
+    with mistake(says="raised KeyError: 'no such level' for its first row"):
+        await play(tmp_path, f"{module}:Bad", {"id": "reset", "grader": "math", "answer": "1"}, ("1",))
     with mistake(says="must follow from the row"):
         await play(tmp_path, f"{module}:Drawn", {"grader": "math", "answer": "1"}, ("1",))
 
@@ -185,7 +187,6 @@ async def test_a_prompt_has_what_its_conversations_begin_with(tmp_path: Path, mo
 @pytest.mark.parametrize(("row", "text", "said"), [
     ("1", "hang", "took over 1 s, or ended its process"), ("1", "die", "took over 1 s, or ended its process"),
     ("1", "nonsense", "returned {'reply': 1}, which is neither text nor None"),
-    ("reset", "x", "raised KeyError: 'no such level'"),
 ])  # fmt: skip
 async def test_what_goes_wrong_in_it_costs_its_own_answers(row, text, said, tmp_path, module, monkeypatch) -> None:
     monkeypatch.setattr(isolated, "TIME_LIMIT_S", 1.0)
