@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -177,9 +178,7 @@ def check_gradients(path: str, *, dtype: ComputeType, device: Device, tokens: in
     least = NO_GRADIENT[dtype] * max(float(gradient.norm()) for gradient in expected.values())
     moved = {name: gradient for name, gradient in expected.items() if float(gradient.norm()) > least}
     faults = []
-    for name, parameter in policy.named_weights():
-        if name not in moved:
-            continue
+    for name, parameter in ((name, each) for name, each in policy.named_weights() if name in moved):
         if parameter.grad is None or not parameter.grad.any():
             faults.append(f"{name} has no gradient in the trainer.")
             continue
@@ -219,17 +218,11 @@ def _prompts(path: str, tokens: int) -> list[list[int]]:
 
 def _fixed(prompts: Sequence[Sequence[int]]) -> list[Completion]:
     """Return two responses to the long prompt and one to the short one, made of tokens of the long prompt."""
-    long = np.array(prompts[0], np.int32)
-    responses = [(prompts[which], long[step::step][:RESPONSE_TOKENS]) for which, step in ((0, 1), (0, 2), (1, 3))]
+    ids: list[Any] = [*prompts]
+    more: dict[str, Any] = {"logprobs": 0.0, "finish_reason": "length", "weight_versions": 0}
     return [
-        Completion(
-            prompt_ids=np.array(prompt, np.int32),
-            response_ids=response,
-            logprobs=np.zeros(len(response), np.float32),
-            finish_reason="length",
-            weight_versions=np.zeros(len(response), np.int32),
-        )
-        for prompt, response in responses
+        Completion(prompt_ids=ids[which], response_ids=ids[0][step::step][:RESPONSE_TOKENS], **more)
+        for which, step in ((0, 1), (0, 2), (1, 3))
     ]
 
 
