@@ -51,11 +51,11 @@ def estimate(groups: Sequence[Sequence[float]], *, signed: bool = False) -> Esti
 
     ``groups`` holds one value per question; no group is empty. Values are shares, or with ``signed`` differences of
     shares. Shares of questions (all values 0 or 1) get `_wilson`, other values a percentile bootstrap over the
-    questions of each group. The same values give the same interval every time. Shapes: T = questions of one group.
+    questions of each group. The same values give the same interval, in any order. Shapes: T = questions of one group.
     """
     import numpy as np  # only now, since commands that score nothing come here
 
-    values = [np.asarray(group, dtype=np.float64) for group in groups]
+    values = [np.asarray(group, dtype=np.float64) for group in sorted(map(sorted, groups))]
     value = float(np.mean([values_T.mean() for values_T in values]))
     if not signed and all(np.isin(values_T, (0.0, 1.0)).all() for values_T in values):
         return _wilson(values, value)

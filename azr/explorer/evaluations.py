@@ -216,7 +216,7 @@ def means(sides: Sides, keys: Collection[Key], share: Measure) -> list[tuple[str
     columns = {title: {key: each for key, each in of.items() if each is not None} for title, of in shares.items()}
     if len(columns) == 2:
         left, right = columns.values()
-        paired = {key: right[key] - left[key] for key in left.keys() & right.keys()}
+        paired = {key: right[key] - left[key] for key in left if key in right}
         columns |= {_DIFFERENCE: paired} if paired else {}
     # Groups count alike in suites for which that is said.
     alike = {name for name, suite in SUITES.items() if suite.groups_alike}

@@ -101,6 +101,8 @@ def test_groups_that_weigh_alike_add_their_distances_in_quadrature_and_differenc
     assert whole.value - whole.low == pytest.approx(np.hypot(*(each.value - each.low for each in parts)) / 2)
     assert whole.high - whole.value == pytest.approx(np.hypot(*(each.high - each.value for each in parts)) / 2)
     assert estimate([[0.0] * 9], signed=True).low == 0 == estimate([[0.0] * 9], signed=True).high
+    uneven = [[0.1 * n for n in range(9)], [0.3, 0.9, 0.2]]
+    assert estimate(uneven) == estimate([group[::-1] for group in uneven[::-1]])
     gain = estimate([[1.0, -1.0, 0.0, 0.0] * 5], signed=True)
     assert gain.low < 0 < gain.high
 
