@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -94,12 +95,8 @@ class Tests:
     number with a point may differ by 1e-6, below 1 by one part in a million."""
 
 
-@dataclass(slots=True)
-class _Solved:
-    cases: Mapping[str, tuple[str, ...]]
-    expected: Mapping[str, tuple[Any, ...]] | None
-    lost: bool = False
-    """The executor lost a call, so the next answer asks again."""
+Solved = tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[Any, ...]]]
+"""Calls of a question, and what they must return, by part."""
 
 
 @dataclass(slots=True)
@@ -108,8 +105,9 @@ class ProgramGrader:
     of a function's judgement are those of its calls, such as ``base`` and ``plus``."""
 
     execute: Run
-    _solved: dict[tuple[str, str], asyncio.Task[_Solved]] = field(default_factory=dict)
-    """Calls and expected values from reference solutions, by suite and question."""
+    _solved: dict[tuple[str, str], Solved | Reason] = field(default_factory=dict)
+    """By suite and question, or why a reference solution gives none."""
+    _solving: defaultdict[tuple[str, str], asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def grade(self, question: Question, response: str) -> Judgement:
         gold: Calls | Tests = question.gold
@@ -124,17 +122,15 @@ class ProgramGrader:
             reason: Reason = "lost" if verdict is Verdict.UNGRADED else ""
             return Judgement(verdict=verdict, detail=failure, answer=(("answer", answer),), reason=reason)
         key = question.suite, question.id
-        if key not in self._solved:
-            self._solved[key] = asyncio.create_task(self._solve(gold))
-        solving = self._solved[key]
-        solved = await asyncio.shield(solving)
-        if solved.lost and self._solved.get(key) is solving:
-            del self._solved[key]
+        async with self._solving[key]:
+            solved = self._solved.get(key) or await self._solve(gold)
+            if solved != "lost":  # else the next answer asks again
+                self._solved[key] = solved
         prelude, source = assembled(gold, answer)
-        ran = await self._run(gold, call_program(source, gold.entry, gold.recursion, prelude), solved)
-        if ran is None:
-            reason = "no_gold" if solved.expected is None and not solved.lost else "lost"
-            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),), reason=reason)
+        program = call_program(source, gold.entry, gold.recursion, prelude)
+        ran = solved if isinstance(solved, str) else await self._run(gold, program, *solved)
+        if isinstance(ran, str):
+            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),), reason=ran)
         parts, failure = ran
         verdict = Verdict.WRONG if failure else Verdict.RIGHT
         return Judgement(verdict=verdict, detail=failure, answer=(("answer", answer),), parts=parts)
@@ -152,30 +148,29 @@ class ProgramGrader:
                 return Verdict.WRONG, f"the input {shown(given)} gave {shown(written)}, not {shown(wanted)}"
         return Verdict.RIGHT, ""
 
-    async def _run(self, gold: Calls, program: str, solved: _Solved) -> tuple[dict[str, bool], str] | None:
-        """Return which parts a program passes, and its first failure. None if the reference solution failed or the
-        executor lost a call."""
-        if solved.expected is None:
-            return None
+    async def _run(
+        self, gold: Calls, program: str, every: Mapping[str, tuple[str, ...]], expected: Mapping[str, tuple[Any, ...]]
+    ) -> tuple[dict[str, bool], str] | Reason:
+        """Return which parts a program passes, and its first failure; or that the executor lost a call."""
         parts, failure = dict[str, bool](), ""
-        for part, cases in solved.cases.items():
+        for part, cases in every.items():
             ran = await calls(self.execute, program, cases) if cases and not failure else Ran(())
             if ran.lost:
-                return None
-            failure = failure or _failure(gold, cases, solved.expected[part], ran)
+                return "lost"
+            failure = failure or _failure(gold, cases, expected[part], ran)
             parts[part] = not failure
         return parts, failure
 
-    async def _solve(self, gold: Calls) -> _Solved:
-        """Return the calls and their expected values; None if the reference solution fails."""
+    async def _solve(self, gold: Calls) -> Solved | Reason:
+        """Return the calls and their expected values, or why the reference solution gives none."""
         cases = gold.cases
         if gold.recorder:
             ran = await calls(self.execute, call_program(gold.recorder, "record"), ("[]",))
             if ran.failure is not None:
-                return _Solved(cases, None, ran.lost)
+                return "lost" if ran.lost else "no_gold"
             cases = {"base": tuple(ran.values[0])}
         if gold.expected is not None:
-            return _Solved(cases, gold.expected)
+            return cases, gold.expected
         program = call_program(gold.reference, gold.entry, gold.recursion)
         kept: dict[str, tuple[str, ...]] = {}
         expected: dict[str, tuple[Any, ...]] = {}
@@ -187,11 +182,11 @@ class ProgramGrader:
                 kept[part] += rest[:count]
                 expected[part] += ran.values
                 if ran.failure not in (None, *_TOO_MUCH):
-                    return _Solved(cases, None, ran.lost)
+                    return "lost" if ran.lost else "no_gold"
                 rest = rest[count + 1 :]
             if len(kept[part]) < _FEWEST_KEPT * len(inputs):
-                return _Solved(cases, None)
-        return _Solved(kept, expected)
+                return "no_gold"
+        return kept, expected
 
 
 def assembled(gold: Calls, answer: str) -> tuple[str, str]:
