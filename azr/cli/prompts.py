@@ -4,6 +4,7 @@ row of each source of its file and the first functions of its corpus. Options of
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,14 +84,10 @@ def _of_rows(config: Config, codec: PromptCodec) -> Iterator[Shown]:
 
 def _of_kinds(config: Config, codec: PromptCodec, kinds: Sequence[str], roles: Sequence[Role]) -> Iterator[Shown]:
     longest = config.rollout.max_prompt_tokens
-    for name in kinds:
-        kind = KINDS[name]
-        for role in roles:
-            if role == "proposer":
-                ids, _ = codec.proposer_prompt(kind, [kind.seed()], longest)
-            else:
-                ids = codec.solver_prompt(kind, kind.seed())
-            yield f"{name}, {role}", ids, longest
+    for kind, role in itertools.product(map(KINDS.__getitem__, kinds), roles):
+        proposes, task = role == "proposer", kind.seed()
+        ids = codec.proposer_prompt(kind, [task], longest)[0] if proposes else codec.solver_prompt(kind, task)
+        yield f"{kind.name}, {role}", ids, longest
 
 
 def _of_corpus(config: Config, codec: PromptCodec, kinds: Sequence[str]) -> Iterator[Shown]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -104,7 +105,8 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
         return response
 
     def route(request: Request) -> Response:
-        if hosts and _host(request.headers.get("host", "")) not in hosts:
+        host = re.sub(r":\d+\Z", "", request.headers.get("host", ""))
+        if hosts and host.strip("[]").lower() not in hosts:
             return PlainTextResponse("This name is not the explorer's.", 421)
         parts, values = request.url.path.strip("/").split("/"), dict(request.query_params)
         if token and not secrets.compare_digest(parts.pop(0).encode(), token.encode()):
@@ -155,9 +157,3 @@ def _compared(runs: Sequence[ShownRun], number: int, values: Values) -> Compared
 
 def _is_run(number: str, paths: Sequence[Path]) -> bool:
     return number.isascii() and number.isdigit() and len(number) < 5 and int(number) < len(paths)
-
-
-def _host(header: str) -> str:
-    """The name of a Host header, without its port."""
-    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
-    return name.strip("[]").lower()

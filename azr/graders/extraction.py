@@ -93,12 +93,6 @@ def joined_box(text: str, found: Sequence[tuple[int, int, str]]) -> str | None:
     return ", ".join(dict.fromkeys(content.strip() for content in contents))
 
 
-def _last_number(text: str) -> str:
-    """The last number, or the last in bold of the line that it stands on; empty if there is none."""
-    line = next((line for line in reversed(text.splitlines()) if _NUMBER.search(line)), "")
-    return next(iter(_BOLD_NUMBER.findall(line)[-1:] or _NUMBER.findall(line)[-1:]), "")
-
-
 def stated_answer(text: str) -> str | None:
     """Return what a text says is its answer: the last box, else what follows "answer is", else ``#### ``."""
     if (boxed := joined_box(text, placed_boxes(text))) is not None:
@@ -125,9 +119,11 @@ def gold_answer(text: str) -> str:
 
 
 def final_answer(response: str) -> str | None:
-    """Return the final answer to a mathematical question: `stated_answer`, else the last number; None if there is none
-    or it is too long."""
+    """Return the final answer to a mathematical question: `stated_answer`, else the last number, or the last in bold of
+    the line that it stands on; None if there is none or it is too long."""
     text = reply(response).translate(UNSEEN)
     answer = stated_answer(text)
-    answer = (_last_number(text[-20_000:]) if answer is None else answer).strip()
-    return answer if 0 < len(answer) <= MAX_FINAL else None
+    if answer is None:
+        line = next((line for line in reversed(text[-20_000:].splitlines()) if _NUMBER.search(line)), "")
+        answer = next(iter(_BOLD_NUMBER.findall(line)[-1:] or _NUMBER.findall(line)[-1:]), "")
+    return answer if 0 < len(answer := answer.strip()) <= MAX_FINAL else None
