@@ -234,15 +234,19 @@ def open_index(path: Path) -> sqlite3.Connection:
     descriptor = os.open(rollouts if rollouts.is_dir() else path.parent, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # nobody else opens an index in this folder meanwhile
-        if (connection := _current(path)) is not None:
-            return connection
-        for leftover in (path, path.with_name(f"{path.name}-journal")):
-            leftover.unlink(missing_ok=True)
         connection = _connected(path)
-        with transaction(connection):
-            for statement in _TABLES.split(";\n"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+        if not _is_current(connection):
+            connection.close()
+            for leftover in (path, path.with_name(f"{path.name}-journal")):
+                leftover.unlink(missing_ok=True)
+            connection = _connected(path)
+            with transaction(connection):
+                for statement in _TABLES.split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+        # It can be made again at any time, so it need not survive a power cut.
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = -65536")
         return connection
     finally:
         os.close(descriptor)
@@ -268,26 +272,18 @@ def temporary_path(run: Path) -> Path:
 def _connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
-    # It can be made again at any time, so it need not survive a power cut.
-    connection.execute("PRAGMA synchronous = OFF")
-    connection.execute("PRAGMA cache_size = -65536")
     return connection
 
 
-def _current(path: Path) -> sqlite3.Connection | None:
-    """The index there, if it is one and of this version."""
-    connection = None
+def _is_current(connection: sqlite3.Connection) -> bool:
+    """Whether an index is there, and of this version."""
     try:
-        connection = _connected(path)
-        if connection.execute("PRAGMA user_version").fetchone()[0] == VERSION:
-            connection.execute("SELECT count(*) FROM files").fetchone()
-            return connection
+        connection.execute("SELECT count(*) FROM files").fetchone()
+        return bool(connection.execute("PRAGMA user_version").fetchone()[0] == VERSION)
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
             raise
-    if connection is not None:
-        connection.close()
-    return None
+        return False
 
 
 @contextmanager
