@@ -47,24 +47,24 @@ def described(name: str) -> dict[str, Any]:
     named = f"The environment {name}"
     if not inspect.isclass(found := load_grader(name) if ":" in name else None) or not hasattr(found, "reset"):
         raise UserError(f"{named} is no FILE.py:CLASS whose class has a method reset: docs/environments.md shows one.")
-    try:
-        about: dict[str, Any] = ask_once(named, _MODULE, (name, "describe"), {})
-    except WorkerError as trouble:
-        raise UserError(f"{named} {trouble}: docs/environments.md shows what its tools need.") from trouble
+    about: dict[str, Any] = _said(name, ("describe",), {}, ": docs/environments.md shows what its tools need")
     if not about["steps"] and not about["tools"]:
         raise UserError(f"{named} has neither a method step nor tools: add one; docs/environments.md shows both.")
     return about
 
 
 def try_environment(name: str, row: Mapping[str, Any]) -> None:
-    """Begin a conversation about a row in a process of its own. Raises UserError if `reset` fails over it."""
+    """Begin a conversation about a row. Raises UserError if `reset` fails over it, or returns no text."""
+    hint = " for its first row: docs/environments.md says what reset gets, and --data.fields renames fields"
+    _said(name, (), {"conversation": 0, "do": "reset", "row": row}, hint)
+
+
+def _said(name: str, more: Sequence[str], message: Mapping[str, Any], hint: str) -> Any:
+    named = f"The environment {name}"
     try:
-        ask_once(f"The environment {name}", _MODULE, (name,), {"conversation": 0, "do": "reset", "row": row})
+        return ask_once(named, _MODULE, (name, *more), message)
     except WorkerError as trouble:
-        raise UserError(
-            f"The environment {name} {trouble} for its first row: docs/environments.md says what reset gets and "
-            "returns, and --data.fields gives fields other names."
-        ) from trouble
+        raise UserError(f"{named} {trouble}{hint}.") from trouble
 
 
 def tools_of(config: Config) -> Sequence[Tool]:
@@ -78,9 +78,9 @@ class OwnEnvironments:
     """Processes of an environment: ``async with OwnEnvironments("guess.py:Guess", codec, 4) as environments``."""
 
     def __init__(self, name: str, codec: PromptCodec, turns: int) -> None:
-        self._named, self._codec, self._turns = f"the environment {name}", codec, turns
+        self._named, self.codec, self.turns, self.about = f"the environment {name}", codec, turns, described(name)
         self._processes = [OwnFunctions(_MODULE, (name,), 1) for _ in range(PROCESSES)]
-        self._numbers, self.about = itertools.count(), described(name)
+        self._numbers = itertools.count()
 
     async def __aenter__(self) -> OwnEnvironments:
         return self
@@ -91,7 +91,7 @@ class OwnEnvironments:
 
     def open(self, row: Mapping[str, Any], opening: str | None) -> Environment:
         """Return the environment of one conversation about a row. ``opening``: as `opening` has returned it."""
-        return _Own(self._codec, self._turns, partial(self._ask, next(self._numbers)), row, self.about, opening)
+        return _Own(self, partial(self._ask, next(self._numbers)), row, opening)
 
     async def opening(self, row: Mapping[str, Any]) -> str | None:
         """Return the text that `reset` adds to a row's question; None if it fails, as the row's conversations do."""
@@ -116,18 +116,12 @@ class _Own(ToolCalls):
     """A conversation with an object in another process."""
 
     def __init__(
-        self,
-        codec: PromptCodec,
-        turns: int,
-        ask: Callable[..., Awaitable[Any]],
-        row: Mapping[str, Any],
-        about: Mapping[str, Any],
-        opening: str | None,
+        self, of: OwnEnvironments, ask: Callable[..., Awaitable[Any]], row: Mapping[str, Any], opening: str | None
     ) -> None:
-        tools = [each["function"] for each in about["tools"]]
-        super().__init__(codec, turns, {tool["name"]: partial(self._call, tool) for tool in tools})
-        self._ask, self._row, self._about, self._opening, self._begun = ask, row, about, opening, False
-        if about["steps"]:
+        tools = [each["function"] for each in of.about["tools"]]
+        super().__init__(of.codec, of.turns, {tool["name"]: partial(self._call, tool) for tool in tools})
+        self._ask, self._row, self._about, self._opening, self._begun = ask, row, of.about, opening, False
+        if of.about["steps"]:
             self.role = "user"
 
     async def __aexit__(self, *_: object) -> None:
