@@ -31,29 +31,17 @@ def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     # Deep nesting ends in an exception here, and in a crash beyond.
     sys.setrecursionlimit(3_000)
-    _how()
-    with contextlib.suppress(ImportError):
-        _patch()
+    _patch()
     return _compare
-
-
-@functools.cache
-def _how() -> Any:
-    from math_verify.parser import LatexExtractionConfig
-
-    return LatexExtractionConfig(boxed_match_priority=0)
 
 
 def _read(text: str) -> list[Any]:
     """Read a text as a whole: the library's other patterns find a number within what cannot be read."""
-    from math_verify import parse
+    from math_verify import LatexExtractionConfig, parse
 
-    return list(
-        parse(
-            f"$\\boxed{{{text}}}$", extraction_config=(_how(),), extraction_mode="first_match", parsing_timeout=None,
-            raise_on_error=True,
-        )
-    )  # fmt: skip
+    how = (LatexExtractionConfig(boxed_match_priority=0),)
+    text = f"$\\boxed{{{text}}}$"
+    return list(parse(text, how, extraction_mode="first_match", parsing_timeout=None, raise_on_error=True))
 
 
 _read_gold = functools.cache(_read)
@@ -62,8 +50,7 @@ _read_gold = functools.cache(_read)
 def _equal(gold: Any, answer: Any) -> bool:
     from math_verify import verify
 
-    how = {"allow_set_relation_comp": True, "timeout_seconds": None, "raise_on_error": True}
-    return bool(verify(gold, answer, **how))
+    return bool(verify(gold, answer, allow_set_relation_comp=True, timeout_seconds=None, raise_on_error=True))
 
 
 def _compare(asked: dict[str, Any]) -> dict[str, bool]:
@@ -74,12 +61,12 @@ def _compare(asked: dict[str, Any]) -> dict[str, bool]:
     golds = [gold for gold in parsed if gold]
     if not golds:
         raise InvalidReply("no comparison, as the gold answer cannot be parsed")
-    wrong = {"right": False, "exact": False, "close": False}
+    wrong = dict.fromkeys(("right", "exact", "close"), False)
     if _BIG_BINOMIAL.search(given):
         return wrong
     try:
         answer = _read(given)
-        if any(map(_is_large, answer)) and not any(_is_large(each) for gold in golds for each in gold):
+        if max(map(_digits, answer), default=0) > DIGITS >= max(_digits(each) for gold in golds for each in gold):
             return wrong
         right = any(_equal(gold, answer) for gold in golds)
         distances = [_distance(gold, answer) for gold in golds]
@@ -125,12 +112,7 @@ def _patch() -> None:
     grader.sympy_numeric_eq = numeric_eq
 
 
-def _is_large(expression: Any) -> bool:
-    """Whether an expression stands for a number of more digits than can be computed at once."""
-    return hasattr(expression, "args") and _digits(expression, 0) > DIGITS
-
-
-def _digits(expression: Any, depth: int) -> float:
+def _digits(expression: Any, depth: int = 0) -> float:
     """Return an upper bound on the decimal digits of the largest number in an expression."""
     if depth > 200:
         return math.inf
@@ -140,7 +122,7 @@ def _digits(expression: Any, depth: int) -> float:
         return max(expression.p.bit_length(), expression.q.bit_length()) * 0.30103
     if getattr(expression, "is_Float", False):
         return abs(math.log10(abs(expression))) if expression else 0.0
-    inner = [_digits(part, depth + 1) for part in parts if hasattr(part, "args")]
+    inner = [_digits(part, depth + 1) for part in parts]
     largest = max(inner, default=0.0)
     if largest > DIGITS:
         return math.inf

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from azr.errors import UserError
 from azr.graders import math_spelling
@@ -93,24 +92,16 @@ class MathGrader(AbstractAsyncContextManager["MathGrader"]):
             given = math_spelling.PERCENT.sub(r"\\frac{\1}{100}", given)
         if not left or not given:
             return dict(_WRONG)
-        return await self._ask({"gold": wanted, "answer": given, "tolerance": tolerance})
-
-    async def _ask(self, question: dict[str, Any]) -> dict[str, bool] | None:
-        """Return the worker's answer: None if it failed, or was late for the gold answer too."""
+        question = {"gold": wanted, "answer": given, "tolerance": tolerance}
         try:
-            return dict(await self._workers.ask(question, TIME_LIMIT_S))
-        except WorkerTimeout:
-            pass
+            with suppress(WorkerTimeout):
+                return dict(await self._workers.ask(question, TIME_LIMIT_S))
+            await self._workers.ask(question | {"answer": wanted[0]}, TIME_LIMIT_S)
         except WorkerError:
             return None
-        try:
-            await self._workers.ask(question | {"answer": question["gold"][0]}, TIME_LIMIT_S)
-        except WorkerError:
-            return None
-        try:
+        with suppress(WorkerError):
             return dict(await self._workers.ask(question, TIME_LIMIT_S))
-        except WorkerError:
-            return _WRONG  # twice late, or late and failed, where its gold answer is compared in time
+        return dict(_WRONG)  # twice late, or late and failed, where its gold answer is compared in time
 
 
 def check_math() -> None:

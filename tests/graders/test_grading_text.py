@@ -140,9 +140,10 @@ async def test_numbers_in_groups_are_read_as_one(number, blank):
 async def test_what_the_library_prints_is_no_verdict(monkeypatch, tmp_path):
     (tmp_path / "math_verify").mkdir()
     for name, text in {
-        "__init__": "def parse(text, **more):\n    print('parsing')\n    return [text]\n"
-        "def verify(gold, answer, **more):\n    print('comparing')\n    return gold == answer",
-        "parser": "print('loading')\nExprExtractionConfig = LatexExtractionConfig = dict",
+        "__init__": "def parse(text, *how, **more):\n    print('parsing')\n    return [text]\n"
+        "def verify(gold, answer, **more):\n    print('comparing')\n    return gold == answer\n"
+        "LatexExtractionConfig = dict",
+        "grader": "print('loading')\nsympy_numeric_eq = None",
     }.items():
         (tmp_path / "math_verify" / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
