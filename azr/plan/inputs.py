@@ -191,7 +191,7 @@ KNOWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """The nodes of a run, all alike."""
+    """The nodes of a run, all alike. The ranks of a role fill one after the other."""
 
     gpus: int
     """Per node."""
@@ -209,14 +209,6 @@ class ClusterSpec:
     @property
     def total_gpus(self) -> int:
         return self.gpus * self.nodes
-
-    def ranks_per_node(self, ranks: int) -> int:
-        """Return the ranks of one role on a full node; nodes are filled one after the other."""
-        return min(ranks, self.gpus)
-
-    def nodes_of(self, ranks: int) -> int:
-        """Nodes that the ranks of one role are on."""
-        return -(-ranks // self.gpus)
 
 
 def _assume(default: float, meaning: str) -> Any:

@@ -50,7 +50,7 @@ class ModelRole:
     """Adapters included."""
     trained: int
     """Number of trained parameters; 0 for a model that is not trained."""
-    has_head: bool
+    has_head: bool = True
     """Its output head is as large as the vocabulary."""
 
     @property
@@ -68,13 +68,9 @@ def model_roles(config: Config, shape: ModelShape) -> list[ModelRole]:
     lora = config.train.lora
     adapters = shape.adapters(lora.rank, lora.targets)
     whole, of_critic = shape.parameters, adapters + shape.hidden + 1 if adapters else shape.critic
-    policy = ModelRole(
-        name="policy", shape=shape, parameters=whole + adapters, trained=adapters or whole, has_head=True
-    )
-    critic = ModelRole(
-        name="critic", shape=shape, parameters=shape.critic + adapters, trained=of_critic, has_head=False
-    )
-    reference = replace(policy, name="reference", parameters=shape.parameters, trained=0)
+    policy = ModelRole(name="policy", shape=shape, parameters=whole + adapters, trained=adapters or whole)
+    critic = replace(policy, name="critic", parameters=shape.critic + adapters, trained=of_critic, has_head=False)
+    reference = replace(policy, name="reference", parameters=whole, trained=0)
     return [policy, *[critic] * config.algorithm.needs_critic, *[reference] * config.has_reference]
 
 
@@ -131,7 +127,7 @@ def offloaded_bytes(role: ModelRole, train: TrainConfig) -> float:
 
 def node_copies(role: ModelRole, train: TrainConfig, nodes: ClusterSpec) -> float:
     """Bytes of one rank's share of the parameters that a node keeps for itself; none where there is one node."""
-    ranks = nodes.ranks_per_node(train.data_parallel)
+    ranks = min(train.data_parallel, nodes.gpus)
     if not train.is_sharded or train.data_parallel == ranks or ranks == 1 or train.data_parallel % ranks:
         return 0.0
     return element_bytes(train) * role.parameters / ranks
@@ -142,7 +138,7 @@ def host_memory(
 ) -> dict[str, float]:
     """Bytes per node, by what they hold."""
     train = config.train
-    ranks = nodes.ranks_per_node(train.data_parallel)
+    ranks = min(train.data_parallel, nodes.gpus)
     away = sum(offloaded_bytes(role, train) for role in roles) * config.cluster.colocate
     # Of an engine the actor, vLLM's core, and a worker for each of several GPUs.
     width = config.rollout.tensor_parallel
@@ -219,16 +215,12 @@ def training(role: ModelRole, train: TrainConfig, tokens: int, keys: float = 1.0
 class EngineMemory:
     """One engine's share of one GPU, bytes."""
 
-    budget: float
     weights: float
     work: float
+    kv: float
+    """Bytes left for the KV cache; negative if the weights alone exceed the budget."""
     kv_token: float
     """Bytes of one token in the KV cache."""
-
-    @property
-    def kv(self) -> float:
-        """Bytes left for the KV cache; negative if the weights alone exceed the budget."""
-        return self.budget - self.weights - self.work
 
     @property
     def kv_tokens(self) -> int:
@@ -240,12 +232,9 @@ class EngineMemory:
         b, width = element_bytes(config.train), config.rollout.tensor_parallel
         # Key heads are spread over the GPUs, and copied where there are more GPUs than heads.
         key_heads = -(-shape.kv_heads // width)
-        return cls(
-            budget=config.rollout.gpu_memory_utilization * nodes.gpu_memory_gib * GIB,
-            weights=b * shape.parameters / width,
-            work=assumed.engine_work_gib * GIB,
-            kv_token=2 * b * shape.layers * key_heads * shape.head_size,
-        )
+        weights, work = b * shape.parameters / width, assumed.engine_work_gib * GIB
+        left = config.rollout.gpu_memory_utilization * nodes.gpu_memory_gib * GIB - weights - work
+        return cls(weights=weights, work=work, kv=left, kv_token=2 * b * shape.layers * key_heads * shape.head_size)
 
 
 def phases(

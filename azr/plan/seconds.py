@@ -135,7 +135,7 @@ class StepTimes:
 
         Through host memory one node sends to all others; collectives pass them on from node to node.
         """
-        assumed, nodes = self.assumed, self.nodes.nodes_of(self.config.num_gpus)
+        assumed, nodes = self.assumed, math.ceil(self.config.num_gpus / self.nodes.gpus)
         shape = policy.shape
         nbytes = memory.element_bytes(self.config.train) * (shape.parameters + shape.embedding * shape.tied)
         inside = nbytes / (assumed.push_gb_s * GIGA)
@@ -165,7 +165,7 @@ class StepTimes:
         # The share counts what full checkpointing computes again as no work, and four passes as three.
         rate = ranks * assumed.peak_tflops * TERA * update_share(assumed, role.shape) * 4 / 3
         times = {"arithmetic": passes * forward_flops(role, self.load, assumed.attention_cost) / rate}
-        inside, nodes = self.nodes.ranks_per_node(ranks), self.nodes.nodes_of(ranks)
+        inside, nodes = min(ranks, self.nodes.gpus), math.ceil(ranks / self.nodes.gpus)
         gathered = memory.element_bytes(train) * role.parameters * train.is_sharded
         fetched = self._micro_batches * gathers
         reduced = 4.0 * role.trained * reduces * (self._micro_batches if train.is_sharded else 2 * updates)
@@ -185,7 +185,7 @@ class StepTimes:
             return updates * STEP_TRAFFIC * share / (assumed.memory_gb_s * GIGA)
         # Each micro-batch's gradients go to the host, where they are kept, and back and forth to be added up.
         traffic = 3 * 4 * self._micro_batches + updates * (4 + memory.element_bytes(train))
-        stepping = updates * STEP_TRAFFIC * share * self.nodes.ranks_per_node(train.data_parallel)
+        stepping = updates * STEP_TRAFFIC * share * min(train.data_parallel, self.nodes.gpus)
         return traffic * share / (assumed.pcie_gb_s * GIGA) + stepping / (assumed.host_gb_s * GIGA)
 
     @property
