@@ -48,6 +48,11 @@ class Environment:
         """Return the reply to a turn's text, without its end token; None if it wants none. Raises EnvironmentFailed."""
         raise NotImplementedError
 
+    def count(self, *, failed: bool) -> None:
+        """Count a call of a tool."""
+        self.parts["tool_calls"] += 1
+        self.parts["tool_errors"] += failed
+
     async def judgement(self) -> Judgement | None:
         """Return the environment's own judgement of the conversation; None where the problem's judges it."""
         return None

@@ -67,7 +67,8 @@ async def open_tool(
         if rollout.tools == "python":
             yield partial(PythonBlocks, codec, rollout.turns, executor.execute)
         else:
-            yield partial(ToolCalls, codec, rollout.turns, {"python": python_tool(executor.execute)})
+            run = lambda arguments: run_python(executor.execute, arguments.get("code"))  # noqa: E731
+            yield partial(ToolCalls, codec, rollout.turns, {"python": run})
 
 
 class Unreadable(ValueError):
@@ -123,7 +124,7 @@ class ToolCalls(Environment):
         try:
             calls = find_calls(text.rpartition(THOUGHT)[2])
         except Unreadable as error:
-            self._count(failed=True)
+            self.count(failed=True)
             return f"The call cannot be read: {error}."
         replies = [await self._reply_to(name, arguments) for name, arguments in calls[:MAX_CALLS]]
         if len(calls) > MAX_CALLS:
@@ -134,12 +135,8 @@ class ToolCalls(Environment):
         tool = self._tools.get(name)
         unknown = f"There is no tool {clipped(name)}: {', '.join(self._tools)}."
         said, failed = await tool(arguments) if tool else (unknown, True)
-        self._count(failed=failed)
+        self.count(failed=failed)
         return said
-
-    def _count(self, *, failed: bool) -> None:
-        self.parts["tool_calls"] += 1
-        self.parts["tool_errors"] += failed
 
 
 class PythonBlocks(Environment):
@@ -154,8 +151,7 @@ class PythonBlocks(Environment):
         if source is None:
             return None
         said, failed = await run_python(self._execute, source)
-        self.parts["tool_calls"] += 1
-        self.parts["tool_errors"] += failed
+        self.count(failed=failed)
         return f"Output:\n{said}\n\n{PYTHON_REPLY}"
 
 
@@ -169,21 +165,11 @@ def last_block(text: str) -> str | None:
     return None
 
 
-def python_tool(execute: Run) -> Call:
-    """Return the tool of `PYTHON_CALLS`."""
-
-    async def call(arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        code = arguments.get("code")
-        if not isinstance(code, str):
-            return "python takes the argument code, a text.", True
-        return await run_python(execute, code)
-
-    return call
-
-
-async def run_python(execute: Run, source: str) -> tuple[str, bool]:
+async def run_python(execute: Run, source: Any) -> tuple[str, bool]:
     """Run a program in the sandbox. Return what it printed, with the error that ended it, and whether one did. Raises
     EnvironmentFailed if the executor lost it."""
+    if not isinstance(source, str):
+        return "python takes the argument code, a text.", True
     said, call = await script_output(execute, source, MAX_OUTPUT)
     if call.status is CallStatus.LOST:
         raise EnvironmentFailed("the executor lost a call of the Python tool")
