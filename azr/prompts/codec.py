@@ -177,7 +177,8 @@ class PromptCodec:
         assert self.template is not None, "the compact format has no messages"
         ends = [str(self._tokenizer.convert_ids_to_tokens(end)) for end in (self._end_id, *self.stops.token_ids)]
         end, rest = render_reply(self.template, self._tokenizer, self.plain(text), role, ends)
-        return self.encode_text(rest if has_ended else end + rest)
+        # Together, because some tokenizers mark where a text begins.
+        return self.encode_text(end + rest)[len(self.encode_text(end)) if has_ended else 0 :]
 
     def plain(self, text: str) -> str:
         """Return a text that can stand in a prompt: a blank after its first character keeps each control token in it

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
+from tokenizers import pre_tokenizers
 
 from azr.answering import Problem, answer
 from azr.config import ExecutorConfig, RolloutConfig
@@ -114,6 +115,8 @@ def test_a_reply_stands_as_the_template_has_it_and_holds_no_control_token(family
     for end in (*codec.stops.token_ids, codec.encode_text("<|im_start|>")[0]):
         assert hostile.count(end) == ids.count(end)
     assert "python" in codec.decode(codec.converse([{"role": "user", "content": "2 + 2?"}], PYTHON_CALLS)[0])
+    codec._tokenizer._tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("_", "first", split=False)
+    assert codec.reply_ids("4 < 5", role)[:1] == codec.encode_text("<|im_end|>" + expected)[1:2], "no text begins here"
 
 
 def test_no_text_of_a_tool_is_one_that_a_template_or_tokenizer_refuses(tmp_path: Path) -> None:
