@@ -39,7 +39,6 @@ MIN_DISK_BYTES = GIB
 """More than a run of the smallest model leaves."""
 _PIN = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==(\S+)")
 _REINSTALL = "make clean, then make install"
-_PROBE_S = 10.0
 
 
 def machine_section() -> FindingGroup:
@@ -53,7 +52,6 @@ def machine_section() -> FindingGroup:
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{memory_bytes() / GIB:.0f} GiB",
         "cgroups": "version 2" if (mount / "cgroup.controllers").exists() else cgroups,
-        "user namespaces": _user_namespaces(),
         "seccomp filters": "available" if Path("/proc/sys/kernel/seccomp/actions_avail").exists() else "none",
     }
     return FindingGroup(title="This machine", findings=[info(name, fact) for name, fact in facts.items()])
@@ -73,17 +71,6 @@ def product_flops(dtype: ComputeType, seconds: float = 0.3) -> float:
     matrix = torch.ones(512, 512, dtype=getattr(torch, dtype))
     products = Timer("matrix @ matrix", globals={"matrix": matrix}, timer=time.thread_time)  # of one thread
     return 2 * 512**3 * torch.get_num_threads() / products.blocked_autorange(min_run_time=seconds).median
-
-
-def _user_namespaces() -> str:
-    try:
-        command = ["unshare", "--user", "--map-root-user", "true"]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_S, check=False)
-    except FileNotFoundError:
-        return "unknown: the unshare tool is not installed (Debian and Ubuntu: apt-get install util-linux)"
-    except subprocess.TimeoutExpired:
-        return f"no answer in {_PROBE_S:g} s"
-    return "permitted" if run.returncode == 0 else f"not permitted ({run.stderr.strip()})"
 
 
 def pins() -> dict[str, str]:
