@@ -135,17 +135,13 @@ class KindContract:
         """Whatever stands in a section: nothing raises or takes long, and nothing is right."""
         kind, task = self.kind, self._first()
         for sections in _with_hostile_texts(kind.proposal(task)):
-            begun = time.monotonic()
             outcome = self._validate(sections)
-            _check_time(begun)
             if isinstance(outcome, Task):
                 checked_task(kind, outcome, outcome.id)
             else:
                 assert isinstance(outcome, RejectReason), f"{_short(sections)} became {outcome!r}"
         for answer in _with_hostile_texts(kind.solution(task)):
-            begun = time.monotonic()
             verdict = self._grade(task, answer)
-            _check_time(begun)
             if answer not in (*self.right, kind.solution(task)):
                 assert verdict in (Verdict.WRONG, Verdict.MALFORMED), f"{_short(answer)} is {verdict!r}"
 
@@ -195,14 +191,13 @@ class KindContract:
 
 
 def _with_hostile_texts(sections: Sections) -> Iterator[Sections]:
+    """Yield the sections with each of the texts in each place, and check the time until the next is asked for."""
     for place, section in enumerate(sections):
         for text in HOSTILE:
+            begun = time.monotonic()
             yield (*sections[:place], replace(section, text=text), *sections[place + 1 :])
-
-
-def _check_time(begun: float) -> None:
-    taken = time.monotonic() - begun
-    assert taken < TIME_LIMIT_S, f"it took {taken:.0f} s, and the run waits for it: take at most {TIME_LIMIT_S:g} s"
+            taken, most = time.monotonic() - begun, TIME_LIMIT_S
+            assert taken < most, f"it took {taken:.0f} s, and the run waits for it: take at most {most:g} s"
 
 
 def _short(sections: Sections) -> str:
