@@ -144,6 +144,6 @@ def test_the_protocol_names_format_and_stops():
     names = ["cruxeval-o", "cruxeval-o:completion", "cruxeval-o:completion-cot"]
     chat, completion, cot = load_suites(names, file("cruxeval.jsonl").parent, limit=5)
     assert [each.on_record.get("stop_strings") for each in (chat, completion, cot)] == [None, ["\n"], ["[/ANSWER]"]]
-    assert len({each.messages_sha256 for each in (chat, completion, cot)}) == 3
+    assert len({each.on_record["messages_sha256"] for each in (chat, completion, cot)}) == 3
     assert [row.id for row in chat.questions] == [row.id for row in cot.questions]
     assert {row.suite for row in cot.questions} == {"cruxeval-o:completion-cot"}

@@ -24,11 +24,10 @@ def _shipped() -> Iterator[Suite]:
     rows = short_answers.READERS | code_generation.READERS
     for name, about in stated.items():
         about["files"] = tuple(about["files"])
-        if name == "luffy":
-            yield Suite(name=name, read_file=short_answers.read_luffy, **about)
-        elif name in rows:
+        if name in rows:
             locate = code_generation.livecodebench_files if name == "livecodebench" else None
-            yield Suite(name=name, read_file=partial(questions, read=partial(rows[name], name)), locate=locate, **about)
+            read_file = partial(questions, read=partial(rows[name], name), repeats=name == "luffy")
+            yield Suite(name=name, read_file=read_file, locate=locate, **about)
         else:
             for each in FORMATS:
                 named = name if each == CHAT else f"{name}:{each}"
@@ -65,18 +64,12 @@ class LoadedSuite:
     """SHA-256 by name of the files that were read."""
 
     @property
-    def messages_sha256(self) -> str:
-        """SHA-256 of all user turns, which may change while the files do not."""
-        digest = hashlib.sha256()
-        for question in self.all_questions:
-            digest.update(f"{question.id}\0{question.message}\0".encode("utf-8", "surrogatepass"))
-        return digest.hexdigest()
-
-    @property
     def on_record(self) -> dict[str, Any]:
-        """Entry of the suite in a protocol."""
+        """Entry of the suite in a protocol, with the SHA-256 of all user turns, which may change while files do not."""
+        turns = "".join(f"{question.id}\0{question.message}\0" for question in self.all_questions)
+        of_turns = hashlib.sha256(turns.encode("utf-8", "surrogatepass")).hexdigest()
         stops = sorted({string for question in self.questions for string in question.stop_strings})
-        digests: dict[str, Any] = {"sha256": dict(self.sha256), "messages_sha256": self.messages_sha256}
+        digests: dict[str, Any] = {"sha256": dict(self.sha256), "messages_sha256": of_turns}
         counts = {"questions": len(self.questions), "of": len(self.all_questions)}
         return digests | counts | ({"stop_strings": stops} if stops else {})
 

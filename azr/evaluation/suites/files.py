@@ -19,9 +19,8 @@ from azr.graders.question import Question
 PROMPTS = tomllib.loads(Path(__file__).with_name("prompts.toml").read_text(encoding="utf-8"))
 """Texts of user turns, with places for what a question holds."""
 Row = dict[str, Any]
-ReadRow = Callable[[Row, int], Question | None]
-"""The question of a row and its number, counted from 1; None for a row that holds none. Whatever it raises of the
-kinds in `ROW_ERRORS` is the row's fault."""
+ReadRow = Callable[[Row, int], Question]
+"""The question of a row and its number, counted from 1. Whatever it raises of `ROW_ERRORS` is the row's fault."""
 ROW_ERRORS = (
     KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, SyntaxError,
 )  # fmt: skip
@@ -174,9 +173,10 @@ def _is_spread(text: bytes) -> bool:
     return "\n" in stated[:end]
 
 
-def questions(path: Path, read: ReadRow) -> list[Question]:
+def questions(path: Path, read: ReadRow, *, repeats: bool = False) -> list[Question]:
     """Return the questions of a file. Raises UserError with the file and the number of the first row that is no row of
-    the suite, or repeats an id."""
+    the suite, or repeats an id. ``repeats``: it may, and is left out: LUFFY's file has AIME and AMC 32 times, but an
+    evaluation draws its samples itself."""
     found: list[Question] = []
     seen: dict[str, int] = {}
     for number, row in enumerate(read_rows(path), 1):
@@ -185,12 +185,11 @@ def questions(path: Path, read: ReadRow) -> list[Question]:
         except ROW_ERRORS as error:
             what = f"it has no field {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
             raise UserError(f"{path}, row {number}: this is no row of the suite ({what[:300]}).") from error
-        if question is None:
-            continue
-        if question.id in seen:
-            raise UserError(f"{path}, row {number}: the id {question.id!r} is that of row {seen[question.id]} too.")
-        seen[question.id] = number
-        found.append(question)
+        first = seen.setdefault(question.id, number)
+        if first == number:
+            found.append(question)
+        elif not repeats:
+            raise UserError(f"{path}, row {number}: the id {question.id!r} is that of row {first} too.")
     if not found:
         raise UserError(f"{path} holds no questions: get the file again.")
     return found

@@ -9,10 +9,9 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
-from azr.evaluation.suites.files import PROMPTS, Row, questions, text
+from azr.evaluation.suites.files import PROMPTS, Row, text
 from azr.evaluation.suites.own import labels
 from azr.graders.choice import Choice
 from azr.graders.extraction import last_box
@@ -139,20 +138,11 @@ def _gsm8k(suite: str, row: Row, number: int) -> Question:
     return _math(suite, str(row.get("idx", number)), "all", text(row, "question"), answer.strip().replace(",", ""))
 
 
-def read_luffy(path: Path) -> list[Question]:
-    """Drop repeated questions: the file has AIME and AMC 32 times, but an evaluation draws its samples itself."""
-    seen: set[str] = set()
-
-    def read(row: Row, number: int) -> Question | None:
-        (problem,) = (turn["content"] for turn in row["prompt"] if turn["role"] == "user")
-        source, truth = text(row, "data_source"), str(row["reward_model"]["ground_truth"])
-        id = f"{source}-{row['extra_info']['index']}"
-        if id in seen:
-            return None
-        seen.add(id)
-        return _math("luffy", id, source, problem, _number(float(truth)) if truth.endswith(".0") else truth)
-
-    return questions(path, read)
+def _luffy(suite: str, row: Row, number: int) -> Question:
+    (problem,) = (turn["content"] for turn in row["prompt"] if turn["role"] == "user")
+    source, truth = text(row, "data_source"), str(row["reward_model"]["ground_truth"])
+    answer = _number(float(truth)) if truth.endswith(".0") else truth
+    return _math(suite, f"{source}-{row['extra_info']['index']}", source, problem, answer)
 
 
 def _choice(suite: str, id: str, group: str, question: str, gold: Choice) -> Question:
@@ -204,7 +194,7 @@ def _execution(suite: str, prompt_format: str, row: Row, number: int) -> Questio
 READERS: dict[str, Callable[[str, Row, int], Question]] = {
     "aime24": _aime24, "aime25": _contest, "amc23": _contest, "math500": _math500, "minerva": _minerva,
     "olympiadbench": _olympiadbench, "gsm8k": _gsm8k, "arc-c": _luffy_choice, "gpqa": _luffy_choice,
-    "mmlu-pro": _mmlu_pro,
+    "mmlu-pro": _mmlu_pro, "luffy": _luffy,
 }  # fmt: skip
 """Questions of rows, by suite."""
 VALUE_READERS: dict[str, Callable[[str, str, Row, int], Question]] = {
