@@ -106,15 +106,11 @@ def _run_now(thread):
 
 def _submit_now(pool, function, /, *arguments, **named):
     future = concurrent.futures.Future()
-    future.set_running_or_notify_cancel()
     try:
         future.set_result(function(*arguments, **named))
     except BaseException as error:
         future.set_exception(error)
     return future
-
-def _exit(code=0):
-    raise SystemExit(code)
 
 def _resource():
     # Limits are the sandbox's: a program sees none and may ask for any.
@@ -146,10 +142,7 @@ def _loop_without_sockets():
         def _write_to_self(self):
             pass
 
-    class Policy(asyncio.events.BaseDefaultEventLoopPolicy):
-        _loop_factory = Loop
-
-    asyncio.set_event_loop_policy(Policy())
+    asyncio.DefaultEventLoopPolicy._loop_factory = Loop
 
 def _begin(name, data=b"", forgets=True):
     # A namespace as Python gives a program, and the pipes of its standard streams.
@@ -159,7 +152,7 @@ def _begin(name, data=b"", forgets=True):
     sys.set_int_max_str_digits(0)
     sys.modules["resource"] = _resource()
     signal.signal = lambda number, handler: signal.SIG_DFL
-    builtins.exit = builtins.quit = os._exit = _exit
+    builtins.exit = builtins.quit = os._exit = sys.exit
     threading.Thread.start = _run_now
     threading.Thread.join = lambda thread, timeout=None: None
     threading.Thread.is_alive = lambda thread: False
