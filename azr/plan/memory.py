@@ -273,18 +273,15 @@ def phases(
 
     everything = {what: size for role in roles for what, size in resident(role, whole=True).items()}
 
-    def learning(worker: ModelRole, at_work: Bytes, *, trains: bool) -> dict[str, float]:
-        busy = {what: lost * size for what, size in at_work.items()}
+    def learning(worker: ModelRole, *, trains: bool) -> dict[str, float]:
+        busy = {what: lost * size for what, size in passes[worker.name][trains].items()}
         visits = colocate and len(roles) > 1
         there = resident(worker, whole=trains) if visits else everything
         cached = 0.0 if visits else sum(most.values()) - sum(busy.values())
         return {**processes, **there, **asleep, **busy, ALLOCATOR_CACHE: max(0.0, cached)}
 
-    scored = scorers(config, roles)
-    by_phase = {f"score {each.name}": learning(each, scoring(each, train, tokens), trains=False) for each in scored}
-    for role in roles:
-        if role.trains:
-            by_phase[f"train {role.name}"] = learning(role, training(role, train, tokens, keys), trains=True)
+    by_phase = {f"score {role.name}": learning(role, trains=False) for role in scorers(config, roles)}
+    by_phase |= {f"train {role.name}": learning(role, trains=True) for role in roles if role.trains}
     if not colocate:
         resume = processes | everything
         idle, serving = resume | {ALLOCATOR_CACHE: sum(most.values())}, in_engine | {buckets: taken}

@@ -118,7 +118,7 @@ class StepTimes:
 
     def score(self, roles: Sequence[ModelRole]) -> Seconds:
         """Critic values, reference logprobs and, where there are several mini-batches, the policy's own; in turn."""
-        passes = [self._passing(role, 1, gathers=1) for role in memory.scorers(self.config, roles)]
+        passes = [self._passing(role, 1) for role in memory.scorers(self.config, roles)]
         bound = max(passes, key=seconds_of, default={})
         return {max(bound, key=lambda what: bound[what]): sum(map(seconds_of, passes))} if bound else {}
 
@@ -128,7 +128,7 @@ class StepTimes:
         backward = 2 if role.trains_all else 1
         passes = 1 + backward + memory.RECOMPUTED[self.config.train.checkpointing]
         stepping = self._optimizer(role, updates)
-        return {what: at + stepping for what, at in self._passing(role, passes, 2, updates, reduces=True).items()}
+        return {what: at + stepping for what, at in self._passing(role, passes, updates, reduces=True).items()}
 
     def push(self, policy: ModelRole) -> Seconds:
         """All weights once into each node, while inside each they go on to its engines.
@@ -152,10 +152,9 @@ class StepTimes:
         moved += 2 * sum(memory.offloaded_bytes(role, train) for role in roles if role.trains)
         return {"sleep, wake, offload": self.assumed.turns_s + moved / (self.assumed.pcie_gb_s * GIGA)}
 
-    def _passing(
-        self, role: ModelRole, passes: float, gathers: int, updates: int = 1, *, reduces: bool = False
-    ) -> Seconds:
-        """Arithmetic, and for each micro-batch ZeRO-3's `gathers` of the parameters and a reduction of the gradients.
+    def _passing(self, role: ModelRole, passes: float, updates: int = 1, *, reduces: bool = False) -> Seconds:
+        """Arithmetic, and what crosses links: for each micro-batch ZeRO-3 gathers the parameters and, if it `reduces`
+        the gradients, gathers them again.
 
         With hpZ, parameters cross between nodes once an update, and are gathered from the node's copy from then on.
         Ranks that hold a whole model gather nothing, and add up its gradients in each update, both ways.
@@ -167,7 +166,7 @@ class StepTimes:
         times = {"arithmetic": passes * forward_flops(role, self.load, assumed.attention_cost) / rate}
         inside, nodes = min(ranks, self.nodes.gpus), math.ceil(ranks / self.nodes.gpus)
         gathered = memory.element_bytes(train) * role.parameters * train.is_sharded
-        fetched = self._micro_batches * gathers
+        fetched = self._micro_batches * (1 + reduces)
         reduced = 4.0 * role.trained * reduces * (self._micro_batches if train.is_sharded else 2 * updates)
         if inside > 1:
             moved = (fetched * gathered + reduced) * (inside - 1) / inside
