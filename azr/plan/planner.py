@@ -45,6 +45,8 @@ class Plan:
     """Bytes of a GPU that the run may take."""
     host: dict[str, float]
     """Bytes of host memory per node."""
+    option: str = ""
+    """Of a suggestion, on top of those before it: its options on the command line."""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -123,17 +125,9 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """One change, on top of those before it: its options on the command line, and the plan after it."""
-
-    option: str
-    plan: Plan
-
-
 def plan_run(
     config: Config, nodes: ClusterSpec, assumed: Assumptions, model_config: str | None = None
-) -> tuple[Plan, list[Suggestion]]:
+) -> tuple[Plan, list[Plan]]:
     """The plan, and what to change where it does not fit; `model_config` is the policy's config.json.
 
     Raises UserError when the shape of the model is not known.
@@ -142,8 +136,8 @@ def plan_run(
     return plan, suggest(plan, assumed)
 
 
-def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
-    """Changes in the order they are worth trying, until the run fits; those that do not help are left out.
+def suggest(plan: Plan, assumed: Assumptions) -> list[Plan]:
+    """Plans after changes in the order they are worth trying, until the run fits; those that do not help are left out.
 
     First those that change nothing about the training, then those that do. If neither suffice the plan of the last one
     does not fit.
@@ -151,27 +145,27 @@ def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
     alike = ("fewer GPUs", "shards", "recomputation", "micro-batches", "engine's share")
     other = ("fewer GPUs", "no critic", "adapters", "recomputation", "micro-batches", "engine's share", "shorter")
     turns = [_turn(plan, assumed, sorts) for sorts in (alike, other)]
-    return next((turn for turn in turns if turn and not turn[-1].plan.problems), turns[0])
+    return next((turn for turn in turns if turn and not turn[-1].problems), turns[0])
 
 
-def _tried(plan: Plan, assumed: Assumptions, values: Mapping[str, Any]) -> Suggestion:
+def _tried(plan: Plan, assumed: Assumptions, values: Mapping[str, Any]) -> Plan:
     words = [config_options()[path].flag + (f" {value}" if value is not True else "") for path, value in values.items()]
     tried = make_plan(override(plan.config, values), plan.roles[0].shape, plan.nodes, assumed)
-    return Suggestion(" ".join(words), tried)
+    return replace(tried, option=" ".join(words))
 
 
-def _turn(plan: Plan, assumed: Assumptions, sorts: Sequence[str]) -> list[Suggestion]:
+def _turn(plan: Plan, assumed: Assumptions, sorts: Sequence[str]) -> list[Plan]:
     """Take of each sort of `_candidates` the first with which the run fits, or else the best if it helps, until the run
     fits."""
-    taken: list[Suggestion] = []
+    taken: list[Plan] = []
     for sort in sorts:
         if not plan.problems:
             break
         tried = [_tried(plan, assumed, values) for values in _candidates(plan)[sort]]
-        fitting = [suggestion for suggestion in tried if not suggestion.plan.problems]
-        best = fitting[0] if fitting else min(tried, key=lambda each: _sort_key(each.plan), default=None)
-        if best is not None and _sort_key(best.plan) < _sort_key(plan):
-            plan = best.plan
+        fitting = [each for each in tried if not each.problems]
+        best = fitting[0] if fitting else min(tried, key=_sort_key, default=plan)
+        if _sort_key(best) < _sort_key(plan):
+            plan = best
             taken.append(best)
     return taken
 
@@ -311,7 +305,7 @@ _MIN_SHOWN = 0.05
 """GiB below which a number is left out."""
 
 
-def text(plan: Plan, suggestions: Sequence[Suggestion]) -> str:
+def text(plan: Plan, suggestions: Sequence[Plan]) -> str:
     """Several lines: what a step amounts to, tables of bytes and seconds, whether it fits and what to change."""
     parts = (step_lines(plan.config, plan.load), _memory(plan), _seconds(plan), _verdict(plan, suggestions))
     return "\n\n".join("\n".join(lines) for lines in parts)
@@ -373,7 +367,7 @@ def _seconds(plan: Plan) -> Iterator[str]:
     yield f"  {steps} steps: about {length} at measured rates, seeding and evaluation not counted"
 
 
-def _verdict(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
+def _verdict(plan: Plan, suggestions: Sequence[Plan]) -> Iterator[str]:
     """``fits`` or ``does not fit``, why, and what to change."""
     where = f"{plan.nodes.nodes} node(s) of {plan.nodes.gpus} GPU(s) with {plan.nodes.gpu_memory_gib:g} GiB"
     if not plan.problems:
@@ -384,8 +378,8 @@ def _verdict(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     if suggestions:
         yield "what to change, in this order:"
     for change in suggestions:
-        yield f"  {change.option}  ({change.plan.peak / GIB:.1f} GiB at most{'' if change.plan.problems else ', fits'})"
-    if not suggestions or suggestions[-1].plan.problems:
+        yield f"  {change.option}  ({change.peak / GIB:.1f} GiB at most{'' if change.problems else ', fits'})"
+    if not suggestions or suggestions[-1].problems:
         yield "no option makes it fit: take more GPUs or GPUs with more memory, a smaller model, or shorter responses"
 
 

@@ -189,7 +189,7 @@ def test_suggestions_turns_the_options_in_order_until_it_fits():
     suggestions = suggest(plan, ASSUMED)
     options = [change.option for change in suggestions]
     assert options == ["--train.shard offload", "--train.gradient-checkpointing auto"]
-    assert not suggestions[-1].plan.problems
+    assert not suggestions[-1].problems
     assert "fits)" in text(plan, suggestions) and "does not fit" in text(plan, suggestions)
 
 
@@ -198,7 +198,7 @@ def test_suggestions_for_too_few_gpus_or_an_engine_without_room_for_a_trajectory
     assert plan.problems == ["it asks for 8 GPUs and there are 4"]
     (only,) = suggest(plan, ASSUMED)
     assert only.option.startswith("--train.data-parallel 4 --rollout.engines 4 ")
-    assert not only.plan.problems
+    assert not only.problems
     wide = replace(seven(), rollout=RolloutConfig(engines=2, tensor_parallel=4))
     first, *_ = suggest(planned(wide, nodes=replace(NODE, gpus=5)), ASSUMED)  # 5 divides no batch
     assert first.option == "--train.data-parallel 4 --rollout.engines 4 --rollout.tensor-parallel 1"
@@ -214,15 +214,15 @@ def test_where_only_less_training_fits_that_is_proposed():
     plan = planned(replace(seven(data_parallel=1), selfplay=play, rollout=RolloutConfig(engines=1)), nodes=ONE_48)
     suggestions = suggest(plan, ASSUMED)
     options = [change.option for change in suggestions]
-    assert "--train.lora.rank 32" in options and not suggestions[-1].plan.problems
+    assert "--train.lora.rank 32" in options and not suggestions[-1].problems
     assert "fits)" in text(plan, suggestions) and "no option" not in text(plan, suggestions)
-    assert list(contradictions(suggestions[-1].plan.config)) == []
+    assert list(contradictions(suggestions[-1].config)) == []
 
 
 def test_whole_models_are_split_before_they_are_offloaded():
     whole = override(recipes()["azr_coder7b_ppo"], {"train.shard": "none"})
     (only,) = suggest(planned(whole), ASSUMED)
-    assert only.option == "--train.shard zero3" and not only.plan.problems
+    assert only.option == "--train.shard zero3" and not only.problems
     with pytest.raises(UserError, match="does not fit on"):
         check_memory(planned(whole))
 
