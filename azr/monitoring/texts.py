@@ -10,8 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -44,30 +43,25 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     where: Literal["thinking", "answer", "both"] = "both"
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    rule: tuple[Rule, ...]
-
-
 def patterns_of(config: SafetyConfig) -> Path:
     """The file of rules that a run searches with."""
     return DEFAULT if config.patterns is None else Path(config.patterns)
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
+class Screen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rules of a file, ready to search."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[Rule, ...] = msgspec.field(name="rule")
 
     @classmethod
     def read(cls, path: Path) -> Screen:
         """Read a file of rules. Raises UserError when it holds none, or one that cannot be searched for."""
         try:
-            rules = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).rule
+            screen = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), cls)
         except (OSError, ValueError, RecursionError) as error:  # also of tomllib and msgspec
             raise UserError(f"safety.patterns: {path} holds no rules ({error}); {DEFAULT} has examples.") from error
-        for rule in rules:
-            is_taken = rule.name in TOTALS or sum(each.name == rule.name for each in rules) > 1
+        for rule in screen.rules:
+            is_taken = rule.name in TOTALS or sum(each.name == rule.name for each in screen.rules) > 1
             if is_taken or not _NAME.fullmatch(rule.name):
                 raise UserError(
                     f"safety.patterns: the rule name {rule.name!r} in {path} is there twice or not of a-z, 0-9, -, _."
@@ -80,7 +74,7 @@ class Screen:
                     raise UserError(f"safety.patterns: {what}: correct it.") from error
             if not rule.patterns:
                 raise UserError(f"safety.patterns: the rule {rule.name} in {path} has no patterns: give it one.")
-        return cls(rules)
+        return screen
 
     def flags(self, response: str, opened: bool) -> list[Flag]:
         """Where the response holds what the rules look for, at most `MAX_FLAGS` places, in their order in the text.
@@ -118,12 +112,10 @@ class TextReader(AbstractAsyncContextManager["TextReader"]):
     async def flags(self, texts: Sequence[Text]) -> list[list[Flag] | None]:
         """Return the flags of each text, in their order; None where the process died, failed or took longer than
         `TEXT_LIMIT_S`."""
-        found: list[list[Flag] | None] = []
-        for response, opened in texts:
-            try:
-                found.append(await self._workers.ask({"response": response, "opened": opened}, TEXT_LIMIT_S))
-            except WorkerError:
-                found.append(None)
+        found: list[list[Flag] | None] = [None] * len(texts)
+        for place, (response, opened) in enumerate(texts):
+            with suppress(WorkerError):
+                found[place] = await self._workers.ask({"response": response, "opened": opened}, TEXT_LIMIT_S)
         return found
 
 
