@@ -138,10 +138,8 @@ def _digits(expression: Any, depth: int = 0) -> float:
 
 
 def _distance(gold: list[Any], answer: list[Any]) -> tuple[float, float]:
-    """Absolute and relative, of two real numbers; infinite for all else."""
+    """Absolute and relative, of two real numbers; NaN for all else."""
     one, other = _number(gold), _number(answer)
-    if one is None or other is None:
-        return math.inf, math.inf
     distance = float(abs(one - other))
     return distance, distance / abs(float(one)) if one else (0.0 if distance == 0 else math.inf)
 
@@ -151,7 +149,7 @@ def _number(parsed: list[Any]) -> Any:
         with contextlib.suppress(TypeError, ValueError, OverflowError, AttributeError):
             if math.isfinite(float(value := each.evalf(50))):
                 return value
-    return None
+    return math.nan
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from azr.tasks.base import Verdict
 TIME_LIMIT_S = 10.0
 """Time limit for one answer, after which its process is killed; an answer that takes longer twice is wrong."""
 _WRONG = {"right": False, "exact": False, "close": False}
-_WORKER = "azr.graders.math_worker"
 _SCIENTIFIC = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?|[-+]?\.\d+)[eE]([-+]?\d+)(?!\w)")
 _BARE_POINT = re.compile(r"(?<!\d)(\d+)\.(?!\d)")
 _DEGREES = re.compile(r" ?\^ ?(?:\{ ?)?\\circ(?: ?\})?| ?°| ?\\degree")
@@ -46,7 +45,7 @@ class MathGrader(AbstractAsyncContextManager["MathGrader"]):
     def __init__(self, workers: int = 2) -> None:
         """Raises UserError when math-verify is not installed."""
         check_math()
-        self._workers = Workers(_WORKER, size=workers)
+        self._workers = Workers("azr.graders.math_worker", size=workers)
 
     async def __aenter__(self) -> MathGrader:
         """Start the first process. Raises RuntimeError or TimeoutError when it does not start."""
