@@ -75,11 +75,10 @@ def _add(plugin: str, stated: Stated) -> None:
                 raise UserError(said)
             if name in taken:
                 raise UserError(f"The plug-in {plugin} calls its {what} {name!r}, which exists: choose another name.")
-        if entries:
-            added[group] = {
-                name: _checked(plugin, entry, entries) if group == groups.KINDS else guarded(plugin, group, name, entry)
-                for name, entry in entries.items()
-            }
+        added[group] = {
+            name: _checked(plugin, entry, entries) if group == groups.KINDS else guarded(plugin, group, name, entry)
+            for name, entry in entries.items()
+        }
     for group, entries in added.items():
         _REGISTRIES[group].update(entries)
 

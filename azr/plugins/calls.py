@@ -113,9 +113,7 @@ def guarded(plugin: str, group: str, name: str, stated: Any) -> Any:
     if group == ESTIMATORS:
         stated.score = _guarded(PluginFunction(what, _STEP, ESTIMATE_LIMIT_S), stated.score, _advantages)
         return stated
-    given: tuple[Any, ...] = (
-        (0.5, RewardConfig()) if group == REWARDS else (next(iter(KINDS.values())).seed(), [], list)
-    )
+    given: tuple[Any, ...] = (0.5, RewardConfig()) if group == REWARDS else (KINDS["deduction"].seed(), [], list)
     try:
         _number(stated(*given))
     except InvalidReply as nonsense:
@@ -166,10 +164,8 @@ class PluginKind(TaskKind):
 
     def __init__(self, plugin: str, kind: TaskKind) -> None:
         self.kind = kind
-        self.name = kind.name  # type: ignore[misc]
-        self.reference_kinds = kind.reference_kinds  # type: ignore[misc]
-        self.labels = kind.labels  # type: ignore[misc]
-        self.proposes_programs = kind.proposes_programs  # type: ignore[misc]
+        for stated in ("name", "reference_kinds", "labels", "proposes_programs"):
+            setattr(self, stated, getattr(kind, stated))
         what = f"{plugin}: kind {kind.name}"
         self._validating = PluginFunction(f"{what}, validate", _RESPONSE)
         self._grading = PluginFunction(f"{what}, grade", _RESPONSE)

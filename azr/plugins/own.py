@@ -57,11 +57,10 @@ def read_stated(plugin: str) -> Stated:
                 raise UserError(f"The plug-in {plugin} has {said}.")
             if given.name in stated[group]:
                 raise UserError(f"The plug-in {plugin} calls two {what}s {given.name!r}: give each another name.")
-            stated[group][given.name] = given
-        elif callable(given):
-            stated[group][name] = given
-        else:
+            name = given.name
+        elif not callable(given):
             raise UserError(f"{name} of the plug-in {plugin} is no function.")
+        stated[group][name] = given
     if not entries and not any(stated.values()):
         raise UserError(f"The plug-in {plugin} defines no kinds, proposer_rewards, bonuses or estimators: add one.")
     return stated

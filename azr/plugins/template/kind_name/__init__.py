@@ -70,13 +70,8 @@ class KindName(TaskKind):
         """What a proposer would have written for this task."""
         return (Section("numbers", " ".join(map(str, task.payload["numbers"]))),)
 
-    def reference(self, task):
-        """A past task as proposers see it."""
-        return self.proposal(task)
-
-    def solver_view(self, task):
-        """What the solver sees of a task."""
-        return self.proposal(task)
+    reference = proposal  # a past task as proposers see it
+    solver_view = proposal  # what the solver sees of a task
 
     def solution(self, task):
         """A right answer."""
