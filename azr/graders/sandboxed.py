@@ -80,8 +80,7 @@ def _standard(data, forgets):
     places = {0: 0, 1: 1, 2: 2, "/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
     places |= {f"{folder}/{number}": number for folder in ("/dev/fd", "/proc/self/fd") for number in range(3)}
 
-    class _Size:
-        st_size, st_mode = len(data), 0o10600
+    size = types.SimpleNamespace(st_size=len(data), st_mode=0o10600)
 
     def open_(file, mode="r", *rest, **more):
         path = os.fspath(file) if isinstance(file, os.PathLike) else file
@@ -94,7 +93,7 @@ def _standard(data, forgets):
     io.FileIO = lambda file, *rest, **more: pipes[file] if file in (0, 1, 2) else raw(file, *rest, **more)
     os.read = lambda file, count: pipes[0].read(count) if file == 0 else read(file, count)
     os.write = lambda file, some: pipes[file].write(some) if file in (1, 2) else write(file, some)
-    os.fstat = lambda file: _Size if file in (0, 1, 2) else fstat(file)
+    os.fstat = lambda file: size if file in (0, 1, 2) else fstat(file)
     return pipes
 
 def _run_now(thread):
