@@ -41,16 +41,6 @@ _OPPOSITES = [frozenset(words.split()) for words in _STATED["words"]["opposites"
 _CONDITIONS = frozenset(_STATED["words"]["conditions"].split())
 PERCENT = re.compile(r"\A\s*([-+]?\d[\d.]*)\s*\\%\s*\Z")
 _STATEMENT = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:=|\\equiv)\s*([-+]?\d+(?:\.\d+)?)\s*")
-
-
-def is_ambiguous(gold: str, answer: str) -> bool:
-    """Whether the answer is not what the library reads: an inequality, a second number, a false equation."""
-    stated = _STATEMENT.fullmatch(answer)
-    if stated is not None and Decimal(stated[1]) != Decimal(stated[2]) and gold.strip() != answer.strip():
-        return True
-    return any(pattern.search(answer) and not pattern.search(gold) for pattern in _HEDGES)
-
-
 _WORDS = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
 _REPEATING = re.compile(
     r"(?<![\d.])(\d+)\.(\d*)(?:\\(?:overline|bar)\s*(?:\{\s*(\d+)\s*\}|(\d))|(\\dot\s*\{?\s*\d\s*\}?(?:\d*\s*\\dot\s*\{?\s*\d\s*\}?)?)|\((\d+)\))(?!\d)"
@@ -99,6 +89,14 @@ _VECTOR = re.compile(
 _OPTION = re.compile(r"^\s*(?:\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{\s*)?(?:\(([A-J])\)|([A-J])\s*[).:](?!\d))")
 WORDED_OPTION = re.compile(rf"^\s*\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{{\s*\(?[A-J][).]\)?\s*\}}{_SPACE}*(?=\S)")
 """The letter of an option before an answer, set as a word."""
+
+
+def is_ambiguous(gold: str, answer: str) -> bool:
+    """Whether the answer is not what the library reads: an inequality, a second number, a false equation."""
+    stated = _STATEMENT.fullmatch(answer)
+    if stated is not None and Decimal(stated[1]) != Decimal(stated[2]) and gold.strip() != answer.strip():
+        return True
+    return any(pattern.search(answer) and not pattern.search(gold) for pattern in _HEDGES)
 
 
 def respelled(text: str) -> str:

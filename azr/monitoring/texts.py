@@ -27,9 +27,13 @@ SAFETY = "safety/"
 TOTALS = ("flagged", "unscreened")
 MAX_FLAGS = 20
 """Places of one response that are kept."""
+TEXT_LIMIT_S = 5.0
+"""Limit for a text."""
 _THINKING_ENDS = "</think>"
 _NAME = re.compile(r"[a-z0-9_-]+")
 
+Text = tuple[str, bool]
+"""One response, and whether its prompt opens the thinking."""
 Flag = tuple[str, int, int]
 """Name of a rule, and where in the response's text its pattern begins and ends."""
 
@@ -89,14 +93,6 @@ class Screen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for match in islice(filter(re.Match.group, pattern.finditer(response, *spans[rule.where])), MAX_FLAGS)
         )
         return sorted(found, key=lambda flag: flag[1:])[:MAX_FLAGS]
-
-
-TEXT_LIMIT_S = 5.0
-"""Limit for a text."""
-
-
-Text = tuple[str, bool]
-"""One response, and whether its prompt opens the thinking."""
 
 
 class TextReader(AbstractAsyncContextManager["TextReader"]):

@@ -25,6 +25,8 @@ from azr.plan.inputs import GIB, Assumptions, ClusterSpec, ModelShape, Workload,
 
 LIVE_PARAMETERS = 1_000_000_000
 """Gathered parameter elements that ZeRO-3 keeps for reuse, and largest piece of an optimizer step: its defaults."""
+FOUR_BIT = 0.5 + (1 + 4 / 256) / 64
+"""Bytes of a weight that is held in 4 bits: each 64 have a scale of 8 bits, and each 256 scales one of 32."""
 LOGIT_COPIES = 3
 """float32 arrays (chunk, V) alive at once in the backward of `azr.algorithms.logprobs`."""
 
@@ -80,10 +82,6 @@ def scorers(config: Config, roles: Sequence[ModelRole]) -> list[ModelRole]:
     algorithm = config.algorithm
     policy = algorithm.policy_mini_batches > 1 or (algorithm.needs_reference and not config.has_reference)
     return [role for role in roles if role.name != "policy" or policy]
-
-
-FOUR_BIT = 0.5 + (1 + 4 / 256) / 64
-"""Bytes of a weight that is held in 4 bits: each 64 have a scale of 8 bits, and each 256 scales one of 32."""
 
 
 def element_bytes(train: TrainConfig) -> int:

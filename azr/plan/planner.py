@@ -21,6 +21,8 @@ from azr.runs.metrics import duration
 _SHARES = tuple(share / 100 for share in range(90, 5, -5))
 """Values of rollout.gpu_memory_utilization that are tried."""
 _LORA_RANK = 32
+_MIN_SHOWN = 0.05
+"""GiB below which a number is left out."""
 CHECKPOINTING_SHARE = 0.9
 """Share of the memory up to which `train.gradient_checkpointing` auto recomputes less."""
 
@@ -299,10 +301,6 @@ def cpu_text(config: Config, memory_bytes: int) -> str:
         f"{'fits in' if needed < has else 'does not fit in'} this machine's memory: {needed:.1f} of {has:.1f} GiB at "
         "most, without what Python and sandboxes take",
     ))  # fmt: skip
-
-
-_MIN_SHOWN = 0.05
-"""GiB below which a number is left out."""
 
 
 def text(plan: Plan, suggestions: Sequence[Plan]) -> str:

@@ -21,6 +21,8 @@ from azr.graders.programs import Calls, Tests, starter_calls
 from azr.graders.question import Question
 from azr.graders.sandboxed import PLAIN_JSON, case_text
 
+MAX_TESTS_BYTES = 2**28
+"""Most bytes of private tests of one problem, unpacked."""
 _RECORDER = """
 def record():
     import copy, random
@@ -112,10 +114,6 @@ _RESTORE: dict[int, Callable[[list[Any]], Any]] = {
 def restored(task: int, arguments: list[Any]) -> list[Any]:
     """Restore tuples, sets and complex numbers, which JSON does not have, in the arguments of one call."""
     return list(_RESTORE[task](arguments)) if task in _RESTORE else arguments
-
-
-MAX_TESTS_BYTES = 2**28
-"""Most bytes of private tests of one problem, unpacked."""
 
 
 def private_tests(packed: str) -> list[dict[str, Any]]:

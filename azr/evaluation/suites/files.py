@@ -24,6 +24,25 @@ ReadRow = Callable[[Row, int], Question]
 ROW_ERRORS = (
     KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, SyntaxError,
 )  # fmt: skip
+_START_BYTES = 4_096
+_BOM = codecs.BOM_UTF8
+_STARTS = {
+    b"version https://git-lfs": "a Git LFS pointer, and not the file that it stands for: `git lfs pull` gets that",
+    **dict.fromkeys((b"<!doctype html", b"<html"), "an HTML page, such as a log-in: download the file itself"),
+    **dict.fromkeys((b"<?xml", b"<error"), "an XML page, such as a server's error: download the file itself"),
+    b"pk\x03\x04": "a zip archive: unpack it",
+    b"(\xb5/\xfd": "compressed by zstd: unpack it",
+    b"bzh": "compressed by bzip2: unpack it",
+    b"\xfd7zxz": "compressed by xz: unpack it",
+    **dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-32 text: save it as UTF-8"),
+    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16 text: save it as UTF-8"),
+}
+"""Beginnings of files that hold no rows, in lower case, and their kinds."""
+_MOST_SPREAD = 2**24
+"""Longest row over several lines that is recognised, bytes."""
+_MOST_UNPACKED, _MOST_RATIO = 2**28, 100
+"""Bytes of rows from which on gzip may not have packed them by more than this."""
+_GZIP, _PARQUET = b"\x1f\x8b", b"par1"
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -46,27 +65,6 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 def _bad_row(path: Path, number: int, why: str) -> UserError:
     return UserError(f"{path}, row {number}: {why}.")
-
-
-_START_BYTES = 4_096
-_BOM = codecs.BOM_UTF8
-_STARTS = {
-    b"version https://git-lfs": "a Git LFS pointer, and not the file that it stands for: `git lfs pull` gets that",
-    **dict.fromkeys((b"<!doctype html", b"<html"), "an HTML page, such as a log-in: download the file itself"),
-    **dict.fromkeys((b"<?xml", b"<error"), "an XML page, such as a server's error: download the file itself"),
-    b"pk\x03\x04": "a zip archive: unpack it",
-    b"(\xb5/\xfd": "compressed by zstd: unpack it",
-    b"bzh": "compressed by bzip2: unpack it",
-    b"\xfd7zxz": "compressed by xz: unpack it",
-    **dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-32 text: save it as UTF-8"),
-    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16 text: save it as UTF-8"),
-}
-"""Beginnings of files that hold no rows, in lower case, and their kinds."""
-_MOST_SPREAD = 2**24
-"""Longest row over several lines that is recognised, bytes."""
-_MOST_UNPACKED, _MOST_RATIO = 2**28, 100
-"""Bytes of rows from which on gzip may not have packed them by more than this."""
-_GZIP, _PARQUET = b"\x1f\x8b", b"par1"
 
 
 def _check_kind(path: Path) -> None:
