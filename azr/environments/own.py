@@ -44,12 +44,11 @@ def described(name: str) -> dict[str, Any]:
 
     Raises UserError if it cannot be loaded, or a tool lacks types or docstring.
     """
-    named = f"The environment {name}"
     if not inspect.isclass(found := load_grader(name) if ":" in name else None) or not hasattr(found, "reset"):
-        raise UserError(f"{named} is no FILE.py:CLASS whose class has a method reset: docs/environments.md shows one.")
+        raise UserError(f"{name} is no FILE.py:CLASS whose class has a method reset: docs/environments.md shows one.")
     about: dict[str, Any] = _said(name, ("describe",), {}, ": docs/environments.md shows what its tools need")
     if not about["steps"] and not about["tools"]:
-        raise UserError(f"{named} has neither a method step nor tools: add one; docs/environments.md shows both.")
+        raise UserError(f"{name} has neither a method step nor tools: add one; docs/environments.md shows both.")
     return about
 
 

@@ -7,6 +7,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, cycle, pairwise
 from typing import Any
 
 from azr.explorer.index import RunIndex, SampleRow, kept, made
@@ -199,12 +200,9 @@ def _around(text: str, start: int, end: int) -> Around:
 
 def turns(sample: Sample) -> Iterator[tuple[str, str]]:
     """Yield the parts of a conversation in order, each as ``response`` or ``environment`` and its text."""
-    end = 0
-    for start, stop in sample.observed:
-        yield "response", sample.response[end:start]
-        yield "environment", sample.response[start:stop]
-        end = stop
-    yield "response", sample.response[end:]
+    borders = pairwise([0, *chain(*sample.observed), len(sample.response)])
+    for writer, (start, end) in zip(cycle(("response", "environment")), borders, strict=False):
+        yield writer, sample.response[start:end]
 
 
 def derived_attempts(index: RunIndex, id: str) -> list[tuple[str, int, float | None]]:
