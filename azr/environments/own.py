@@ -117,8 +117,8 @@ class _Own(ToolCalls):
     def __init__(
         self, of: OwnEnvironments, ask: Callable[..., Awaitable[Any]], row: Mapping[str, Any], opening: str | None
     ) -> None:
-        tools = [each["function"] for each in of.about["tools"]]
-        super().__init__(of.codec, of.turns, {tool["name"]: partial(self._call, tool) for tool in tools})
+        tools = {each["function"]["name"]: partial(self._call, each["function"]) for each in of.about["tools"]}
+        super().__init__(of.codec, of.turns, tools)
         self._ask, self._row, self._about, self._opening, self._begun = ask, row, of.about, opening, False
         if of.about["steps"]:
             self.role = "user"

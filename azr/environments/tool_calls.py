@@ -16,7 +16,7 @@ from azr.graders import OpenExecutor
 from azr.graders.sandboxed import script_output
 from azr.tasks.base import Run
 from azr.tasks.blocks import PYTHON, blocks
-from azr.tasks.prompts import PYTHON_NOTE, PYTHON_REPLY, THOUGHT
+from azr.tasks.prompts import PYTHON_REPLY, THOUGHT
 from azr.text import clipped, without_middle
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ Call = Callable[[Mapping[str, Any]], Awaitable[tuple[str, bool]]]
 """Takes arguments by name; returns what it answers, and whether it failed."""
 
 
-def noted(question: str, rollout: RolloutConfig) -> str:
-    """Return a question that says how Python is run, if blocks of it are."""
-    return f"{question}\n\n{PYTHON_NOTE}" if rollout.tools == "python" else question
+def on_record(rollout: RolloutConfig) -> dict[str, str]:
+    """Return what an evaluation's protocol says of the tool; nothing without one."""
+    return {} if rollout.tools == "none" else {"tools": f"{rollout.tools}, {rollout.turns} turns"}
 
 
 @asynccontextmanager

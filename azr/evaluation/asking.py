@@ -14,7 +14,7 @@ from azr.answering import Generate, Problem, answer
 from azr.concurrency import gather, stable_seed, task_group
 from azr.config import RolloutConfig
 from azr.environments import Environment
-from azr.environments.tool_calls import PYTHON_CALLS, noted
+from azr.environments.tool_calls import PYTHON_CALLS
 from azr.errors import UserError
 from azr.evaluation.suites.short_answers import value_task
 from azr.graders.choice import Choice
@@ -27,7 +27,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Sample, Task
 from azr.runs.sample_file import text_and_spans
 from azr.tasks.base import Verdict
-from azr.tasks.prompts import ChatFormat
+from azr.tasks.prompts import PYTHON_NOTE, ChatFormat
 from azr.tasks.registry import KINDS
 
 AT_ONCE = 512
@@ -72,7 +72,8 @@ def prompt_ids(codec: PromptCodec, question: Question, rollout: RolloutConfig | 
     """
     gold = question.gold
     if rollout is not None and rollout.tools != "none" and may_run_python(codec, question):
-        turns: list[Turn] = [{"role": "user", "content": noted(question.message, rollout)}]
+        note = f"\n\n{PYTHON_NOTE}" if rollout.tools == "python" else ""
+        turns: list[Turn] = [{"role": "user", "content": question.message + note}]
         return np.array(codec.converse(turns, PYTHON_CALLS if rollout.tools == "python_calls" else ())[0], np.int32)
     if codec.template is not None and not (codec.continues_examples and isinstance(gold, Task)):
         ids = codec.encode(question.message) if question.opened else codec.ask(_message(codec, question))

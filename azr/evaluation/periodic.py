@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from azr.answering import Generate
 from azr.config import Config
-from azr.environments.tool_calls import open_tool
+from azr.environments.tool_calls import on_record, open_tool
 from azr.errors import UserError
 from azr.evaluation.answer_file import AnswerFile
 from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_problem, tokenized
@@ -130,7 +130,7 @@ class PeriodicEval:
             "suites": {each.suite.name: each.on_record for each in self._loaded},
             "template_text": self._codec.template,
             "stops": asdict(self._codec.stops),
-            "tools": f"{config.rollout.tools}, {config.rollout.turns} turns",
+            **on_record(config.rollout),
             "samples": samples,
             "temperature": TEMPERATURE,
             "max_response_tokens": longest,

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 
 from azr.answering import Generate
 from azr.config import Config
-from azr.environments.tool_calls import open_tool
+from azr.environments.tool_calls import on_record, open_tool
 from azr.errors import UserError
 from azr.evaluation import report
 from azr.evaluation.answer_file import AnswerFile
@@ -116,7 +116,7 @@ class Evaluation:
             "template": self.model.template,
             "template_text": codec.template,
             "stops": asdict(codec.stops),
-            "tools": f"{self.config.rollout.tools}, {self.config.rollout.turns} turns",
+            **on_record(self.config.rollout),
             "samples": sampling.samples,
             "temperature": sampling.temperature if sampling.samples else None,
             "top_p": 1.0,
