@@ -46,7 +46,7 @@ from azr.runs.checkpoint_store import (
     find_checkpoint,
 )
 from azr.runs.metrics import PhaseClock, start_metrics
-from azr.runs.progress import Progress, open_progress
+from azr.runs.progress import Progress
 from azr.runs.run_dir import PromptForm, RunOwner, write_config
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import newest_tasks
@@ -85,7 +85,7 @@ class Driver:
         TimeoutError when a wait passed its deadline, OSError when the last step could not be saved, and StopRequested
         after a signal. In each case nothing is left running, and nothing was written before the actors were up.
         """
-        progress = open_progress()
+        progress = Progress()
         try:
             with self._owned, progress.showing_warnings(), self._stop_signal.listening(progress.log):
                 await self._run_with_restarts(progress)

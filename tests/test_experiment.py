@@ -28,7 +28,7 @@ from azr.monitoring.texts import Screen, TextReader, patterns_of
 from azr.prompts.codec import PromptCodec
 from azr.records import Sample
 from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore
-from azr.runs.progress import open_progress
+from azr.runs.progress import Progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import MalformedAlarm, StopSignal
@@ -111,7 +111,7 @@ def play(
         saved.append(step)
 
     async def run() -> None:
-        logger = RunLogger.create(RunDirectory.of(config.run), config, open_progress())
+        logger = RunLogger.create(RunDirectory.of(config.run), config, Progress())
         patterns = patterns_of(config.safety)
         async with (
             SandboxPool(config.executor) as pool,

@@ -16,7 +16,7 @@ from azr.launch import Run
 from azr.monitoring.texts import DEFAULT, TextReader
 from azr.records import Completion, Sample, Stops
 from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, RunState, Staging, find_checkpoint
-from azr.runs.progress import open_progress
+from azr.runs.progress import Progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import read_tasks
@@ -73,9 +73,9 @@ def play(config: Config, engine: Engine) -> None:
         assert main is not None
         engine.kill = main.cancel
         if resume is None:
-            logger = RunLogger.create(folder, config, open_progress())
+            logger = RunLogger.create(folder, config, Progress())
         else:
-            logger = RunLogger.reopen(folder, config, open_progress(), done, resume.state.offsets)
+            logger = RunLogger.reopen(folder, config, Progress(), done, resume.state.offsets)
         store = CheckpointStore(folder.checkpoints, 2)
         journal = Journal(engine.generate, 1.0)
         journal.read(store.path(done), done)
@@ -150,6 +150,6 @@ async def test_a_restart_after_a_trainers_death_is_no_command_of_the_user(tmp_pa
     codec = SimpleNamespace(template=None, stops=Stops())
     driver = runtime.Driver(SimpleNamespace(run=Run(config=config, folder=run, resume=resume), codec=codec))
     for _ in range(3):
-        async with driver._open_logger(open_progress(), resume):
+        async with driver._open_logger(Progress(), resume):
             commands = [line for line in run.config.read_text().splitlines() if line.startswith("# ")]
             assert len(commands) == 2, "that which began the run, and that which resumed it"

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -36,31 +35,37 @@ class Phase:
     name: str
     since: float
     """Clock reading when it began, seconds."""
-    declared: int | None = None
+    total: int | None = None
+    """How much there is to do, as far as it is known."""
     entered: int = 0
     done: int = 0
 
     @property
-    def total(self) -> int | None:
-        """How much there is to do, as far as it is known."""
-        return max(self.declared, self.entered) if self.declared is not None else self.entered or None
-
-    @property
-    def finished(self) -> bool:
-        return self.total is not None and self.done >= self.total
-
-    def text(self, now: float) -> str:
-        """``solve 4/36``, or the time it has taken where there is only one thing to count."""
-        if self.total == 1:
-            return f"{self.name} {duration(now - self.since)}"
-        return f"{self.name} {self.done}" + (f"/{self.total}" if self.total is not None else "")
+    def count(self) -> str:
+        """``4/36``, or ``4`` where the total is not known."""
+        return str(self.done) if self.total is None else f"{self.done}/{self.total}"
 
 
 class Progress:
-    """Progress as the experiment reports it. Every line that stays is logged as well."""
+    """Progress as the experiment reports it. Every line that stays is logged as well.
 
-    def __init__(self, display: PlainDisplay | LiveDisplay, clock: Callable[[], float] = time.monotonic) -> None:
-        self._display, self._clock = display, clock
+    A terminal shows at its foot where the run is, with a bar per phase of the step. Any other stream gets a line every
+    few seconds while something moves, and one now and then while nothing does.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        interval_s: float = 5.0,
+        patience: int = 6,
+    ) -> None:
+        """``stream``: standard output by default; ``patience``: intervals without news after which the line is
+        repeated."""
+        self._clock, self._interval_s, self._patience = clock, interval_s, patience
+        self._console = Console(file=stream)
+        self._closed = threading.Event()
+        self._shown: Live | threading.Thread | None = None
         self.phases: dict[str, Phase] = {}
         self.step = self._total_steps = 0
         self._preparing = True
@@ -78,18 +83,27 @@ class Progress:
         self._durations.clear()
         self._since = self._clock()
         self._until = math.inf if max_minutes is None else self._since + 60 * max_minutes - elapsed_s
-        self._display.show(self)
+        if self._shown is None:
+            self._shown = (
+                Live(get_renderable=self._bars, console=self._console, refresh_per_second=4, transient=True)
+                if self._console.is_terminal
+                else threading.Thread(target=self._write_lines, daemon=True)
+            )
+            self._shown.start()
 
     def phase(self, name: str, total: int | None = None) -> Phase:
         """A phase, begun now if it is new, and how much there is to do in it where that is known."""
         phase = self.phases.setdefault(name, Phase(name, self._clock()))
-        phase.declared = phase.declared if total is None else total
+        if total is not None:
+            phase.total = max(total, phase.entered)
         return phase
 
     @contextmanager
     def busy(self, name: str) -> Iterator[None]:
         """One thing is in a phase until the context is left. Without a declared total, those that entered are it."""
-        self.phase(name).entered += 1
+        phase = self.phase(name)
+        phase.entered += 1
+        phase.total = max(phase.total or 0, phase.entered)
         yield
         self.phase(name).done += 1
 
@@ -125,17 +139,21 @@ class Progress:
 
     def log(self, text: str) -> None:
         _LOG.info(text)
-        self._display.print(text)
+        self._print(text)
 
     def showing_warnings(self) -> AbstractContextManager[None]:
         """Show warnings and errors that are logged below ``azr``, until the context is left."""
         handler = logging.Handler(logging.WARNING)
-        handler.emit = lambda record: self._display.print(f"{record.levelname.lower()}: {record.getMessage()}")  # type: ignore[method-assign]
+        handler.emit = lambda record: self._print(f"{record.levelname.lower()}: {record.getMessage()}")  # type: ignore[method-assign]
         return logging_to(handler)
 
     def close(self) -> None:
         """Stops showing anything; can be called twice."""
-        self._display.close()
+        self._closed.set()
+        if isinstance(self._shown, Live):
+            self._shown.stop()
+        elif self._shown is not None:
+            self._shown.join()
 
     def line(self) -> str:
         """``step 3/24 · propose 12/36 · solve 4/36 · 12 s · about 7 min left``."""
@@ -144,13 +162,12 @@ class Progress:
             stage = "starting"
         else:
             stage = "ending" if self.step > self._total_steps else f"step {self.step}/{self._total_steps}"
-        # A copy, because another thread draws this while phases begin.
-        open_phases = [phase.text(now) for phase in list(self.phases.values()) if not phase.finished]
+        open_phases = [
+            f"{phase.name} {duration(now - phase.since) if phase.total == 1 else phase.count}"
+            for phase in list(self.phases.values())  # a copy, because another thread draws this while phases begin
+            if phase.total is None or phase.done < phase.total
+        ]
         return " · ".join([stage, *open_phases, duration(now - self._since), *self._left()])
-
-    def counts(self) -> tuple[object, ...]:
-        """Changes exactly when something has begun or moved on."""
-        return self.step, *((phase.name, phase.done, phase.total) for phase in list(self.phases.values()))
 
     def remaining_s(self) -> float | None:
         """Median of past steps times what is left, or the time that the run still has; None before the first step is
@@ -166,6 +183,30 @@ class Progress:
         if left is None:
             return [f"time left known after step {self.step}"]
         return [f"about {duration(left)} left"] if left else []
+
+    def _print(self, text: str) -> None:
+        if self._console.is_terminal:
+            self._console.out(text, highlight=False)
+        else:
+            self._console.file.write(f"{text}\n")
+            self._console.file.flush()
+
+    def _write_lines(self) -> None:
+        seen: list[object] = []
+        silent = 0
+        while not self._closed.wait(self._interval_s):
+            silent += 1
+            news = [self.step, *((phase.name, phase.count) for phase in list(self.phases.values()))]
+            if news != seen or silent >= self._patience:
+                seen, silent = news, 0
+                self._print(self.line())
+
+    def _bars(self) -> Group:
+        rows = Table.grid(padding=(0, 1))
+        for phase in list(self.phases.values()):
+            bar = ProgressBar(total=phase.total, completed=phase.done, width=30, pulse=phase.total is None)
+            rows.add_row(Text(f"  {phase.name}"), bar, Text(phase.count))
+        return Group(Text(self.line(), no_wrap=True, overflow="ellipsis"), rows)
 
 
 def share(rate: float) -> str:
@@ -184,79 +225,6 @@ def logging_to(handler: logging.Handler) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         handler.close()
-
-
-def open_progress(stream: TextIO | None = None) -> Progress:
-    """Progress on a stream, standard output by default."""
-    stream = stream or sys.stdout
-    console = Console(file=stream)
-    return Progress(LiveDisplay(console) if console.is_terminal else PlainDisplay(stream))
-
-
-class PlainDisplay:
-    """A line every few seconds while something moves, and one now and then while nothing does."""
-
-    def __init__(self, stream: TextIO, interval_s: float = 5.0, patience: int = 6) -> None:
-        """``patience``: intervals without news after which the line is repeated."""
-        self._stream, self._interval_s, self._patience = stream, interval_s, patience
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def show(self, progress: Progress) -> None:
-        """Keeps showing it until closed."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._tick, args=(progress,), daemon=True)
-            self._thread.start()
-
-    def print(self, text: str) -> None:
-        self._stream.write(text + "\n")
-        self._stream.flush()
-
-    def close(self) -> None:
-        self._closed.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _tick(self, progress: Progress) -> None:
-        seen: tuple[object, ...] = ()
-        silent = 0
-        while not self._closed.wait(self._interval_s):
-            silent += 1
-            if progress.counts() != seen or silent >= self._patience:
-                seen, silent = progress.counts(), 0
-                self.print(progress.line())
-
-
-class LiveDisplay:
-    """A table at the foot of the terminal: the run's bar, then one bar per phase of the step."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live: Live | None = None
-
-    def show(self, progress: Progress) -> None:
-        """Keeps showing it until closed."""
-        if self._live is None:
-            draw = partial(_table, progress)
-            self._live = Live(get_renderable=draw, console=self._console, refresh_per_second=4, transient=True)
-            self._live.start(refresh=True)
-
-    def print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-
-def _table(progress: Progress) -> Group:
-    rows = Table.grid(padding=(0, 1))
-    for phase in list(progress.phases.values()):
-        total = phase.total
-        count = f"{phase.done}/{total}" if total is not None else str(phase.done)
-        bar = ProgressBar(total=total, completed=phase.done, width=30, pulse=total is None)
-        rows.add_row(Text(f"  {phase.name}"), bar, Text(count))
-    return Group(Text(progress.line(), no_wrap=True, overflow="ellipsis"), rows)
 
 
 def summary(

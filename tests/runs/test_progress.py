@@ -5,10 +5,8 @@ import os
 import pty
 import time
 
-from rich.console import Console
-
 from azr.runs.metrics import Metrics, duration
-from azr.runs.progress import LiveDisplay, PlainDisplay, Progress, open_progress, share
+from azr.runs.progress import Progress, share
 from tests.runs.factory import Clock, until
 
 METRICS: Metrics = {
@@ -20,7 +18,7 @@ METRICS: Metrics = {
 def started(clock: Clock, steps: int, **more: float) -> tuple[Progress, io.StringIO]:
     """A run that is shown on a stream, which only gets what stays."""
     stream = io.StringIO()
-    progress = Progress(PlainDisplay(stream, interval_s=10**6), clock)
+    progress = Progress(stream, clock, interval_s=10**6)
     progress.start(steps, int(more.pop("first_step", 1)), **more)
     return progress, stream
 
@@ -38,10 +36,12 @@ def test_a_line_says_what_goes_on_how_far_it_is_and_what_is_left() -> None:
     progress.step_done(1, {})
     progress.phase("propose", 36)
     progress.phase("propose").done += 36
-    progress.phase("solve").entered += 5
-    progress.phase("solve").done += 2
-    clock.now = 70.0
-    assert progress.line() == "step 2/24 · solve 2/5 · 10 s · about 8 min left"
+    with contextlib.ExitStack() as solving:
+        for _ in range(5):
+            solving.enter_context(progress.busy("solve"))
+        progress.phase("solve").done += 2
+        clock.now = 70.0
+        assert progress.line() == "step 2/24 · solve 2/5 · 10 s · about 8 min left"
     progress.step_done(24, {})
     clock.now = 73.0
     assert progress.line() == "ending · 3 s"
@@ -52,7 +52,7 @@ def test_a_restarted_run_is_starting_again_and_explains_its_lines_no_more() -> N
     clock = Clock()
     progress, stream = started(clock, 9)
     progress.step_begun()
-    progress.phase("solve").entered += 1
+    progress.phase("solve", 1)
     clock.now = 5.0
     progress.step_done(1, METRICS)
     progress.start(9, first_step=4)
@@ -107,13 +107,13 @@ def test_a_step_ends_in_one_summary_line_which_is_explained_before_the_first() -
 def test_without_a_terminal_lines_follow_what_moves_and_a_long_silence_is_broken(caplog) -> None:
     caplog.set_level(logging.INFO, "azr")
     stream = io.StringIO()
-    progress = Progress(PlainDisplay(stream, interval_s=0.02, patience=10**6))
+    progress = Progress(stream, interval_s=0.02, patience=10**6)
     progress.start(2)
     progress.step_begun()
     progress.phase("propose", 3)
     progress.phase("propose").done += 1
     until(lambda: "propose 1/3" in stream.getvalue())
-    progress.phase("solve").entered += 2
+    progress.phase("solve", 2)
     progress.phase("solve").done += 1
     until(lambda: "solve 1/2" in stream.getvalue())
     time.sleep(0.2)
@@ -127,19 +127,21 @@ def test_without_a_terminal_lines_follow_what_moves_and_a_long_silence_is_broken
     assert "\na word\nor two\n" in stream.getvalue()
     assert any(message.startswith("step 1/2 · valid 91%") for message in caplog.messages)
     stream = io.StringIO()
-    progress = Progress(PlainDisplay(stream, interval_s=0.01, patience=3))
+    progress = Progress(stream, interval_s=0.01, patience=3)
     progress.start(2)
     progress.phase("train policy", 1)
     until(lambda: stream.getvalue().count("train policy 0 s") >= 3)
     progress.close()
-    plain = open_progress(stream := io.StringIO())
+    plain = Progress(stream := io.StringIO())
     plain.start(1)
     plain.log("[bold]as it is[/bold]")
     plain.close()
     assert stream.getvalue() == "[bold]as it is[/bold]\n"
 
 
-def test_a_terminal_gets_a_live_table_and_keeps_what_is_logged() -> None:
+def test_a_terminal_gets_a_live_table_and_keeps_what_is_logged(monkeypatch) -> None:
+    for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "20"}.items():
+        monkeypatch.setenv(name, value)
     reader, writer = pty.openpty()
     os.set_blocking(reader, False)
     seen = bytearray()
@@ -149,15 +151,13 @@ def test_a_terminal_gets_a_live_table_and_keeps_what_is_logged() -> None:
             seen.extend(os.read(reader, 65536))
         return all(word.encode() in seen for word in words)
 
-    with os.fdopen(writer, "w") as stream:
-        console = Console(file=stream, width=100, height=20, force_terminal=True)
-        with contextlib.closing(Progress(LiveDisplay(console))) as progress:
-            progress.start(24)
-            progress.step_begun()
-            progress.phase("propose", 36)
-            progress.phase("propose").done += 12
-            progress.log("[tag] stays")
-            until(lambda: shows("[tag] stays", "step 1/24 · propose 12/36", "━━━"))
-            progress.step_done(1, METRICS)
-            until(lambda: shows("step 1/24 · valid 91%"))
+    with os.fdopen(writer, "w") as stream, contextlib.closing(Progress(stream)) as progress:
+        progress.start(24)
+        progress.step_begun()
+        progress.phase("propose", 36)
+        progress.phase("propose").done += 12
+        progress.log("[tag] stays")
+        until(lambda: shows("[tag] stays", "step 1/24 · propose 12/36", "━━━"))
+        progress.step_done(1, METRICS)
+        until(lambda: shows("step 1/24 · valid 91%"))
     os.close(reader)

@@ -24,7 +24,7 @@ from azr.runs.checkpoint_store import (
     resolve_run,
     step_of,
 )
-from azr.runs.progress import open_progress
+from azr.runs.progress import Progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import FileOffset, LogOffsets
@@ -222,7 +222,7 @@ async def test_files_and_lost_folders_are_no_checkpoints(config, run):
     shutil.rmtree(run.rollouts(0).parent)
     found = find_checkpoint(run, None)
     assert found.state == INITIAL and "starts again from its beginning" in found.notes[-1]
-    RunLogger.reopen(run, config, open_progress(), 0, LogOffsets()).close()
+    RunLogger.reopen(run, config, Progress(), 0, LogOffsets()).close()
     assert run.checkpoints.is_dir() and run.rollouts(0).parent.is_dir()
 
 

@@ -15,7 +15,7 @@ from azr.errors import UserError
 from azr.files import hash_file
 from azr.records import PromptIds, Task
 from azr.runs.metrics import Metrics
-from azr.runs.progress import open_progress, summary
+from azr.runs.progress import Progress, summary
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import FileOffset, JsonLines, LogOffsets, read_metrics, read_tasks
@@ -28,7 +28,7 @@ def config(root: Path) -> Config:
 
 
 def opened(of: Config) -> RunLogger:
-    return RunLogger.create(RunDirectory.of(of.run), of, open_progress())
+    return RunLogger.create(RunDirectory.of(of.run), of, Progress())
 
 
 def decode(ids: Sequence[int]) -> str:
@@ -205,7 +205,7 @@ def test_an_offset_knows_what_a_file_began_with(tmp_path: Path) -> None:
 def test_a_run_is_cut_back_to_a_step_and_tensorboard_made_again(tmp_path: Path) -> None:
     data = DataConfig(path="rows.jsonl")  # no kind of self-play, whose funnel would be among the numbers
     config = Config(run=RunConfig(root=str(tmp_path), name="run", steps=9), data=data)
-    logger = RunLogger.create(RunDirectory.of(config.run), config, open_progress(io.StringIO()))
+    logger = RunLogger.create(RunDirectory.of(config.run), config, Progress(io.StringIO()))
     offsets: dict[int, LogOffsets] = {}
     for step in (1, 2, 3):
         logger.log_tasks([TASK])
@@ -214,7 +214,7 @@ def test_a_run_is_cut_back_to_a_step_and_tensorboard_made_again(tmp_path: Path) 
         offsets[step] = logger.offsets()
     logger.run.rollouts(4).with_name(".step_000004.jsonl.gz").write_bytes(b"half")
     logger.close()
-    again = RunLogger.reopen(RunDirectory.of(config.run), config, open_progress(io.StringIO()), 2, offsets[2])
+    again = RunLogger.reopen(RunDirectory.of(config.run), config, Progress(io.StringIO()), 2, offsets[2])
     run = again.run
     assert read_metrics(run.metrics) == [(1, {"policy/loss": 1.0}), (2, {"policy/loss": 2.0})]
     assert read_tasks(run.tasks) == [TASK, TASK]
@@ -231,11 +231,11 @@ def test_a_run_is_cut_back_to_a_step_and_tensorboard_made_again(tmp_path: Path) 
 
 def test_a_run_that_seeds_again_has_nothing_of_its_first_seeding(tmp_path: Path) -> None:
     config = Config(run=RunConfig(root=str(tmp_path), name="run", steps=9))
-    logger = RunLogger.create(RunDirectory.of(config.run), config, open_progress(io.StringIO()))
+    logger = RunLogger.create(RunDirectory.of(config.run), config, Progress(io.StringIO()))
     logger.log_tasks([TASK])
     logger.run.rollouts(0).write_bytes(b"...")
     logger.close()
-    run = RunLogger.reopen(RunDirectory.of(config.run), config, open_progress(io.StringIO()), 0, LogOffsets()).run
+    run = RunLogger.reopen(RunDirectory.of(config.run), config, Progress(io.StringIO()), 0, LogOffsets()).run
     assert not run.rollouts(0).exists() and read_tasks(run.tasks) == []
 
 

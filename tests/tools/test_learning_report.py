@@ -18,7 +18,7 @@ from azr.errors import UserError
 from azr.evaluation.scores import metrics
 from azr.evaluation.scores import rows as score_rows
 from azr.records import Judgement, Sample, Task
-from azr.runs.progress import open_progress
+from azr.runs.progress import Progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import write_samples
@@ -61,7 +61,7 @@ def config(root: Path, name: str, seed: int = 1, **sections: object) -> Config:
 
 def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
     """A run directory whose evaluations, every other step, have these accuracies; proposals get better by the step."""
-    logger = RunLogger.create(RunDirectory.of(of.run), of, open_progress(io.StringIO()))
+    logger = RunLogger.create(RunDirectory.of(of.run), of, Progress(io.StringIO()))
     tables = [score_rows(answers(share, seed=of.run.seed), (), SAMPLES, ["exam"]) for share in shares]
     evals = [metrics(table) for table in tables]
     logger.log_baseline(evals[0])
@@ -205,7 +205,7 @@ def test_the_command_prints_the_table_and_draws_a_figure_with_a_line_per_arm(fol
 def test_folders_without_results_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     of = config(tmp_path, "short")
-    RunLogger.create(RunDirectory.of(of.run), of, open_progress(io.StringIO())).close()
+    RunLogger.create(RunDirectory.of(of.run), of, Progress(io.StringIO())).close()
     for name, said in (("empty", "is no run directory"), ("short", "let it end")):
         with pytest.raises(UserError, match=said):
             read(tmp_path / name)

@@ -13,7 +13,7 @@ import pytest
 
 from azr.config import Config, RunConfig, TrackingConfig
 from azr.records import Task
-from azr.runs.progress import open_progress
+from azr.runs.progress import Progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import LogOffsets
@@ -37,7 +37,7 @@ class Play:
 
     def __init__(self, of: Config, go_on_after: tuple[int, LogOffsets] | None = None) -> None:
         self.out = io.StringIO()
-        progress = open_progress(self.out)
+        progress = Progress(self.out)
         run = RunDirectory.of(of.run)
         self.logger = (
             RunLogger.create(run, of, progress)
