@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -35,6 +35,8 @@ PLAYING_PHASES = frozenset({"propose", "estimate", "solve"})
 """Phases that wait for responses."""
 LEARNING_PHASES = frozenset({"critic values", "reference logprobs", "policy logprobs", "train critic", "train policy"})
 """Phases that go over every token of the batch."""
+OVERLAPPED_PHASES = frozenset({"validate", "verify"})
+"""Phases that should cost no time of their own because they overlap others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class StepTiming:
     """Per phase, the wall time in which anything was in it; phases overlap, so sums mean nothing."""
     wall_s: float
     exposed_s: float
-    """Wall time in which every open phase was one of those that should cost nothing because they overlap others."""
+    """Wall time in which every open phase was one of `OVERLAPPED_PHASES`."""
     learned_beside_s: float
     """Wall time in which trainers worked while responses were sampled."""
     cpu_share: float
@@ -55,9 +57,7 @@ class StepTiming:
 class PhaseClock:
     """Times overlapping phases. One event loop may enter a phase any number of times at once; threads may not."""
 
-    def __init__(self, overlapped: Collection[str] = ()) -> None:
-        """``overlapped``: phases that should cost no time of their own because they overlap others."""
-        self._overlapped = frozenset(overlapped)
+    def __init__(self) -> None:
         self._open: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._exposed_s = self._learned_beside_s = 0.0
@@ -93,7 +93,7 @@ class PhaseClock:
         open_phases = {name for name, times in self._open.items() if times}
         for name in open_phases:
             self._seconds[name] += passed
-        if open_phases and open_phases <= self._overlapped:
+        if open_phases and open_phases <= OVERLAPPED_PHASES:
             self._exposed_s += passed
         if open_phases & PLAYING_PHASES and open_phases & LEARNING_PHASES:
             self._learned_beside_s += passed

@@ -41,7 +41,7 @@ class RunLogger:
         self.run = run
         self.progress = progress
         self._config = config
-        self._clock = PhaseClock(overlapped=("validate", "verify"))
+        self._clock = PhaseClock()
         self._metrics = JsonLines(self.run.metrics, offsets.metrics)
         self._tasks = JsonLines(self.run.tasks, offsets.tasks)
         self._beside = BackgroundWriter()
@@ -50,10 +50,7 @@ class RunLogger:
         log_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         self._logging.enter_context(logging_to(log_file))
         self._trackers = Trackers(run.path, config, history, progress.log)
-        self._steps: list[Metrics] = []
-        self._evals: list[Metrics] = []
-        for step, metrics in history:
-            self._remember(step, metrics)
+        self._history = [*history]
         self._start_seconds: dict[str, float] = {}
         self._new_tasks: Sequence[Task] = ()
         self._complete = False
@@ -159,20 +156,15 @@ class RunLogger:
         check_finite(step, metrics)
         self._metrics.write([{"step": step, **metrics}])
         self._trackers.write(step, metrics)
-        self._remember(step, metrics)
-
-    def _remember(self, step: int, metrics: Metrics) -> None:
-        if step:
-            self._steps.append(metrics)
-        if has_eval(metrics):
-            self._evals.append(metrics)
+        self._history.append((step, metrics))
 
     def finish(self, gains: Sequence[str]) -> None:
         """The run came to its end: prints the final table, if there was a step, and what evaluations gained."""
         self._complete = True
-        if self._steps:
+        if steps := [metrics for step, metrics in self._history if step]:
+            evals = [metrics for _, metrics in self._history if has_eval(metrics)]
             tensorboard = "tensorboard" in self._config.tracking.names
-            self.progress.log(summary(self._steps, self.run, self._evals, gains, tensorboard=tensorboard))
+            self.progress.log(summary(steps, self.run, evals, gains, tensorboard=tensorboard))
 
     def close(self) -> None:
         """Closes every file once what was logged is in it; safe after an error."""
