@@ -16,8 +16,8 @@ from azr.explorer import queries
 from azr.explorer.evaluations import results
 from azr.explorer.site import COLOURS, BadAddress, Compared, Links, Series, ShownRun, Values, chart, render
 from azr.files import open_regular
+from azr.runs.metrics import EVAL
 
-EVAL = "eval/"
 _MEASURE = r"greedy|(?:mean|pass)@\d+"
 """Ends the names of evaluations' shares of right answers."""
 _CHARTS = tomllib.loads(Path(__file__).with_name("charts.toml").read_text(encoding="utf-8"))["chart"]

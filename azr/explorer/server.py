@@ -35,11 +35,8 @@ STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "icon.sv
 READING_S = 1.0
 """Time that an answer spends at most on reading what is new in each run's files."""
 BODIES: dict[str, Callable[[RunIndex, Links, Values], Markup]] = {
-    page.__name__: page
-    for page in (
-        pages.tasks, pages.task, pages.step, pages.responses, pages.response, pages.lineage, pages.corpus,
-        pages.flags,
-    )
+    "tasks": pages.tasks, "task": pages.task, "step": pages.step, "responses": pages.responses,
+    "response": pages.response, "lineage": pages.lineage, "corpus": pages.corpus, "flags": pages.flags,
 }  # fmt: skip
 COMPARING: dict[str, Callable[[Sequence[ShownRun], int, Links, Values], Markup]] = {
     "evaluations": evaluations.evaluations,
@@ -80,19 +77,14 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
     have, whatever its port; all where none is given.
     """
     root = f"/{token}" if token else ""
-    names = names_of(paths)
+    names, numbers = names_of(paths), [*map(str, range(len(paths)))]
 
     def page(number: int, name: str, values: Values) -> Response:
         with ExitStack() as opened:
             numbered = zip(paths, names, range(len(paths)), strict=True)
             runs = [opened.enter_context(shown_run(*each)) for each in numbered]
             run, links = runs[number], Links(f"{root}/{number}")
-            status = 200
-            try:
-                shown = body(runs, number, name, links, values)
-            except BadAddress as mistake:
-                shown, status = render("empty", title="Not found", sentence=str(mistake), links=links), 404
-            pages = menu(run)
+            (shown, status), pages = body(runs, number, name, links, values), menu(run)
             html = render(
                 "frame", title=pages.get(name, name), body=shown, run=run, runs=runs, pages=pages, page=name, root=root,
                 links=links,
@@ -116,10 +108,10 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
                 return RedirectResponse(f"{root}/0/")
             case ["static", name] if name in STATIC:
                 return Response(static(name), media_type=f"{STATIC[name]}; charset=utf-8")
-            case [number, "changes"] if _is_run(number, paths):
+            case [number, "changes"] if number in numbers:
                 with shown_run(paths[int(number)], names[int(number)], int(number)) as run:
                     return PlainTextResponse(run.seen)
-            case [number, *rest] if _is_run(number, paths):
+            case [number, *rest] if number in numbers:
                 return page(int(number), "/".join(rest), values)
         return page(0, request.url.path, values)
 
@@ -133,15 +125,18 @@ def menu(run: ShownRun) -> Mapping[str, str]:
     return PAGES if queries.has_corpus(run.index) else {path: name for path, name in PAGES.items() if path != "corpus"}
 
 
-def body(runs: Sequence[ShownRun], number: int, name: str, links: Links, values: Values) -> Markup:
-    """Return what a page of a run shows. Raises `BadAddress`."""
-    if name in BODIES:
-        return BODIES[name](runs[number].index, links, values)
-    if name in COMPARING or (name == "" and runs[number].index.is_evaluation):
-        return COMPARING[name or "evaluations"](runs, number, links, values)
-    if name:
-        raise BadAddress("There is no such page here.")
-    return overview(_compared(runs, number, values), runs[number], links, values)
+def body(runs: Sequence[ShownRun], number: int, name: str, links: Links, values: Values) -> tuple[Markup, int]:
+    """Return what a page of a run shows, and its HTTP status."""
+    try:
+        if name in BODIES:
+            return BODIES[name](runs[number].index, links, values), 200
+        if name in COMPARING or (name == "" and runs[number].index.is_evaluation):
+            return COMPARING[name or "evaluations"](runs, number, links, values), 200
+        if name:
+            raise BadAddress("There is no such page here.")
+        return overview(_compared(runs, number, values), runs[number], links, values), 200
+    except BadAddress as mistake:
+        return render("empty", title="Not found", sentence=str(mistake), links=links), 404
 
 
 def _compared(runs: Sequence[ShownRun], number: int, values: Values) -> Compared:
@@ -153,7 +148,3 @@ def _compared(runs: Sequence[ShownRun], number: int, values: Values) -> Compared
     chosen = choice(values, "with", [*texts], "")
     shown = [run for at, run in enumerate(runs) if str(at) in names and chosen in ("", str(at))]
     return Compared([*([runs[number]] if own else []), *shown], texts if names else {}, chosen)
-
-
-def _is_run(number: str, paths: Sequence[Path]) -> bool:
-    return number.isascii() and number.isdigit() and len(number) < 5 and int(number) < len(paths)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from azr.explorer.index import RunIndex
 from azr.explorer.server import body, menu, names_of, static
-from azr.explorer.site import PAGES, BadAddress, Links, ShownRun, encoded, render
+from azr.explorer.site import PAGES, Links, ShownRun, encoded, render
 from azr.files import open_regular
 
 MAX_PAGES = 400
@@ -58,11 +58,7 @@ def report(paths: Sequence[Path], tell: Callable[[str], None]) -> bytes:
         pages = list[tuple[str, Markup]]()
         for number, of in enumerate(links):
             for anchor, page, values in of.pages:  # those that they link to join them
-                try:
-                    shown = body(runs, number, page, of, values)
-                except BadAddress as mistake:
-                    shown = render("empty", title="Not found", sentence=str(mistake), links=of)
-                pages.append((anchor, shown))
+                pages.append((anchor, body(runs, number, page, of, values)[0]))
         style, script = static("explorer.css").decode(), static("explorer.js").decode()
         policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'"
         html = render(
