@@ -321,10 +321,11 @@ def _data_rules(config: Config) -> Iterator[str]:
             yield f"data.environment {environment} and rollout.tools both reply to the model: leave one of them out."
         if described(environment)["rewards"] and config.data.traces:
             yield f"data.environment {environment} pays for conversations, and data.traces are none: leave them out."
-    if config.selfplay.tools == "python" and (told := {"deduction", "error"} & {*config.kinds}):
+    kinds = {name: KINDS[name] for name in config.kinds if config.selfplay.tools == "python" and name in KINDS}
+    if told := [name for name, kind in kinds.items() if kind.solution(kind.seed())[0].label == "output"]:
         yield (
-            f"selfplay.tools is python, and a solver of {' and '.join(sorted(told))} would only run the program: leave "
-            "it out of selfplay.kinds, or take selfplay.tools none."
+            f"selfplay.tools is python, and a solver of {' and '.join(told)} would only run the program: leave it out "
+            "of selfplay.kinds, or take selfplay.tools none."
         )
     if config.selfplay.tools == "python" and config.model.prompt_format not in ("auto", "chat"):
         yield (

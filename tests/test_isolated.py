@@ -41,7 +41,7 @@ ENDED = "took over 1 s, or ended its process"
 
 @pytest.mark.parametrize("do, said", [
     ("nonsense", "returned soup"), ("raise", "raised ValueError: a reason"), ("hang", ENDED), ("children", ENDED),
-    ("die", ENDED), ("exit", ENDED), ("large", "returned 8,388,622 bytes, which is more than"),
+    ("die", ENDED), ("exit", "raised SystemExit: 3"), ("large", "returned 8,388,622 bytes, which is more than"),
     ("memory", "raised MemoryError"),
 ])  # fmt: skip
 async def test_trouble_costs_one_answer_and_is_said_once(functions, do, said, caplog) -> None:

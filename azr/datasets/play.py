@@ -117,7 +117,7 @@ class DataPlay:
         return [sample for some in await gather(*work) for sample in some], len(encoded) - len(given)
 
     def _problem(
-        self, row: DataRow, epoch: int, prompt: PromptIds, environment: Callable[[], Environment] | None
+        self, row: DataRow, epoch: int, prompt: PromptIds, environment: Callable[[], Environment] | None = None
     ) -> Problem:
         states_rewards = row.states_rewards
 

@@ -113,7 +113,9 @@ def guarded(plugin: str, group: str, name: str, stated: Any) -> Any:
     if group == ESTIMATORS:
         stated.score = _guarded(PluginFunction(what, _STEP, ESTIMATE_LIMIT_S), stated.score, _advantages)
         return stated
-    given: tuple[Any, ...] = (0.5, RewardConfig()) if group == REWARDS else (KINDS["deduction"].seed(), [], list)
+    given: tuple[Any, ...] = (
+        (0.5, RewardConfig()) if group == REWARDS else (next(iter(KINDS.values())).seed(), [], list)
+    )
     try:
         _number(stated(*given))
     except InvalidReply as nonsense:
