@@ -141,10 +141,13 @@ async def test_a_removal_that_the_engine_never_reports_holds_nobody_up(client, l
     await launcher.close()
 
 
-def test_the_image_is_named_after_what_is_in_it(client, monkeypatch):
+def test_the_image_is_named_after_what_is_in_it(client, monkeypatch, tmp_path):
     tag = docker_image.ensure_image(client)
     assert docker_image.ensure_image(client) == tag
-    monkeypatch.setattr(docker_image, "sources", lambda: {"azr/executor/zygote.py": b"raise SystemExit(3)"})
+    (tmp_path / "azr/executor").mkdir(parents=True)
+    (tmp_path / "azr/executor/zygote.py").write_text("raise SystemExit(3)")
+    monkeypatch.setattr(docker_image, "ROOT", tmp_path)
+    monkeypatch.setattr(docker_image, "FILES", ("azr/executor/zygote.py",))
     other = docker_image.ensure_image(client)
     try:
         assert other != tag
