@@ -397,7 +397,8 @@ class Sample:
     @property
     def sampled_versions(self) -> Ids:
         """Version of the weights of each token that an engine sampled; empty for a trace."""
-        return self.completion.weight_versions[self.completion.is_sampled][self.trace_tokens :]
+        versions = self.completion.weight_versions  # which takes no memory while it is one number
+        return (versions[self.completion.is_sampled] if self.completion.observed else versions)[self.trace_tokens :]
 
 
 K = TypeVar("K")

@@ -8,7 +8,7 @@ import logging
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -177,8 +177,9 @@ class Driver:
         digest = keep_identity(self._run.data, config.data.path)
         ids = [row.question.id for row in rows]
         order = RowOrder(ids, digest, config.run.seed, state.rows)
-        codec, answers, own = self._prepared.codec, partial(AnswerExecutor, config), config.data.environment
+        codec, own = self._prepared.codec, config.data.environment
         async with AsyncExitStack() as stack:
+            answers = partial(nullcontext, await stack.enter_async_context(AnswerExecutor(config)))
             graders = await stack.enter_async_context(open_graders(grader_names(rows) - {own}, answers=answers))
             tool = await stack.enter_async_context(open_tool(config.rollout, codec, answers))
             environments = OwnEnvironments(own, codec, config.rollout.turns) if own else None

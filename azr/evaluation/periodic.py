@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,10 +112,10 @@ class PeriodicEval:
         sampling = Sampling(samples=samples, temperature=TEMPERATURE, max_tokens=longest, seed=seed)
         found: list[Sample] = []
         names = {each.suite.grader for each in self._loaded}
-        answers = partial(AnswerExecutor, config)
         async with (
-            open_graders(names, answers=answers, tasks=lambda: nullcontext(executor)) as graders,
-            open_tool(config.rollout, self._codec, answers) as tool,
+            AnswerExecutor(config) as programs,
+            open_graders(names, answers=lambda: nullcontext(programs), tasks=lambda: nullcontext(executor)) as graders,
+            open_tool(config.rollout, self._codec, lambda: nullcontext(programs)) as tool,
         ):
             asked = ((each, graders[of.suite.grader]) for of in self._loaded for each in of.questions)
             problems = (
