@@ -10,9 +10,10 @@ from pathlib import Path
 
 from azr.config import Config
 from azr.datasets.hub import rows_file
-from azr.datasets.play import MARKS, added, graded_part
+from azr.datasets.play import MARKS, graded_part
 from azr.datasets.rows import DataRow, read_rows
 from azr.environments.own import tools_of, try_environment
+from azr.environments.tool_calls import added
 from azr.errors import UserError
 from azr.evaluation.suites import hash_of
 from azr.files import atomic_write

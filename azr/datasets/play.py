@@ -15,11 +15,11 @@ from azr.config import Config
 from azr.datasets.rows import DataRow, RowGrader, RowOrder
 from azr.environments import Environment
 from azr.environments.own import OwnEnvironments, tools_of
+from azr.environments.tool_calls import added
 from azr.errors import UserError
 from azr.graders.extraction import placed_boxes
 from azr.graders.own import is_own
 from azr.graders.question import Grader, GraderName
-from azr.prompts.chat_template import Turn
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, PromptIds, Reason, Sample
 from azr.selfplay.play import StepResult, sort_samples
@@ -139,11 +139,6 @@ class DataPlay:
         completion = Completion(**tokens, logprobs=0.0, finish_reason="stop", weight_versions=0)  # type: ignore[arg-type]
         with phase("verify"):
             return [await judged(problem, completion, trace_tokens=len(trace))]
-
-
-def added(turns: Sequence[Turn], text: str) -> tuple[Turn, ...]:
-    """Return a conversation whose last turn has one more paragraph."""
-    return (*turns[:-1], {**turns[-1], "content": f"{turns[-1]['content']}\n\n{text}"})
 
 
 async def grade(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from azr.config import Config
 from azr.environments import Environment, EnvironmentFailed
-from azr.environments.tool_calls import MAX_REPLY, PYTHON_CALLS, ToolCalls
+from azr.environments.tool_calls import MAX_REPLY, WRITTEN, ToolCalls
 from azr.errors import UserError
 from azr.graders.own import SCORE, load_grader
 from azr.isolated import OwnFunctions, WorkerError, ask_once
@@ -70,7 +70,7 @@ def tools_of(config: Config) -> Sequence[Tool]:
     """Return the tools that the chat template writes into the prompts of rows."""
     if config.data.environment is not None:
         return tuple(described(config.data.environment)["tools"])
-    return PYTHON_CALLS if config.rollout.tools == "python_calls" else ()
+    return WRITTEN[config.rollout.tools]
 
 
 class OwnEnvironments:

@@ -20,15 +20,15 @@ from azr.tasks.prompts import PYTHON_REPLY, THOUGHT
 from azr.text import clipped, without_middle
 
 if TYPE_CHECKING:
-    from azr.prompts.chat_template import Tool
+    from azr.prompts.chat_template import Tool, Turn
     from azr.prompts.codec import PromptCodec
 
 _CODE = {"code": {"type": "string", "description": "The whole program."}}
 _ABOUT = "Run a Python program, and return what it prints. Nothing is kept for the next call."
 _TAKES = {"type": "object", "properties": _CODE, "required": ["code"]}
-_PYTHON = {"name": "python", "description": _ABOUT, "parameters": _TAKES}
-PYTHON_CALLS: Sequence[Tool] = ({"type": "function", "function": _PYTHON},)
-"""The Python tool as chat templates take it."""
+_TOOL = {"type": "function", "function": {"name": "python", "description": _ABOUT, "parameters": _TAKES}}
+WRITTEN: Mapping[str, Sequence[Tool]] = {"none": (), "python": (), "python_calls": (_TOOL,)}
+"""What the chat template writes of the Python tool into prompts, by `rollout.tools`."""
 _MARK = re.compile(
     r"(?:<tool_call>\s*)?<function=(?P<tag>[^<>\s]+)>(?P<body>(?:(?!<function=).)*?)</function>"
     r"|(?:<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>)\s*(?:```(?:json)?\s*)?"
@@ -45,6 +45,11 @@ MAX_REPLY = 2_000
 """Most characters of an output that the model sees; the middle of a longer one is left out."""
 Call = Callable[[Mapping[str, Any]], Awaitable[tuple[str, bool]]]
 """Takes arguments by name; returns what it answers, and whether it failed."""
+
+
+def added(turns: Sequence[Turn], text: str) -> tuple[Turn, ...]:
+    """Return a conversation whose last turn has one more paragraph."""
+    return (*turns[:-1], {**turns[-1], "content": f"{turns[-1]['content']}\n\n{text}"})
 
 
 def on_record(rollout: RolloutConfig) -> dict[str, str]:
@@ -67,8 +72,8 @@ async def open_tool(
         if rollout.tools == "python":
             yield partial(PythonBlocks, codec, rollout.turns, executor.execute)
         else:
-            run = lambda arguments: run_python(executor.execute, arguments.get("code"))  # noqa: E731
-            yield partial(ToolCalls, codec, rollout.turns, {"python": run})
+            call = {"python": lambda arguments: run_python(executor.execute, arguments.get("code"))}
+            yield partial(ToolCalls, codec, rollout.turns, call)
 
 
 class Unreadable(ValueError):
@@ -147,8 +152,7 @@ class PythonBlocks(Environment):
         self._execute = execute
 
     async def reply(self, text: str) -> str | None:
-        source = last_block(text)
-        if source is None:
+        if (source := last_block(text)) is None:
             return None
         said, failed = await run_python(self._execute, source)
         self.count(failed=failed)

@@ -14,7 +14,7 @@ from azr.answering import Generate, Problem, answer
 from azr.concurrency import gather, stable_seed, task_group
 from azr.config import RolloutConfig
 from azr.environments import Environment
-from azr.environments.tool_calls import PYTHON_CALLS
+from azr.environments.tool_calls import WRITTEN, added
 from azr.errors import UserError
 from azr.evaluation.suites.short_answers import value_task
 from azr.graders.choice import Choice
@@ -72,9 +72,9 @@ def prompt_ids(codec: PromptCodec, question: Question, rollout: RolloutConfig | 
     """
     gold = question.gold
     if rollout is not None and rollout.tools != "none" and may_run_python(codec, question):
-        note = f"\n\n{PYTHON_NOTE}" if rollout.tools == "python" else ""
-        turns: list[Turn] = [{"role": "user", "content": question.message + note}]
-        return np.array(codec.converse(turns, PYTHON_CALLS if rollout.tools == "python_calls" else ())[0], np.int32)
+        turns: tuple[Turn, ...] = ({"role": "user", "content": question.message},)
+        turns = added(turns, PYTHON_NOTE) if rollout.tools == "python" else turns
+        return np.array(codec.converse(turns, WRITTEN[rollout.tools])[0], np.int32)
     if codec.template is not None and not (codec.continues_examples and isinstance(gold, Task)):
         ids = codec.encode(question.message) if question.opened else codec.ask(_message(codec, question))
         return np.array(ids, np.int32)
@@ -165,9 +165,10 @@ async def answer_all(
                 sample.index = index
             prompt = codec.decode(problem.prompt_ids)
             for sample in samples:
-                sample.response, sample.observed = text_and_spans(sample.completion, codec.decode)
                 sample.step, sample.prompt = step, prompt
-                if not sample.observed:  # an end token is no part of an answer
+                if sample.completion.observed:
+                    sample.response, sample.observed = text_and_spans(sample.completion, codec.decode)
+                else:  # an end token is no part of an answer
                     sample.response = codec.response_text(sample.completion)
                 sample.completion = NO_TOKENS  # nothing is trained on it, and the answers of all questions are kept
             done(samples)
