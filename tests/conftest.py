@@ -83,7 +83,7 @@ def own_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     before, there = _listing(), Path.cwd()
     sys.addaudithook(_refuse_the_clone)  # which nothing can take away again
     os.chdir(folder)
-    _refused.append(f"{ROOT}{os.sep}")
+    _refused.extend([f"{ROOT}{os.sep}"] if os.environ.get("AZR_WRITE_GOLDEN") != "1" else [])
     yield folder
     _refused.clear()
     os.chdir(there)

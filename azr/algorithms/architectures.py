@@ -121,15 +121,14 @@ def recurrent_part(family: str) -> str:
 ALL_LINEAR = "all-linear"
 """Stands for all linear layers but the output head among the targets of adapters."""
 
+READ_IMAGES = ("gemma3", "gemma4", "mistral3", "qwen3_5")
+"""Architectures that hold a text model that can be trained, and more."""
 REFUSED: dict[str, str] = {
     "qwen3_moe": "after a push, its experts in vLLM do not have the weights that were sent",
     "gemma2": "it caps its attention scores, which training does not compute",
     "apertus": "after a push, its activation in vLLM does not have the numbers that were sent",
     "gpt_oss": "its attention has sinks, which training does not compute",
-    **dict.fromkeys(
-        ("gemma3", "gemma4", "mistral3", "qwen3_5"),
-        "it reads images too; docs/models.md says how to take its text model out, which can be trained",
-    ),
+    **dict.fromkeys(READ_IMAGES, "it reads images too; write its text model by azr export MODEL FOLDER, and take that"),
 }
 """Architectures that are known not to work, by `model_type`, and why."""
 

@@ -1,4 +1,4 @@
-"""``azr export RUN OUT``: takes a trained model out of a run as a plain Hugging Face folder."""
+"""``azr export RUN|MODEL OUT``: takes a trained model out of a run as a plain Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    parser = Parser("export", "Write a run's policy as a Hugging Face folder that transformers and vLLM load.")
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory, or the folder of a model")
+    parser = Parser(
+        "export", "Write a run's policy, or the text model of one that reads images, as a folder of weights."
+    )
+    parser.add_argument("run", metavar="RUN|MODEL", type=Path, help="run directory, Hugging Face folder or hub name")
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to write; it must be new or empty")
     parser.add_argument("--step", type=whole(0, 10**9), help="step of the run's policy (default: the last)")
     form = parser.add_mutually_exclusive_group()

@@ -1,5 +1,5 @@
 """Takes a model out of a run as a plain Hugging Face folder with a model card. Copies and edits files; weights and
-torch are loaded only to merge adapters into the weights that they belong to."""
+torch are loaded only to merge adapters into the weights that they belong to, and to take out a text model."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
 
+from azr.algorithms.architectures import READ_IMAGES
 from azr.errors import UserError
 from azr.files import atomic_folder
 from azr.runs.checkpoint_store import CorruptCheckpoint, RunState, step_of
 from azr.runs.metrics import EVAL, has_eval
-from azr.runs.model_folder import check_model, hub_errors, model_folder, read_object, write_object
+from azr.runs.model_folder import check_model, hub_errors, model_folder, must_be_local, read_object, write_object
 from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.train import adapter_files
 from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE, BASE_FILE
@@ -59,12 +60,15 @@ class Source:
 
 
 def find_source(place: Path, step: int | None) -> Source:
-    """Return the policy of a run's step, by default the last; or, for a model's own folder, that one. Raises UserError
-    when there is no such run or step; the message lists the steps there are."""
-    if (place / "config.json").is_file():
+    """Return the policy of a run's step, by default the last; or, for a model's own folder or hub name, that one.
+
+    Raises UserError when there is no such run or step; the message lists the steps there are."""
+    if (place / "config.json").is_file() or not must_be_local(str(place)):
         if step is not None:
             raise UserError(f"{place} is one model and has no steps: leave out --step.")
-        return Source(place, None, None)
+        folder = model_folder(str(place), fetch=True, named="the model")
+        assert folder is not None, "fetching finds it or raises"
+        return Source(folder, None, None)
     if (named := step_of(place)) >= 0 and place.resolve().parent.name == "checkpoints" and step in (None, named):
         place, step = place.resolve().parents[1], named
     run, folders = RunDirectory(place), policies(place)
@@ -114,7 +118,10 @@ def export(source: Source, out: Path, *, merged: bool = True, base: str | None =
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with atomic_folder(place) as staging:
-            _copy(source, staging, merged=merged)
+            if read_object(source.folder / "config.json").get("model_type") in READ_IMAGES:
+                write_text_model(source.folder, staging)
+            else:
+                _copy(source, staging, merged=merged)
             if source.has_adapters and merged:
                 found, named = (str(source.base), "model.path of the run") if base is None else (base, "--base")
                 merge_adapters(source.folder, found, staging, named)
@@ -124,6 +131,22 @@ def export(source: Source, out: Path, *, merged: bool = True, base: str | None =
     except OSError as error:
         raise UserError(f"{out} was not written: {error}.") from error
     return nbytes
+
+
+def write_text_model(folder: Path, out: Path) -> None:
+    """Write the language model of one that reads images too, and its tokenizer. All of it is loaded into memory.
+
+    `from_pretrained` of a text class would leave most of its weights random, without an error.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+
+    whole = AutoModelForImageTextToText.from_pretrained(folder, dtype="auto")
+    text = AutoModelForCausalLM.from_config(whole.config.text_config, dtype=whole.dtype)
+    text.model.load_state_dict(whole.model.language_model.state_dict())
+    text.lm_head.load_state_dict(whole.lm_head.state_dict())
+    text.generation_config = whole.generation_config
+    text.save_pretrained(out)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(out)
 
 
 def kept_export(source: Source) -> Path:

@@ -17,6 +17,7 @@ from transformers import (
 from azr.algorithms.architectures import ALL_LINEAR, CHECKED, REFUSED, check_architecture
 from azr.algorithms.kernels import COVERED
 from azr.algorithms.models import check_head, check_layers
+from azr.cli import export
 from azr.errors import UserError
 from azr.plan.inputs import shape_of
 from tests.conftest import byte_tokenizer
@@ -96,7 +97,7 @@ VISION = {
     (Gemma3Config, "gemma3_text"), (Gemma4Config, "gemma4_text"), (Mistral3Config, "ministral3"),
     (Qwen3_5Config, "qwen3_5_text"),
 ])  # fmt: skip
-def test_the_text_model_of_one_that_reads_images_is_taken_out_as_the_page_says(whole, family, tmp_path: Path):
+def test_the_text_model_of_one_that_reads_images_is_exported(whole, family, tmp_path: Path):
     tokenizer = byte_tokenizer()
     kind = {"ministral3": "pixtral", "gemma4_text": "gemma4_vision"}.get(family, "siglip_vision_model")
     text = tiny_config(family, vocab_size=320, pad_token_id=0, eos_token_id=1).to_dict()
@@ -105,9 +106,9 @@ def test_the_text_model_of_one_that_reads_images_is_taken_out_as_the_page_says(w
     model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).eval()
     model.save_pretrained(source)
     tokenizer.save_pretrained(source)
-    page = (ROOT / "docs/models.md").read_text()
-    code = page.split("```python\n")[1].split("```")[0]
-    exec(code.replace('"google/gemma-3-4b-it", "gemma-3-4b-it-text"', f"{str(source)!r}, {str(target)!r}"), {})
+    with pytest.raises(UserError, match="write its text model by azr export MODEL FOLDER"):
+        check_architecture(str(source), json.loads((source / "config.json").read_text()), unchecked=True)
+    assert export.main([str(source), str(target)]) == 0
     ids = torch.arange(2, 42)[None]
     taken = AutoModelForCausalLM.from_pretrained(target)
     torch.testing.assert_close(taken(input_ids=ids).logits, model(input_ids=ids).logits, atol=1e-5, rtol=0)

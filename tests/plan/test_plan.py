@@ -76,6 +76,7 @@ def test_known_shapes_have_the_published_number_of_parameters():
         "Qwen/Qwen2.5-Coder-14B": 14_770_033_664, "meta-llama/Llama-3.1-8B": 8_030_261_248,
         "Qwen/Qwen3-4B-Base": 4_022_468_096, "Qwen/Qwen3-0.6B": 596_049_920,
         "HuggingFaceTB/SmolLM3-3B": 3_075_098_624, "allenai/Olmo-3-7B-Think": 7_298_011_136,
+        "Qwen3.5-2B-text": 1_881_825_088,
     }.items():  # fmt: skip
         assert shape_of(name).parameters == parameters, name
 
