@@ -106,7 +106,6 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
     from azr.evaluation.asking import Sampling
     from azr.evaluation.standalone import Evaluation, Serve, check_out, run_evaluation, serve_here
     from azr.evaluation.suites import load_suites, to_be_continued
-    from azr.graders import check_graders
     from azr.hardware import compute_type
     from azr.runs.asked_model import open_model
     from azr.runs.model_export import policies
@@ -118,12 +117,12 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
         names = to_be_continued(names, models[0].codec.prompt_format)
         print(f"{models[0].label} continues examples ({', '.join(names)}); --template conversation asks it in words")
     suites = load_suites(names, options.data, options.limit, altered=options.altered)
-    check_graders({each.suite.grader: each.questions[0] for each in suites})
-    dtype = compute_type(options.dtype)
+    values |= {"run.seed": options.seed, "run.deterministic": options.deterministic}
+    values["train.dtype"] = compute_type(options.dtype)
     longest = options.max_response_tokens or 0
     sampling = Sampling(samples=options.samples, temperature=options.temperature, max_tokens=longest, seed=options.seed)
-    shared = {"suites": suites, "sampling": sampling, "ks": ks, "dtype": dtype, "deterministic": options.deterministic}
-    evaluations = [Evaluation(model=model, config=_config(model, values), **shared) for model in models]
+    shared: dict[str, Any] = {"suites": suites, "sampling": sampling, "ks": ks}
+    evaluations = [Evaluation(model=each, codec=each.codec, config=_config(each, values), **shared) for each in models]
     outs = [options.out or _default_out(model) for model in models]
     for out in outs:
         check_out(out, resume=options.resume)
@@ -133,7 +132,7 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
             from azr.system import serve_by_ray
 
             serve = serve_by_ray
-        table = asyncio.run(run_evaluation(evaluation, out, serve, resume=options.resume))
+        table = asyncio.run(run_evaluation(evaluation, out, serve))
         print(f"{evaluation.model.label}, percent with 95% intervals:\n\n{report.markdown(table)}\n")
         print(f"Answers are read leniently, in other forms than the asked one too.\nwritten to {out}")
     return 0
@@ -143,7 +142,7 @@ def _config(model: AskedModel, values: dict[str, Any]) -> Config:
     """Of engine and executors: the run's, changed by the options, for an engine that has the machine to itself."""
     base = model.config or Config()
     rollout = replace(base.rollout, engines=1, staleness=0, partial=False, gpu_memory_utilization=_GPU_SHARE)
-    return override(replace(base, rollout=rollout), values)
+    return override(replace(base, rollout=rollout), values | {"model.path": str(model.folder)})
 
 
 def _default_out(model: AskedModel) -> Path:

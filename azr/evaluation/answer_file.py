@@ -42,6 +42,7 @@ class AnswerFile(AbstractContextManager["AnswerFile"]):
         self.path = path
         self.answers: list[Sample] = []
         """Without their texts, see `without_texts`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: after a failed write no bytes wait for the next one.
         self._file = path.open("ab", buffering=0)
         try:

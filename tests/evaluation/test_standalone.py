@@ -12,7 +12,7 @@ from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation.answer_file import read_answers
 from azr.evaluation.asking import Sampling
-from azr.evaluation.standalone import Evaluation, run_evaluation
+from azr.evaluation.standalone import Evaluation, check_out, run_evaluation
 from azr.evaluation.suites import load_suites
 from azr.records import Completion
 from azr.runs.asked_model import AskedModel, open_model
@@ -46,9 +46,9 @@ def data(tmp_path: Path) -> Path:
 
 
 def evaluation(model: AskedModel, data: Path, ks: tuple[int, ...] = (2,)) -> Evaluation:
-    how = {"sampling": Sampling(samples=2, temperature=1.0, max_tokens=16, seed=1), "dtype": "float32"}
-    suites = load_suites(["mine"], data)
-    return Evaluation(model=model, suites=suites, ks=ks, config=Config(), deterministic=False, **how)
+    suites, sampling = load_suites(["mine"], data), Sampling(samples=2, temperature=1.0, max_tokens=16, seed=1)
+    how = {"model": model, "codec": model.codec, "config": Config()}
+    return Evaluation(suites=suites, sampling=sampling, ks=ks, **how)
 
 
 class Server:
@@ -77,12 +77,12 @@ async def test_what_an_engine_answered_before_it_failed_is_not_asked_again(model
     out = tmp_path / "out"
     first, second = Server(model, fails_after=5), Server(model)
     with pytest.raises(RuntimeError, match="the engine is gone"):
-        await run_evaluation(evaluation(model, data), out, first, resume=False)
+        await run_evaluation(evaluation(model, data), out, first)
     assert not (out / "results.json").exists()
     kept = len(keys(out))
     with pytest.raises(UserError, match="holds an evaluation already: go on with it by --resume"):
-        await run_evaluation(evaluation(model, data), out, second, resume=False)
-    (row,) = await run_evaluation(evaluation(model, data), out, second, resume=True)
+        check_out(out, resume=False)
+    (row,) = await run_evaluation(evaluation(model, data), out, second)
     assert second.asked == 2 * (ROWS - kept // 3) and len(set(keys(out))) == len(keys(out)) == 3 * ROWS
     assert row.estimates["greedy"].value == row.estimates["pass@2"].value == 1 and row.questions == ROWS
     assert json.loads((out / "results.json").read_text())["answered_before"] == kept // 3
@@ -90,10 +90,10 @@ async def test_what_an_engine_answered_before_it_failed_is_not_asked_again(model
 
 async def test_another_k_changes_the_results_and_asks_nothing(model, data, tmp_path):
     out = tmp_path / "out"
-    await run_evaluation(evaluation(model, data), out, Server(model), resume=False)
+    await run_evaluation(evaluation(model, data), out, Server(model))
     before = json.loads((out / "results.json").read_text())
     again = Server(model)
-    await run_evaluation(evaluation(model, data, ks=(1, 2)), out, again, resume=True)
+    await run_evaluation(evaluation(model, data, ks=(1, 2)), out, again)
     after = json.loads((out / "results.json").read_text())
     assert again.asked == 0 and after["seconds"] == before["seconds"]
     assert set(after["rows"][0]["estimates"]) == {"greedy", "mean@2", "pass@1", "pass@2"}
@@ -106,17 +106,17 @@ async def test_what_another_evaluation_answered_meanwhile_is_not_answered_twice(
 
     @asynccontextmanager
     async def slow(asked: Evaluation) -> AsyncIterator[Generate]:
-        await run_evaluation(asked, out, Server(model), resume=False)
+        await run_evaluation(asked, out, Server(model))
         yield late.generate
 
-    await run_evaluation(evaluation(model, data), out, slow, resume=False)
+    await run_evaluation(evaluation(model, data), out, slow)
     assert late.asked == 0 and len(keys(out)) == 3 * ROWS
 
 
 async def test_questions_in_other_words_are_not_mixed_in(model, data, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(RuntimeError, match="the engine is gone"):
-        await run_evaluation(evaluation(model, data), out, Server(model, fails_after=5), resume=False)
+        await run_evaluation(evaluation(model, data), out, Server(model, fails_after=5))
     (data / "mine.toml").write_text(SUITE.replace("{question}", "Choose well. {question}"))
     with pytest.raises(UserError, match="an evaluation with another suites"):
-        await run_evaluation(evaluation(model, data), out, Server(model), resume=True)
+        await run_evaluation(evaluation(model, data), out, Server(model))

@@ -62,7 +62,7 @@ def config(root: Path, name: str, seed: int = 1, **sections: object) -> Config:
 def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
     """A run directory whose evaluations, every other step, have these accuracies; proposals get better by the step."""
     logger = RunLogger.create(RunDirectory.of(of.run), of, Progress(io.StringIO()))
-    tables = [score_rows(answers(share, seed=of.run.seed), (), SAMPLES, ["exam"]) for share in shares]
+    tables = [score_rows(answers(share, seed=of.run.seed), (), SAMPLES) for share in shares]
     evals = [metrics(table) for table in tables]
     logger.log_baseline(evals[0])
     for step in range(1, 2 * len(evals) - 1):
