@@ -107,8 +107,8 @@ class FormCheck:
     def example(self) -> str:
         """Return one whole proposal in the best form, a valid one if there is any."""
         cells = [each for each in self.cells if (each.form, each.role) == (self.best, "proposer")]
-        samples = sorted((s for cell in cells for s in cell.samples), key=lambda s: s.judgement.verdict != VALID)  # type: ignore[union-attr]
-        return self.text(samples[0].completion)
+        first = min((sample for cell in cells for sample in cell.samples), key=lambda sample: sample.verdict != VALID)
+        return self.text(first.completion)
 
     def advice(self) -> str:
         """Return one sentence that says which form to take."""

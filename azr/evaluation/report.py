@@ -11,8 +11,7 @@ from typing import Any
 
 from azr.errors import UserError
 from azr.evaluation.answer_file import ANSWERS, read_answers
-from azr.evaluation.scores import GREEDY, Estimate, Measure, Row, estimate, greedy_share, sampled_share
-from azr.evaluation.suites import SUITES, top
+from azr.evaluation.scores import GREEDY, Estimate, Measure, Row, estimate, greedy_share, sampled_share, weighed
 from azr.files import atomic_write
 from azr.records import Sample, grouped
 
@@ -28,7 +27,8 @@ def markdown(table: Sequence[Row]) -> str:
     measures = list(dict.fromkeys(measure for row in table for measure in row.estimates))
     lines = [("suite", "questions", *measures, "truncated", "malformed", "ungraded", "tokens")]
     for row in table:
-        shares = (percent(row.estimates.get(measure)) for measure in measures)
+        found = [row.estimates.get(measure) for measure in measures]
+        shares = (f"{100 * e.value:.1f} [{100 * e.low:.1f}, {100 * e.high:.1f}]" if e else "-" for e in found)
         failures = (f"{share:.1%}" for share in (row.truncated, row.malformed, row.ungraded))
         lines.append((row.name, str(row.questions), *shares, *failures, f"{row.tokens:.0f}"))
     return aligned(lines, left=1)
@@ -47,11 +47,6 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> str:
     return "\n".join([line(lines[0]), line(rule), *map(line, lines[1:])])
 
 
-def percent(share: Estimate | None) -> str:
-    """Return a share as text, such as ``31.2 [27.9, 34.6]``."""
-    return "-" if share is None else f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
-
-
 def write_results(folder: Path, about: Mapping[str, Any] | None, table: Sequence[Row]) -> None:
     """Write results and table, each by rename. ``about`` None: only the rows of existing results change."""
     path = folder / RESULTS
@@ -60,16 +55,13 @@ def write_results(folder: Path, about: Mapping[str, Any] | None, table: Sequence
         tree = {"format": FORMAT, **stated, "rows": [asdict(row) for row in table]}
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} holds no results: remove it, and --resume writes it again.") from error
-    _write(path, json.dumps(tree, indent=1, ensure_ascii=False) + "\n")
-    _write(folder / TABLE, markdown(table) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with atomic_write(path) as staging:
-            staging.write_text(text, encoding="utf-8", errors="surrogatepass")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}): make room, then --resume.") from error
+    texts = {path: json.dumps(tree, indent=1, ensure_ascii=False), folder / TABLE: markdown(table)}
+    for path, text in texts.items():
+        try:
+            with atomic_write(path) as staging:
+                staging.write_text(f"{text}\n", encoding="utf-8", errors="surrogatepass")
+        except OSError as error:
+            raise UserError(f"{path} cannot be written ({error.strerror}): make room, then --resume.") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,19 +138,18 @@ def signed(gain: Estimate, unit: str = "") -> str:
 def _difference(
     suite: str, measure: str, share: Measure, pairs: Sequence[tuple[Sequence[Sample], Sequence[Sample]]]
 ) -> Difference | None:
-    alike = suite in SUITES and SUITES[suite].groups_alike
     shares = [(before[0], share(before), share(after)) for before, after in pairs]
     both = [(asked, start, end) for asked, start, end in shares if start is not None and end is not None]
     if not both:
         return None
-    groups = grouped((top(asked.group) if alike else "", (start, end)) for asked, start, end in both)
+    groups = weighed(suite, ((asked.group, (start, end)) for asked, start, end in both))
     return Difference(
         suite=suite,
         measure=measure,
-        questions=sum(map(len, groups.values())),
-        before=fmean(fmean(start for start, _ in group) for group in groups.values()),
-        after=fmean(fmean(end for _, end in group) for group in groups.values()),
-        gain=estimate([[end - start for start, end in group] for group in groups.values()], signed=True),
+        questions=len(both),
+        before=fmean(fmean(start for start, _ in group) for group in groups),
+        after=fmean(fmean(end for _, end in group) for group in groups),
+        gain=estimate([[end - start for start, end in group] for group in groups], signed=True),
         won=tuple(asked.problem_id for asked, start, end in both if end > start),
         lost=tuple(asked.problem_id for asked, start, end in both if end < start),
     )
