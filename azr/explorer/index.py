@@ -286,17 +286,10 @@ def _is_current(connection: sqlite3.Connection) -> bool:
         return False
 
 
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing; one at a time, whichever process it is of."""
+def transaction(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """Begin what the connection's context ends: all or nothing; one at a time, whichever process it is of."""
     connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        if connection.in_transaction:  # a full disk has ended it
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
+    return connection
 
 
 def values(sample: Sample, line: int, place: LinePlace) -> list[Any]:

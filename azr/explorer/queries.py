@@ -62,6 +62,9 @@ _TASKS = {
     "nodes_to": "nodes <= ?", "parent": "id IN (SELECT child FROM children WHERE parent = ?)",
 }  # fmt: skip
 """Conditions on tasks. ``parent``: a task or a function of the corpus that the proposer was shown."""
+_OF_RULE = f"SELECT 1 FROM json_each(flags) WHERE ? IN ('{ANY_RULE}', json_extract(value, '$[0]'))"
+_FLAGGED = f"flags IS NOT NULL AND EXISTS ({_OF_RULE})"
+"""Condition on samples."""
 
 
 def find_tasks(
@@ -72,34 +75,28 @@ def find_tasks(
     ``text``: anywhere in the program, its inputs, outputs, message or id; letters in either case. ``wanted``: values
     for some of `_TASKS`; what is None or empty matches all.
     """
-    where, values = _given({_TASKS[name]: value for name, value in wanted.items()})
+    asked = {_TASKS[name]: value for name, value in wanted.items()}
     if text:
         # Every text is read, at a microsecond each; an index of words would not find parts of expressions.
         pattern = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
         rows = index.select("SELECT n FROM texts WHERE text LIKE ? ESCAPE '\\'", f"%{pattern}%")
-        where.append("n IN (SELECT value FROM json_each(?))")
-        values.append(json.dumps([row[0] for row in rows]))
-    conditions, total = _counted(index, "tasks", where, values)
+        asked["n IN (SELECT value FROM json_each(?))"] = json.dumps([row[0] for row in rows])
+    where, values, total = _counted(index, "tasks", asked)
     order = TASK_ORDERS[order]
     rows = index.select(
         f"SELECT t.*, {CHILDREN} AS children, substr(json_extract(x.record, '$.program'), 1, 200) AS head "
-        f"FROM (SELECT * FROM tasks {conditions} ORDER BY {order} LIMIT ? OFFSET ?) t JOIN task_records x ON x.n = t.n "
+        f"FROM (SELECT * FROM tasks {where} ORDER BY {order} LIMIT ? OFFSET ?) t JOIN task_records x ON x.n = t.n "
         f"ORDER BY {order}",
         *values, limit, offset,
     )  # fmt: skip
     return rows, total
 
 
-def _given(conditions: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
-    """Return those conditions that have a value, and their values."""
-    given = {condition: value for condition, value in conditions.items() if value not in (None, "")}
-    return [*given], [*given.values()]
-
-
-def _counted(index: RunIndex, table: str, where: Sequence[str], values: Sequence[Any]) -> tuple[str, int]:
-    """Return the WHERE clause, and how many rows match."""
-    conditions = f"WHERE {' AND '.join(where)}" if where else ""
-    return conditions, int(index.select(f"SELECT count(*) FROM {table} {conditions}", *values)[0][0])
+def _counted(index: RunIndex, table: str, asked: Mapping[str, Any]) -> tuple[str, list[Any], int]:
+    """Return the WHERE clause of those conditions that have a value, their values, and how many rows match."""
+    given = {condition: value for condition, value in asked.items() if value not in (None, "")}
+    where, values = f"WHERE {' AND '.join(given)}" if given else "", [*given.values()]
+    return where, values, int(index.select(f"SELECT count(*) FROM {table} {where}", *values)[0][0])
 
 
 def find_task(index: RunIndex, id: str) -> dict[str, Any] | None:
@@ -159,21 +156,11 @@ def find_samples(
     ``verdict``: one of `VERDICTS`, or `REFUSED`; ``flag``: a rule of the safety screen, or `ANY_RULE`; ``wanted``:
     values of other columns. What is None or empty matches all.
     """
-    where, values = _given({f"{name} = ?": value for name, value in wanted.items()})
-    if verdict == REFUSED:
-        where.append(f"role = 'proposer' AND verdict IS NOT '{VALID}'")
-    elif verdict:
-        where.append("verdict = ?")
-        values.append(verdict)
-    if flag == ANY_RULE:
-        where.append("flags IS NOT NULL")
-    elif flag:
-        has_rule = "EXISTS (SELECT 1 FROM json_each(flags) WHERE json_extract(value, '$[0]') = ?)"
-        where.append(f"flags IS NOT NULL AND {has_rule}")
-        values.append(flag)
-    conditions, total = _counted(index, "samples", where, values)
+    asked = {f"{name} = ?": value for name, value in wanted.items()} | {_FLAGGED: flag}
+    asked |= {"role = 'proposer' AND verdict IS NOT ?": VALID} if verdict == REFUSED else {"verdict = ?": verdict}
+    where, values, total = _counted(index, "samples", asked)
     rows = index.select(
-        f"SELECT * FROM samples {conditions} ORDER BY {SAMPLE_ORDERS[order]} LIMIT ? OFFSET ?",
+        f"SELECT * FROM samples {where} ORDER BY {SAMPLE_ORDERS[order]} LIMIT ? OFFSET ?",
         *values, limit, offset,
     )  # fmt: skip
     return [made(row) for row in rows], total
