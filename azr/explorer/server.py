@@ -81,8 +81,7 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
 
     def page(number: int, name: str, values: Values) -> Response:
         with ExitStack() as opened:
-            numbered = zip(paths, names, range(len(paths)), strict=True)
-            runs = [opened.enter_context(shown_run(*each)) for each in numbered]
+            runs = [opened.enter_context(shown_run(path, names[at], at)) for at, path in enumerate(paths)]
             run, links = runs[number], Links(f"{root}/{number}")
             (shown, status), pages = body(runs, number, name, links, values), menu(run)
             html = render(
@@ -103,7 +102,7 @@ def make_app(paths: Sequence[Path], *, token: str = "", hosts: Sequence[str] = (
         parts, values = request.url.path.strip("/").split("/"), dict(request.query_params)
         if token and not secrets.compare_digest(parts.pop(0).encode(), token.encode()):
             return PlainTextResponse("Not found: open the whole address that azr view printed, with its token.", 404)
-        match parts:
+        match [part.lstrip("0") or "0" if part.isdecimal() else part for part in parts]:
             case [] | [""]:
                 return RedirectResponse(f"{root}/0/")
             case ["static", name] if name in STATIC:

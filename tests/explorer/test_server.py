@@ -191,7 +191,7 @@ def test_two_runs_share_their_curves_and_keep_their_tasks(run: MadeRun, tmp_path
         re.search("solve rate of this step.*?<noscript>(.*?)</noscript>", client(run).get("/0/").text, re.S)[1]
     )
     assert re.findall(r"\S+", table.text) == ["stepdeduction", "125.0%", "250.0%"], "a chart without its script"
-    for path in ("/0/", "/1/", "/1/?with=0"):
+    for path in ("/0/", "/1/", "/01/?with=0"):
         drawn = [json.loads(value) for _, name, value in page(of, path).attributes if name == "data-chart" and value]
         lines = [line for each in drawn for line in each["series"] if " · " in line["name"]]
         colours = {(line["name"].partition(" ")[0], line["colour"]) for line in lines}
