@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import sys
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -56,6 +57,17 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def question(**fields: object) -> Question:
     return Question(id="1", suite="s", group="s", message="?", gold=fields)
+
+
+def test_the_example_for_verifiers_asks_the_python_that_is_named(tmp_path, monkeypatch):
+    other = tmp_path / "python"
+    lines = ("print('ready', flush=True)", "while True: print(input().count('x'), flush=True)")
+    other.write_text("\n".join((f"#!{sys.executable}", *lines)))
+    other.chmod(0o755)
+    monkeypatch.setenv("VERIFIERS_PYTHON", str(other))
+    asked = {"row": {"taskset": {"id": "t"}, "task": 3}, "prompt": [], "response": "xx"}
+    said = isolated.ask_once("it", "azr.graders.own", ("examples.verifiers_tasks:reward",), asked)
+    assert said == {"score": 2.0, "parts": {}}
 
 
 async def test_what_goes_wrong_is_ungraded_and_named_once(module, monkeypatch, caplog):
