@@ -16,7 +16,7 @@ from azr.graders import OpenExecutor
 from azr.graders.sandboxed import script_output
 from azr.tasks.base import Run
 from azr.tasks.blocks import PYTHON, blocks
-from azr.tasks.prompts import PYTHON_REPLY, THOUGHT
+from azr.tasks.prompts import PYTHON_REPLY, THINK, THOUGHT
 from azr.text import clipped, without_middle
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _MARK = re.compile(
     r"|(?:<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>)\s*(?:```(?:json)?\s*)?"
     r"(?:(?P<name>[\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{))?", re.DOTALL
 )  # fmt: skip
+_THINKING = re.compile(rf"\A[^{{<\[]*{THINK}(?:.*?{THOUGHT})?", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^<>\s]+)>\n?((?:(?!<parameter=).)*?)\n?</parameter>", re.DOTALL)
 _BARE = re.compile(r'\{\s*"(?:type|name|function)"\s*:')
 _JSON = json.JSONDecoder(strict=False)  # models leave line ends in their texts
@@ -80,10 +81,11 @@ class Unreadable(ValueError):
     """Raised for text that begins a call and is none; the message completes a sentence."""
 
 
-def find_calls(text: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return name and arguments of every call in a turn of the model, as Qwen, Hermes, Llama and Mistral write them.
-    Raises Unreadable."""
-    calls, at, text = list[tuple[str, Mapping[str, Any]]](), 0, text.strip()
+def find_calls(text: str, *, opened: bool = False) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return name and arguments of every call in a turn of the model, as Qwen, Hermes, Llama and Mistral write them,
+    after its thinking, which the prompt may have ``opened``. Raises Unreadable."""
+    text = _THINKING.sub("", THINK + text if opened else text).strip()
+    calls, at = list[tuple[str, Mapping[str, Any]]](), 0
     while mark := _MARK.search(text, at):
         if mark["tag"]:
             value, at = {"name": mark["tag"], "arguments": dict(_PARAMETER.findall(mark["body"]))}, mark.end()
@@ -127,7 +129,7 @@ class ToolCalls(Environment):
 
     async def reply(self, text: str) -> str | None:
         try:
-            calls = find_calls(text.rpartition(THOUGHT)[2])
+            calls = find_calls(text, opened=self._codec.opens_thinking)
         except Unreadable as error:
             self.count(failed=True)
             return f"The call cannot be read: {error}."

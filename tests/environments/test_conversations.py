@@ -55,11 +55,14 @@ PYTHON = ("python", {"code": "1"})
     ('<tool_call>{"name": "python", "arguments": {"code": "1\n2"}}</tool_call>', [("python", {"code": "1\n2"})]),
     (f"<tool_call>\n```json\n{CALL}\n```\n</tool_call>", [PYTHON]),
     *((f"<tool_call>{CALL.replace('1', mark)}</tool_call>", [("python", {"code": mark})])
-      for mark in ("'<tool_call>'", "'</tool_call>'", "'[TOOL_CALLS]x'", "'<function=f>1</function>'")),
+      for mark in ("'<tool_call>'", "'</tool_call>'", "'[TOOL_CALLS]x'", "'<function=f>1</function>'", "'</think>'")),
+    (f"<think>Say {CALL}? <tool_call>{CALL} no.</think>\n<tool_call>{CALL.replace('1', '</think>')}</tool_call>",
+     [("python", {"code": "</think>"})]), (f"<think>\n<tool_call>{CALL}</tool_call>", [PYTHON]),
     ("<function=f>" * 10_000, []), ("<function=" * 10_000, []),
 ])  # fmt: skip
 def test_calls_are_read_as_families_write_them(text: str, calls: list[tuple[str, dict[str, str]]]) -> None:
     assert find_calls(text) == calls
+    assert find_calls(text.removeprefix("<think>"), opened=text.startswith("<think>")) == calls
 
 
 @pytest.mark.parametrize("text", [
