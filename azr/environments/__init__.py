@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -38,14 +39,15 @@ class Environment:
         """Return the tokens that follow a turn of the model; None when the conversation is over. Raises
         EnvironmentFailed."""
         self.parts["turns"] += 1
-        reply = await self.reply(self._codec.response_text(turn))
-        if reply is None or self.parts["turns"] >= self._most:
+        replies = await self.reply(self._codec.response_text(turn))
+        if not replies or self.parts["turns"] >= self._most:
             return None
         has_ended = turn.response_ids[-1] in self._codec.stops.token_ids  # and not with a stop string
-        return self._codec.reply_ids(reply, self.role, has_ended=has_ended)
+        return self._codec.reply_ids(self.role, *replies, has_ended=has_ended)
 
-    async def reply(self, text: str) -> str | None:
-        """Return the reply to a turn's text, without its end token; None if it wants none. Raises EnvironmentFailed."""
+    async def reply(self, text: str) -> Sequence[str]:
+        """Return the replies to a turn's text, which has no end token; none end the conversation. Raises
+        EnvironmentFailed."""
         raise NotImplementedError
 
     def count(self, *, failed: bool) -> None:

@@ -128,12 +128,12 @@ class _Own(ToolCalls):
             with contextlib.suppress(EnvironmentFailed):
                 await self._ask("close")
 
-    async def reply(self, text: str) -> str | None:
+    async def reply(self, text: str) -> Sequence[str]:
         await self._begin()
         if not self._about["steps"]:
             return await super().reply(text)
         said: str | None = await self._ask("step", text=text)
-        return None if said is None else without_middle(said, MAX_REPLY // 2)
+        return () if said is None else [without_middle(said, MAX_REPLY // 2)]
 
     async def judgement(self) -> Judgement | None:
         if not self._about["rewards"]:

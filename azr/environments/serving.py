@@ -20,6 +20,7 @@ def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
     name, *describes = arguments
     made: Any = load_grader(name)
     if describes:
+        import torch  # noqa: F401 -- get_json_schema would, within the time limit of an answer
         from transformers.utils import get_json_schema  # only here: it takes seconds to load
 
         steps, rewards = hasattr(made, "step"), hasattr(made, "reward")

@@ -68,7 +68,8 @@ async def open_tool(
         yield None
         return
     if codec.template is not None:  # what it cannot write shows at once
-        codec.reply_ids("1", "user" if rollout.tools == "python" else "tool")
+        in_blocks = rollout.tools == "python"
+        codec.reply_ids("user" if in_blocks else "tool", *("1" if in_blocks else "12"))
     async with answers() as executor:
         if rollout.tools == "python":
             yield partial(PythonBlocks, codec, rollout.turns, executor.execute)
@@ -127,16 +128,16 @@ class ToolCalls(Environment):
         super().__init__(codec, turns)
         self._tools = tools
 
-    async def reply(self, text: str) -> str | None:
+    async def reply(self, text: str) -> Sequence[str]:
         try:
             calls = find_calls(text, opened=self._codec.opens_thinking)
         except Unreadable as error:
             self.count(failed=True)
-            return f"The call cannot be read: {error}."
+            return [f"The call cannot be read: {error}."]
         replies = [await self._reply_to(name, arguments) for name, arguments in calls[:MAX_CALLS]]
         if len(calls) > MAX_CALLS:
-            replies.append(f"Of {len(calls)} calls in one turn the first {MAX_CALLS} were made.")
-        return "\n".join(replies) if replies else None
+            replies[-1] += f"\nOf {len(calls)} calls in one turn the first {MAX_CALLS} were made."
+        return replies
 
     async def _reply_to(self, name: str, arguments: Mapping[str, Any]) -> str:
         tool = self._tools.get(name)
@@ -153,12 +154,12 @@ class PythonBlocks(Environment):
         super().__init__(codec, turns)
         self._execute = execute
 
-    async def reply(self, text: str) -> str | None:
+    async def reply(self, text: str) -> Sequence[str]:
         if (source := last_block(text)) is None:
-            return None
+            return ()
         said, failed = await run_python(self._execute, source)
         self.count(failed=failed)
-        return f"Output:\n{said}\n\n{PYTHON_REPLY}"
+        return [f"Output:\n{said}\n\n{PYTHON_REPLY}"]
 
 
 def last_block(text: str) -> str | None:

@@ -170,26 +170,29 @@ def render_conversation(
 
 
 def render_reply(
-    template: str, tokenizer: PreTrainedTokenizerBase, reply: str, role: Literal["user", "tool"], ends: Sequence[str]
-) -> tuple[str, str]:
-    """The end token of an assistant's turn, and what stands between it and the next turn, when it is replied to.
+    template: str, tokenizer: PreTrainedTokenizerBase, role: Literal["user", "tool"], replies: Sequence[str],
+    ends: Sequence[str],
+) -> tuple[str, str]:  # fmt: skip
+    """The end token of an assistant's turn, and what stands between it and the next turn, when it is replied to by
+    messages of this role.
 
     ``ends``: end tokens of a turn. Raises UserError when the template cannot write it.
     """
     called: dict[str, Any] = {"role": "assistant", "content": _REPLY}
-    answered = {"role": role, "content": reply}
+    answered = [{"role": role, "content": reply} for reply in replies]
     if role == "tool":
         function = {"name": "python", "arguments": {"code": _REPLY}}
-        called |= {"content": "", "tool_calls": [{"type": "function", "id": "call12345", "function": function}]}
-        answered |= {"name": "python", "tool_call_id": "call12345"}
+        # One call whatever is replied: Llama's template refuses several.
+        called |= {"content": "", "tool_calls": [{"type": "function", "id": "call00000", "function": function}]}
+        answered = [each | {"name": "python", "tool_call_id": f"call{i:05}"} for i, each in enumerate(answered)]
     try:
-        prompt = _render_turns(template, tokenizer, [{"role": "user", "content": _QUESTION}, called, answered])
+        prompt = _render_turns(template, tokenizer, [{"role": "user", "content": _QUESTION}, called, *answered])
     except _FAILURES as error:
         raise UserError(f"The chat template cannot write a reply of a {role}: {error}.") from error
     after = prompt.partition(_REPLY)[2]
     found = [(at, -len(end)) for end in ends if (at := after.find(end)) >= 0]
-    as_json = json.dumps(reply, ensure_ascii=False)[1:-1]  # by which Llama's template writes it
-    if not found or not (reply in after or as_json in after):
+    forms = [(reply, json.dumps(reply, ensure_ascii=False)[1:-1]) for reply in replies]  # JSON: Llama's template
+    if not found or not all(reply in after or as_json in after for reply, as_json in forms):
         raise UserError(f"The chat template loses the reply of a {role}, or ends no turn: take another model.template.")
     at, length = min(found)
     return after[at : at - length], after[at - length :]

@@ -14,16 +14,7 @@ from azr.config import CONTINUED, Config
 from azr.errors import UserError
 from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
 from azr.prompts import chat_template
-from azr.prompts.chat_template import (
-    Tool,
-    Turn,
-    choose_template,
-    opens_thinking,
-    render,
-    render_conversation,
-    render_reply,
-    turn_end,
-)  # fmt: skip
+from azr.prompts.chat_template import Tool, Turn
 from azr.prompts.token_text import TokenArray, shared_head_encoder, table_decoder
 from azr.records import Completion, PromptIds, Reason, Stops, Task
 from azr.tasks.base import TaskKind
@@ -75,8 +66,8 @@ class PromptCodec:
         """As `model.prompt_format`, which may leave the choice to the codec."""
         self.continues_examples = isinstance(prompt_format, CompletionFormat)
         """Whether tasks are asked by examples; the template then asks all else."""
-        self.opens_thinking = template is not None and opens_thinking(template, tokenizer)
-        end = None if template is None else turn_end(template, tokenizer)
+        self.opens_thinking = template is not None and chat_template.opens_thinking(template, tokenizer)
+        end = None if template is None else chat_template.turn_end(template, tokenizer)
         self._end_id = int(tokenizer.eos_token_id if end is None else tokenizer.convert_tokens_to_ids(end))
         self._bos = [int(tokenizer.bos_token_id)] if chat_template.adds_bos(tokenizer) else []
         self._encode_prompt = shared_head_encoder(tokenizer, self.encode, self.encode_text)
@@ -106,7 +97,7 @@ class PromptCodec:
                 )
             tags = CompactFormat(config.reward.format)
             return cls(tokenizer, tags, end_ids=_end_ids_of_generation(model.path))
-        template, facts = choose_template(model.template, tokenizer, model.thinking), _facts(config)
+        template, facts = chat_template.choose_template(model.template, tokenizer, model.thinking), _facts(config)
         return cls.with_template(
             model.path, template, tokenizer, prompt_format=prompt_format, facts=facts, form=config.reward.format
         )
@@ -134,13 +125,13 @@ class PromptCodec:
         ends: Collection[int] = () if stops is None else stops.token_ids
         if stops is None:
             # End tokens other than the tokenizer's EOS: those of generation, and the template's end of a turn.
-            end = turn_end(template, tokenizer)
+            end = chat_template.turn_end(template, tokenizer)
             ends = _end_ids_of_generation(path) | ({int(tokenizer.convert_tokens_to_ids(end))} if end else set())
         strings = stop_strings if stops is None else stops.strings
         style: PromptFormat = CompletionFormat(tokenizer.encode, facts, works=prompt_format == "worked")
         if prompt_format not in CONTINUED:
-            thinking = opens_thinking(template, tokenizer)
-            style = ChatFormat(partial(render, template, tokenizer), facts, form, thinking=thinking)
+            thinking = chat_template.opens_thinking(template, tokenizer)
+            style = ChatFormat(partial(chat_template.render, template, tokenizer), facts, form, thinking=thinking)
         return cls(tokenizer, style, template=template, end_ids=ends, stop_strings=strings)
 
     def check_vocabulary(self, rows: int | None, path: str) -> None:
@@ -163,7 +154,7 @@ class PromptCodec:
     def ask(self, message: str) -> list[int]:
         """Return the prompt ids of a user's message; only the chat format has messages."""
         assert self.template is not None, "the compact format has no messages"
-        return self.encode(render(self.template, self._tokenizer, message))
+        return self.encode(chat_template.render(self.template, self._tokenizer, message))
 
     def converse(self, turns: Sequence[Turn], tools: Sequence[Tool] = ()) -> tuple[list[int], str]:
         """Return the prompt ids of a conversation, and the beginning of the response that the prompt contains. Raises
@@ -171,12 +162,12 @@ class PromptCodec:
         prompt = self._conversation(turns, tools)
         return self.encode(prompt), chat_template.opened_response(prompt)
 
-    def reply_ids(self, text: str, role: Literal["user", "tool"], *, has_ended: bool = True) -> list[int]:
-        """Return the tokens between a turn of the model and its next, in which it is replied to, as `plain` text; with
+    def reply_ids(self, role: Literal["user", "tool"], *replies: str, has_ended: bool = True) -> list[int]:
+        """Return the tokens between a turn of the model and its next: messages of this role, each a `plain` text; with
         the end of the turn if it has not ended. Raises UserError as `render_reply`."""
         assert self.template is not None, "the compact format has no messages"
         ends = [str(self._tokenizer.convert_ids_to_tokens(end)) for end in (self._end_id, *self.stops.token_ids)]
-        end, rest = render_reply(self.template, self._tokenizer, self.plain(text), role, ends)
+        end, rest = chat_template.render_reply(self.template, self._tokenizer, role, [*map(self.plain, replies)], ends)
         # Together, because some tokenizers mark where a text begins.
         return self.encode_text(end + rest)[len(self.encode_text(end)) if has_ended else 0 :]
 
@@ -192,7 +183,7 @@ class PromptCodec:
         texts = "\0".join(turn["content"] for turn in turns)
         if token := next((each for each in self._control_tokens if each in texts and each not in _TAGS), None):
             raise UserError(f"its prompt holds {token}, which is a control token of this model: remove it.")
-        return render_conversation(self.template, self._tokenizer, turns, tools)
+        return chat_template.render_conversation(self.template, self._tokenizer, turns, tools)
 
     def trace_ids(self, text: str, opened: str) -> list[int]:
         """Return ids of another model's whole response, with the end of a turn. ``opened``: with what the prompt itself

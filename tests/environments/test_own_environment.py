@@ -155,8 +155,8 @@ async def test_public_methods_are_tools_and_their_errors_are_told(tmp_path: Path
     samples, codec, model = await play(tmp_path, f"{module}:Shop", row, (*turns, "Done."), n=2)
     seen = codec.decode(model.asked[-1][0])
     assert '"name": "buy"' in seen and '"description": "How many."' in seen, "the template writes the tools"
-    assert "2\n< |im_end|>sold<|im_end|>" in seen and "There is no tool steal: buy, price." in seen
-    assert "KeyError: 'gold'" in seen
+    assert "2\n</tool_response>\n<tool_response>\n< |im_end|>sold\n</tool_response><|im_end|>" in seen
+    assert "There is no tool steal: buy, price." in seen and "KeyError: 'gold'" in seen
     for sample in samples:
         assert sample.reward == 0.6 and sample.judgement.parts["tool_errors"] == 2, "each has a shop of its own"
     (unpaid,), *_ = await play(tmp_path, f"{module}:Shop", row, (call("buy", thing="ox"), "Done."))
