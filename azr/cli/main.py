@@ -73,15 +73,25 @@ def run_as_process(command: Callable[[], int]) -> NoReturn:
 
 
 def dispatch(argv: Sequence[str]) -> int:
-    if argv and argv[0] in ("--help", "-h", "help"):
+    return exit_code(lambda: _run([*argv[1:2], "--help"] if argv[:1] == ["help"] else argv))
+
+
+def _run(argv: Sequence[str]) -> int:
+    if not argv:
+        raise UserError(f"azr needs a command: {', '.join(COMMANDS)}; azr --help says what they do.")
+    if argv[0] in ("--help", "-h"):
         lines = [f"  azr {name:<13}{purpose}" for name, purpose in COMMANDS.items()]
         more = "azr COMMAND --help says more; azr --version says which code this is."
         print("\n".join(["usage: azr COMMAND ...", "", *lines, "", more]))
         return 0
-    if argv and argv[0] == "--version":
+    if argv[0] == "--version":
         print(f"azr {code_version()}")
         return 0
-    return exit_code(lambda: importlib.import_module(f"azr.cli.{_name(argv).replace('-', '_')}").main(argv[1:]))
+    if argv[0] not in COMMANDS:
+        meant = _SYNONYMS.get(argv[0].lstrip("-"))
+        hint = f"; did you mean {meant}?" if meant else did_you_mean(argv[0], (*COMMANDS, "--help", "--version"))
+        raise UserError(f"There is no command {argv[0]!r}{hint} azr --help lists all.")
+    return importlib.import_module(f"azr.cli.{argv[0].replace('-', '_')}").main(argv[1:])
 
 
 def exit_code(command: Callable[[], int]) -> int:
@@ -148,13 +158,3 @@ def _is_ours(error: ImportError) -> bool:
 
 def _leave_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _name(argv: Sequence[str]) -> str:
-    if not argv:
-        raise UserError(f"azr needs a command: {', '.join(COMMANDS)}; azr --help says what they do.")
-    if argv[0] not in COMMANDS:
-        meant = _SYNONYMS.get(argv[0].lstrip("-"))
-        hint = f"; did you mean {meant}?" if meant else did_you_mean(argv[0], (*COMMANDS, "--help", "--version"))
-        raise UserError(f"There is no command {argv[0]!r}{hint} azr --help lists all.")
-    return argv[0]

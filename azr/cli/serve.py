@@ -59,7 +59,7 @@ def parser() -> Parser:
     parser = Parser("serve", __doc__, usage="azr serve MODEL|RUN [options] [-- options of vllm serve]")
     parser.add_model()
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines")
-    parser.add_argument("--port", type=whole(1, 65535), default=8000)
+    parser.add_argument("--port", type=whole(1, 65535), default=8000, help="port to listen on")
     return parser
 
 

@@ -18,6 +18,9 @@ def test_help_lists_every_command(word, capsys):
     written = capsys.readouterr()
     assert all(f"azr {name}" in written.out for name in COMMANDS)
     assert not written.err
+    with pytest.raises(SystemExit):
+        dispatch(["help", "runs"])
+    assert capsys.readouterr().out.startswith("usage: azr runs")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -29,10 +32,10 @@ def test_help_shows_no_literals_of_python(name, capsys):
     assert not re.search(r"None|False|True\)|default: \)|\(default: \(|\('", shown), shown
 
 
-def test_a_reader_that_leaves_early_gets_no_traceback():
-    process = subprocess.Popen(
-        [sys.executable, "-m", "azr", "eval", "--list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+@pytest.mark.parametrize("words", ["eval --list", "--help"])
+def test_a_reader_that_leaves_early_gets_no_traceback(words):
+    command = [sys.executable, "-m", "azr", *words.split()]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     assert process.stderr.read() == b"" and process.wait() == 141
 
