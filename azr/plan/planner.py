@@ -315,7 +315,7 @@ def step_lines(config: Config, load: Workload) -> Iterator[str]:
     responses = _count(load.trajectories * load.mean_response)
     names = ["policy", *["critic"] * algorithm.needs_critic, *["reference"] * config.has_reference]
     yield from (
-        "a step, where the funnel decides at most:",
+        "a step, upper bounds where validation decides:",
         f"  {load.prompts:,} prompts: {load.proposals} to propose, {load.estimate_prompts} to estimate, "
         f"{load.solves} to solve, {load.rows} from a file",
         f"  {load.trajectories:,} responses ({load.estimates:,} of them estimates), about {responses} tokens",

@@ -335,7 +335,7 @@ def find_checkpoint(run: RunDirectory, step: int | None, level: Verify = "header
             continue
         if code != code_version():
             notes.append(f"the code has changed since the checkpoint was saved: {code} -> {code_version()}")
-        notes.append(f"going on after step {chosen}")
+        notes.append(f"continuing after step {chosen}")
         break
     else:
         if steps:

@@ -186,5 +186,5 @@ def test_the_script_runs_stops_when_slurm_says_so_and_goes_on(tmp_path):
     time.sleep(5)  # the port of Ray's head is free again
     job = start()
     output, _ = job.communicate(timeout=500)
-    assert job.returncode == 0 and "going on after step" in output, output[-3000:]
+    assert job.returncode == 0 and "continuing after step" in output, output[-3000:]
     assert (tmp_path / "orz_ckpt" / "first" / "checkpoints" / "step_000003").is_dir()

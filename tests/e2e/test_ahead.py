@@ -28,7 +28,7 @@ def test_every_proposal_of_every_step_is_there_once(tmp_path: Path) -> None:
     strike = {"step 2/4 · valid": lambda pid: os.kill(pid, signal.SIGKILL)}
     code, output = run_struck(*mini(tmp_path), when=strike)
     assert code == -signal.SIGKILL, output[-3000:]
-    assert "going on after step" in succeed(*mini(tmp_path), "--resume")
+    assert "continuing after step" in succeed(*mini(tmp_path), "--resume")
     run = tmp_path / "three_kinds"
     steps = [line for line in metrics(run) if line["step"]]
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))

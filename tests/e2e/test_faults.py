@@ -83,7 +83,7 @@ def suffered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert code == -signal.SIGKILL and "another one is started in its place" in output, output[-3000:]
     executor, critic = of_class("ExecutorPool"), noting(ended, of_class("CriticWorker"))
     code, output = run_struck(
-        *mini(root), "--resume", when={"going on after step": executor, "step 2/3 · valid": critic}
+        *mini(root), "--resume", when={"continuing after step": executor, "step 2/3 · valid": critic}
     )
     assert code == 0, output[-3000:]
     assert "critic rank 0 died" in output and "everything is restarted" in output
@@ -177,8 +177,8 @@ def test_a_full_disk_and_a_dead_raylet_or_agent_end_a_run_with_a_sentence_and_it
     try:
         for line, strike, codes, said in (
             ("step 2/3 · valid", fill, (1,), "could not be written: the disk is full: --resume goes on"),
-            ("going on after step", kills("raylet/raylet"), (1, 2), ""),
-            ("going on after step", kills("ray::DashboardAgent"), (1, 2), ""),
+            ("continuing after step", kills("raylet/raylet"), (1, 2), ""),
+            ("continuing after step", kills("ray::DashboardAgent"), (1, 2), ""),
         ):
             resume = ["--resume"] * (strike is not fill)
             code, output = run_struck(*mini(tmp_path), *resume, when={line: timed(strike)})

@@ -88,7 +88,7 @@ async def test_a_run_goes_on_from_its_newest_checkpoint_unless_an_older_one_is_n
     with run.metrics.open("a") as file:
         file.write('{"step": 3}\n')
     found = find_checkpoint(run, None)
-    assert found.state == state and found.notes[-1] == "going on after step 2"
+    assert found.state == state and found.notes[-1] == "continuing after step 2"
     named, step = resolve_run(RunConfig(name="else", root="elsewhere"), str(run.path / "checkpoints" / "step_000001"))
     assert (named.name, named.root, step) == ("run", config.run.root, 1)
     found = find_checkpoint(run, 1)
