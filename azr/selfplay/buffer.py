@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 
 from azr.config import Replay
@@ -19,24 +20,8 @@ CAPACITY = 16384
 """Tasks kept per kind."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """Tasks to draw from without replacement."""
-
-    tasks: Sequence[Task]
-    cumulative: Sequence[float] | None = None
-    """Sums of the tasks' weights up to each of them; None if all weigh the same."""
-
-    def draw(self, count: int, rng: random.Random) -> list[Task]:
-        """Draw up to ``count`` tasks."""
-        count = min(count, len(self.tasks))
-        if self.cumulative is None:
-            return rng.sample(self.tasks, count)
-        chosen: dict[int, Task] = {}
-        while len(chosen) < count:
-            (index,) = rng.choices(range(len(self.tasks)), cum_weights=self.cumulative)
-            chosen[index] = self.tasks[index]
-        return list(chosen.values())
+Draw = Callable[[int, random.Random], list[Task]]
+"""Draws up to so many tasks, none twice."""
 
 
 class TaskBuffer:
@@ -130,10 +115,12 @@ class TaskBuffer:
         """Update solve rates by the answers of a step that was played."""
         self.rates.note(step, samples, {task.id for tasks in self._tasks.values() for task in tasks.values()})
 
-    def references(self, kind: str, replay: Replay, step: int) -> Pool:
-        """Return the tasks that a prompt may show to a proposer of this kind."""
-        pool = [task for name in KINDS[kind].reference_kinds if name in self._tasks for task in self.tasks(name)]
-        return self._by_learnability(pool, step) if replay in ("learnability", "easy_to_hard") else Pool(pool)
+    def references(self, kind: str, replay: Replay, step: int) -> Draw:
+        """Return what draws the tasks that a prompt shows to a proposer of this kind."""
+        tasks = [task for name in KINDS[kind].reference_kinds if name in self._tasks for task in self.tasks(name)]
+        if replay in ("learnability", "easy_to_hard"):
+            return self._by_learnability(tasks, step)
+        return lambda count, rng: rng.sample(tasks, min(count, len(tasks)))
 
     def passage(self, kind: str, share: float, rng: random.Random) -> Task | None:
         """Draw a function of the corpus for so large a share of the proposals of a kind, else None.
@@ -151,15 +138,15 @@ class TaskBuffer:
         """Draw up to ``count`` tasks that solvers answer again, by the rule of `selfplay.replay`."""
         tasks = self.tasks(kind)
         if replay in ("learnability", "easy_to_hard"):
-            return self._by_learnability(tasks, step).draw(count, rng)
+            return self._by_learnability(tasks, step)(count, rng)
         seeds = [task for task in tasks if task.step == 0] if replay == "newest_and_seeds" else []
         drawn = rng.sample(seeds, min(count // 2, len(seeds)))
         learnable = [task for task in tasks if task.solve_rate is not None and 0 < task.solve_rate < 1]
         recent = learnable[-4 * count :] if count else []
         return drawn + rng.sample(recent, min(count - len(drawn), len(recent)))
 
-    def _by_learnability(self, tasks: Sequence[Task], step: int) -> Pool:
-        return Pool(tasks, [*accumulate(self.rates.learnability(task.id, step) for task in tasks)])
+    def _by_learnability(self, tasks: Sequence[Task], step: int) -> Draw:
+        return partial(_weighted, tasks, [*accumulate(self.rates.learnability(task.id, step) for task in tasks)])
 
     def sample_tasks(self, kind: str, count: int, excluded: Collection[str], rng: random.Random) -> list[Task]:
         """Draw stored tasks for solvers, without excluded ids; repeat tasks only if there are too few."""
@@ -168,6 +155,15 @@ class TaskBuffer:
             return rng.sample(pool, count)
         again = pool or self.tasks(kind)
         return pool + [rng.choice(again) for _ in range(count - len(pool))]
+
+
+def _weighted(tasks: Sequence[Task], cumulative: Sequence[float], count: int, rng: random.Random) -> list[Task]:
+    """Draw up to ``count`` tasks, none twice. ``cumulative``: sums of their weights up to each."""
+    chosen: dict[int, Task] = {}
+    while len(chosen) < min(count, len(tasks)):
+        (index,) = rng.choices(range(len(tasks)), cum_weights=cumulative)
+        chosen[index] = tasks[index]
+    return list(chosen.values())
 
 
 def _named(task: Task, names: Mapping[str, str]) -> str | None:

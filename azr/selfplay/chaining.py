@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby, islice
 
 from azr.concurrency import gather
@@ -37,29 +37,19 @@ DRAWS, TRIES = 200, 8
 """Pairs that are looked at, and programs that are run, for each wanted task."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Which pairs of tasks are chained."""
-
-    low: float
-    high: float
-    """Bounds of the product of their solve rates."""
-    lines: int
-    """Most lines of the program."""
-
-    @classmethod
-    def after(cls, tasks: Sequence[Task]) -> Bounds:
-        """Return the bounds that the chained tasks among stored ones lead to."""
-        chained = [task for task in tasks if is_chained(task)]
-        moved, by_lines = 0.0, grouped((num_lines(task.program), task.solve_rate or 0.0) for task in chained)
-        for _, of_step in groupby(chained, key=lambda task: task.step):
-            rates = [task.solve_rate or 0.0 for task in of_step]
-            moved += GAIN * (WANTED - sum(rates) / len(rates))
-            moved = max(-MOST_MOVED, min(MOST_MOVED, moved))
-        lines = FIRST_LINES
-        while len(rates := by_lines.get(lines, [])) >= ENOUGH and sum(rates[-ENOUGH:]) > DEEPER_ABOVE * ENOUGH:
-            lines += 1
-        return cls(BAND[0] + moved, BAND[1] + moved, lines)
+def bounds_after(tasks: Sequence[Task]) -> tuple[float, float, int]:
+    """Return the bounds that the chained tasks among stored ones lead to: least and largest product of two solve rates,
+    and most lines of a program."""
+    chained = [*filter(is_chained, tasks)]
+    moved, by_lines = 0.0, grouped((num_lines(task.program), task.solve_rate or 0.0) for task in chained)
+    for _, of_step in groupby(chained, key=lambda task: task.step):
+        rates = [task.solve_rate or 0.0 for task in of_step]
+        moved += GAIN * (WANTED - sum(rates) / len(rates))
+        moved = max(-MOST_MOVED, min(MOST_MOVED, moved))
+    lines = FIRST_LINES
+    while len(rates := by_lines.get(lines, [])) >= ENOUGH and sum(rates[-ENOUGH:]) > DEEPER_ABOVE * ENOUGH:
+        lines += 1
+    return BAND[0] + moved, BAND[1] + moved, lines
 
 
 def is_chained(task: Task) -> bool:
@@ -85,7 +75,7 @@ async def chain_tasks(
     A chain is rejected as a proposal would be, and if its fingerprint is ``taken`` by another task of the step. It is
     also rejected if its output is the second task's own: then it may not depend on the first half.
     """
-    bounds, wanted = Bounds.after(buffer.tasks(kind)), config.selfplay.chained_tasks
+    bounds, wanted = bounds_after(buffer.tasks(kind)), config.selfplay.chained_tasks
     rng = random.Random(f"{config.run.seed}/{name}/{kind}/chain")
     pairs = islice(_pairs(kind, buffer, bounds, step, DRAWS * wanted, rng), TRIES * wanted)
     found: dict[str, tuple[Task, float]] = {}
@@ -109,25 +99,25 @@ async def chain_tasks(
                 id = f"{name}-{kind}-{CHAIN}{len(found):04d}"
                 made = replace(task, id=id, parents=(first.id, second.id))
                 found.setdefault(task.fingerprint, (made, predicted))
-    numbers = {"tried": tried, "made": len(found), "low": bounds.low, "high": bounds.high, "lines": bounds.lines}
+    numbers = {"tried": tried, "made": len(found), **dict(zip(("low", "high", "lines"), bounds, strict=True))}
     if found:
         numbers["predicted"] = sum(predicted for _, predicted in found.values()) / len(found)
     return [task for task, _ in found.values()], numbers
 
 
 def _pairs(
-    kind: str, buffer: TaskBuffer, bounds: Bounds, step: int, draws: int, rng: random.Random
+    kind: str, buffer: TaskBuffer, bounds: tuple[float, float, int], step: int, draws: int, rng: random.Random
 ) -> Iterator[tuple[Task, Task, str, float]]:
     """Yield two different tasks within the bounds, their chain, and the product of their solve rates; none twice."""
-    seen: set[tuple[str, str]] = set()
+    (low, high, most), seen = bounds, set[tuple[str, str]]()
     rates = [(task, buffer.rates.rate(task.id, step)) for task in buffer.tasks(kind) if buffer.rates.is_known(task.id)]
     for _ in range(draws if len(rates) > 1 else 0):
         (first, one), (second, two) = rng.sample(rates, 2)
-        if not bounds.low <= one * two <= bounds.high or (first.id, second.id) in seen:
+        if not low <= one * two <= high or (first.id, second.id) in seen:
             continue
         seen.add((first.id, second.id))
-        if num_lines(first.program) + num_lines(second.program) > bounds.lines:
+        if num_lines(first.program) + num_lines(second.program) > most:
             continue
         program = chain(first.program, second.program)
-        if program is not None and num_lines(program) <= bounds.lines:
+        if program is not None and num_lines(program) <= most:
             yield first, second, program, one * two

@@ -52,9 +52,11 @@ class StepResult:
 
 
 @dataclass(slots=True)
-class _Proposals:
-    """Proposals of one kind in a step."""
+class _KindStep:
+    """Proposals of one kind in a step, and the stored tasks that solvers get in place of rejected ones."""
 
+    rng: random.Random
+    """Draws the stored tasks."""
     waiting: list[WorkItem] = field(default_factory=list)
     """In reserve: the first of them begins when one of this step has not become a learnable task."""
     accepted: dict[WorkItem, Task] = field(default_factory=dict)
@@ -64,16 +66,10 @@ class _Proposals:
     num_reserved: int = 0
     """Proposals past the reservation, in a deterministic run in the order of indices from 0 on."""
 
-
-@dataclass(slots=True)
-class _StoredTasks:
-    """Stored tasks of one kind that solvers get in place of rejected proposals."""
-
-    rng: random.Random
-    tasks: list[Task] = field(default_factory=list)
-    """In the order in which solvers get them."""
+    stored: list[Task] = field(default_factory=list)
+    """Stored tasks in the order in which solvers get them."""
     answers: list[asyncio.Task[list[Sample]]] = field(default_factory=list)
-    """Answers that have begun, in that order; those that turn out to be too many are dropped."""
+    """Answers to stored tasks that have begun, in that order; those that turn out to be too many are dropped."""
     needed: int = 0
     """Stored tasks that solvers need at least, as far as proposals have been rejected; may be negative."""
 
@@ -94,16 +90,13 @@ class SelfPlayStep:
     tool: Callable[[], Environment] | None = None
     """Makes the environment of a solver's conversation with `selfplay.tools`."""
     _work: Work[WorkItem, list[Sample]] = field(init=False)
-    _proposals: dict[str, _Proposals] = field(init=False)
-    _pools: dict[str, _StoredTasks] = field(init=False)
+    _kinds: dict[str, _KindStep] = field(init=False)
     _result: StepResult = field(default_factory=lambda: StepResult(samples=[]))
     _reserved: asyncio.Condition = field(default_factory=asyncio.Condition)
     """Notified when a proposal has passed its reservation."""
 
     def __post_init__(self) -> None:
-        kinds = self.config.selfplay.kinds
-        self._proposals = {kind: _Proposals() for kind in kinds}
-        self._pools = {kind: _StoredTasks(self._rng(kind)) for kind in kinds}
+        self._kinds = {kind: _KindStep(self._rng(kind)) for kind in self.config.selfplay.kinds}
 
     async def play(self, *, is_last: bool = True) -> StepResult:
         """Return proposals and solutions of every kind, judged and rewarded. Solvers get this step's tasks first.
@@ -119,7 +112,7 @@ class SelfPlayStep:
             self._work = Work(group, self._run)
             for item in self.journal.left_over.get(self.step - 1, ()):
                 if item.begins == "chain" and item.task is not None:
-                    self._proposals[item.kind].ids[item.task.fingerprint] = item.task.id
+                    self._kinds[item.kind].ids[item.task.fingerprint] = item.task.id
                 self._work.start(item)
             # Before any proposal is validated, so that the same tasks are chained whatever finishes first.
             for kind in kinds if self.config.selfplay.chained_tasks else ():
@@ -150,7 +143,7 @@ class SelfPlayStep:
             tasks, numbers = await chain_tasks(
                 kind,
                 self.buffer,
-                set(self._proposals[kind].ids),
+                set(self._kinds[kind].ids),
                 config=self.config,
                 codec=self.codec,
                 execute=self.execute,
@@ -159,13 +152,13 @@ class SelfPlayStep:
             )
         self._result.chains.update((f"{kind}/{name}", value) for name, value in numbers.items())
         for index, task in enumerate(tasks):
-            self._proposals[kind].ids[task.fingerprint] = task.id
+            self._kinds[kind].ids[task.fingerprint] = task.id
             self._start(kind, "chain", task=task, index=index)
 
     async def _play_kind(self, kind: str, proposals: Sequence[WorkItem], share: float) -> None:
-        selfplay, pool = self.config.selfplay, self._pools[kind]
-        pool.needed = selfplay.solver_prompts - len(proposals)
-        self._proposals[kind].waiting = list(proposals[selfplay.proposer_prompts :])
+        selfplay, state = self.config.selfplay, self._kinds[kind]
+        state.needed = selfplay.solver_prompts - len(proposals)
+        state.waiting = list(proposals[selfplay.proposer_prompts :])
         for item in proposals[: selfplay.proposer_prompts]:
             self._work.start(item)
         again = self._rng(f"{kind}/again")
@@ -174,32 +167,32 @@ class SelfPlayStep:
             self._start(kind, "estimate", task=task, index=index)
         if not self.config.run.deterministic:
             count = min(selfplay.solver_prompts, self.buffer.sizes()[kind])
-            pool.tasks = self.buffer.sample_tasks(kind, count, (), pool.rng)
+            state.stored = self.buffer.sample_tasks(kind, count, (), state.rng)
             # At once with the proposals: what the last step needed, less three standard deviations at most.
             expected = self.journal.stored_solves.get(kind, 0)
-            self._solve_stored(kind, max(pool.needed, int(expected - 3 * math.sqrt(expected))))
+            self._solve_stored(kind, max(state.needed, int(expected - 3 * math.sqrt(expected))))
         await self._work.wait_for_share(share, set(proposals).__contains__)
 
-        begun = [item for item in self._proposals[kind].accepted if item.begins == "propose" and item.name == self.name]
-        accepted = {item.index: self._proposals[kind].accepted[item] for item in sorted(begun, key=lambda it: it.index)}
+        begun = [item for item in state.accepted if item.begins == "propose" and item.name == self.name]
+        accepted = {item.index: state.accepted[item] for item in sorted(begun, key=lambda it: it.index)}
         self._store(kind, "propose")
         num_followed = sum(index < selfplay.solver_prompts for index in accepted)
         for task in [*accepted.values()][num_followed : selfplay.solver_prompts]:
             self._start(kind, "solve", task=task, salt="new")
         missing = max(0, selfplay.solver_prompts - len(accepted))
         self.journal.stored_solves[kind] = missing
-        if pool.tasks:
+        if state.stored:
             self._solve_stored(kind, missing)
-            for surplus in pool.answers[missing:]:
+            for surplus in state.answers[missing:]:
                 self.journal.drop(self._work.cancel(surplus))
         else:
             new_ids = {task.id for task in self._result.stored}
-            for index, task in enumerate(self.buffer.sample_tasks(kind, missing, new_ids, pool.rng)):
+            for index, task in enumerate(self.buffer.sample_tasks(kind, missing, new_ids, state.rng)):
                 self._start(kind, "solve", task=task, salt=index)
 
     async def _play_stored(self, kind: str) -> None:
         """Play the ablation without new tasks: estimate as many stored tasks as would be proposed."""
-        rng, selfplay = self._pools[kind].rng, self.config.selfplay
+        rng, selfplay = self._kinds[kind].rng, self.config.selfplay
         sampled = self.buffer.sample_tasks(kind, selfplay.proposer_prompts, (), rng)
         solved = self.buffer.sample_tasks(kind, selfplay.solver_prompts, (), rng)
         for index, task in enumerate(sampled):
@@ -219,7 +212,7 @@ class SelfPlayStep:
         if item.begins == "chain":
             answers = await self._answer(item, item.task, "estimate", item.index)
             if (rate := _solve_rate(answers)) is not None:
-                self._proposals[item.kind].accepted[item] = replace(item.task, solve_rate=rate)
+                self._kinds[item.kind].accepted[item] = replace(item.task, solve_rate=rate)
             return answers
         return await self._answer(item, item.task, item.begins, item.index if item.begins == "estimate" else item.salt)
 
@@ -286,18 +279,18 @@ class SelfPlayStep:
     def _proposal_ended(self, item: WorkItem, outcome: Task | RejectReason) -> None:
         """Begin what an accepted task leads to, another proposal for one that does not teach, or the answer to a stored
         task that a rejection makes necessary."""
-        proposals, pool, is_of_step = self._proposals[item.kind], self._pools[item.kind], item.name == self.name
+        state, is_of_step = self._kinds[item.kind], item.name == self.name
         is_learnable = isinstance(outcome, Task) and outcome.solve_rate not in (0.0, 1.0)
-        if is_of_step and not is_learnable and proposals.waiting:
-            self._work.start(proposals.waiting.pop(0))
+        if is_of_step and not is_learnable and state.waiting:
+            self._work.start(state.waiting.pop(0))
         if isinstance(outcome, Task):
-            proposals.accepted[item] = outcome
+            state.accepted[item] = outcome
             if self.step:
                 self._work.start(replace(item, begins="follow", references=(), task=outcome))
         elif is_of_step:
             # Every rejection is one task fewer for solvers. As many are solved in the end as without this head start.
-            pool.needed += 1
-            self._solve_stored(item.kind, pool.needed)
+            state.needed += 1
+            self._solve_stored(item.kind, state.needed)
 
     async def _follow(self, item: WorkItem, task: Task) -> list[Sample]:
         """Estimate the task's derived tasks, and solve it if its index is among the first."""
@@ -332,19 +325,19 @@ class SelfPlayStep:
         self, item: WorkItem, outcome: Task | RejectReason, judgement: Judgement
     ) -> tuple[Task | RejectReason, Judgement]:
         """Claim the fingerprint of a task, so that of two equal proposals in flight one is a duplicate."""
-        proposals, is_ordered = self._proposals[item.kind], self.config.run.deterministic
+        state, is_ordered = self._kinds[item.kind], self.config.run.deterministic
         async with self._reserved:
-            await self._reserved.wait_for(lambda: not is_ordered or proposals.num_reserved == item.index)
+            await self._reserved.wait_for(lambda: not is_ordered or state.num_reserved == item.index)
             if isinstance(outcome, Task):
                 outcome, judgement = self._reserved_or_rejected(item, outcome, judgement)
-            proposals.num_reserved += 1
+            state.num_reserved += 1
             self._reserved.notify_all()
         return outcome, judgement
 
     def _reserved_or_rejected(
         self, item: WorkItem, task: Task, judgement: Judgement
     ) -> tuple[Task | RejectReason, Judgement]:
-        ids, reason = self._proposals[task.kind].ids, self.buffer.reject_reason(task)
+        ids, reason = self._kinds[task.kind].ids, self.buffer.reject_reason(task)
         if reason is None and task.fingerprint not in ids:
             ids[task.fingerprint] = task.id
             return task, judgement
@@ -371,16 +364,16 @@ class SelfPlayStep:
 
     def _solve_stored(self, kind: str, count: int) -> None:
         """Begin with answers to stored tasks until there are ``count``."""
-        pool = self._pools[kind]
-        while pool.tasks and len(pool.answers) < count:
-            index = len(pool.answers)
-            task = pool.tasks[index] if index < len(pool.tasks) else pool.rng.choice(pool.tasks)
-            pool.answers.append(self._start(kind, "solve", task=task, salt=index))
+        state = self._kinds[kind]
+        while state.stored and len(state.answers) < count:
+            index = len(state.answers)
+            task = state.stored[index] if index < len(state.stored) else state.rng.choice(state.stored)
+            state.answers.append(self._start(kind, "solve", task=task, salt=index))
 
     def _store(self, kind: str, *begins: str) -> None:
         """Put newly accepted tasks into the buffer, in the order in which their work began. ``begins``: see `WorkItem`;
         chained tasks come last, whenever they were answered."""
-        accepted = self._proposals[kind].accepted
+        accepted = self._kinds[kind].accepted
         for item in self._work.items():
             if item.begins in begins and item in accepted:
                 self.buffer.add(accepted[item])
@@ -417,13 +410,15 @@ class SelfPlayStep:
         rng, selfplay = self._rng(), self.config.selfplay
         indices, items = range(asks * selfplay.proposer_prompts), {kind: list[WorkItem]() for kind in kinds}
         for kind in kinds:
-            pool, of_corpus = self.buffer.references(kind, selfplay.replay, self.step), self._rng(f"{kind}/corpus")
+            draw, of_corpus = self.buffer.references(kind, selfplay.replay, self.step), self._rng(f"{kind}/corpus")
             for first in indices[:: selfplay.proposals_per_prompt]:
-                references = draw_references(kind, pool, self.codec, selfplay.references, rng)
+                passage, references = self.buffer.passage(kind, selfplay.corpus_share, of_corpus), list[Task]()
+                if passage is None or passage.message:  # one that is given stands alone
+                    references = draw_references(kind, draw, self.codec, selfplay.references, rng)
                 if selfplay.replay == "easy_to_hard":
                     references.sort(key=lambda task: -self.buffer.rates.rate(task.id, self.step))
-                if passage := self.buffer.passage(kind, selfplay.corpus_share, of_corpus):
-                    references = [passage, *references] if passage.message else [passage]
+                if passage is not None:
+                    references.insert(0, passage)
                 item = WorkItem(step=self.step, name=self.name, kind=kind, begins="propose", references=(*references,))
                 same_prompt = indices[first : first + selfplay.proposals_per_prompt]
                 items[kind] += [replace(item, index=index) for index in same_prompt]

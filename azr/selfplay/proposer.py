@@ -11,7 +11,7 @@ from azr.config import Config
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.prompts.codec import PromptCodec
 from azr.records import COPIED, VALID, Completion, Judgement, Task
-from azr.selfplay.buffer import Pool
+from azr.selfplay.buffer import Draw
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
 from azr.tasks.explanations import explain_rejection
 from azr.tasks.normalize import fingerprint, held_out_keys, is_program
@@ -27,10 +27,10 @@ def proposal_limits(induction_inputs: int = 0) -> ProposalLimits:
     return ProposalLimits(source_bytes=MAX_PROGRAM_BYTES, induction_inputs=induction_inputs, repeats=REPEATS)
 
 
-def draw_references(kind: str, pool: Pool, codec: PromptCodec, count: int, rng: random.Random) -> list[Task]:
+def draw_references(kind: str, draw: Draw, codec: PromptCodec, count: int, rng: random.Random) -> list[Task]:
     """Draw the tasks that a prompt shows; again, up to `DRAWS` times, if the prompt would be long."""
     for _ in range(DRAWS):
-        tasks = pool.draw(KINDS[kind].references_per_prompt(count), rng)
+        tasks = draw(KINDS[kind].references_per_prompt(count), rng)
         if codec.is_short(KINDS[kind], tasks):
             break
     return tasks

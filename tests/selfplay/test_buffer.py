@@ -46,7 +46,7 @@ def test_a_full_buffer_keeps_the_newest_and_rejects_an_equal_task_until_it_is_ev
 
 
 def test_references_are_drawn_without_replacement_and_problems_repeat_only_when_there_are_too_few():
-    drawn = filled(5).references("deduction", "newest", 1).draw(8, random.Random(1))
+    drawn = filled(5).references("deduction", "newest", 1)(8, random.Random(1))
     assert sorted(t.step for t in drawn) == [0, 1, 2, 3, 4]
     pool = filled(5).references("induction", "newest", 1)
     drawn = draw_references("induction", pool, CODEC, 6, random.Random(1))
@@ -148,7 +148,7 @@ def test_replay_by_learnability_draws_all_stored_tasks_in_proportion_to_their_we
     shown = Counter(
         each.step
         for seed in range(4_000)
-        for each in buffer.references("deduction", "learnability", 60).draw(1, random.Random(seed))
+        for each in buffer.references("deduction", "learnability", 60)(1, random.Random(seed))
     )
     assert shown[1] / 4_000 == pytest.approx(weights[1] / sum(weights), abs=0.02)
     assert not drawn_steps(TaskBuffer(["deduction"]), "learnability", 3)

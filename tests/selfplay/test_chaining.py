@@ -9,7 +9,7 @@ from azr.config import Config, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Sample, Task
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.chaining import BAND, ENOUGH, FIRST_LINES, MOST_MOVED, Bounds, chain_tasks
+from azr.selfplay.chaining import BAND, ENOUGH, FIRST_LINES, MOST_MOVED, bounds_after, chain_tasks
 from azr.tasks.normalize import held_out_keys
 from azr.tasks.registry import KINDS
 from tests.selfplay.test_play import CODEC
@@ -100,22 +100,22 @@ def of_rate(rate: float, step: int, lines: int = 2) -> Task:
 
 
 def test_the_band_moves_against_the_measured_rates() -> None:
-    start = Bounds.after([ADD])
-    assert (start.low, start.high, start.lines) == (*BAND, FIRST_LINES)
-    hard, easy = (Bounds.after([of_rate(rate, step) for step in range(1, 4)]) for rate in (0.2, 0.9))
-    assert hard.low == pytest.approx(BAND[0] + 3 * 0.2 * 0.3) and easy.low == pytest.approx(BAND[0] - 3 * 0.2 * 0.4)
-    two = Bounds.after([of_rate(0.0, 1), of_rate(1.0, 1)])
-    assert two.low == BAND[0], "the mean of a step counts"
-    assert Bounds.after([of_rate(0.0, step) for step in range(99)]).low == pytest.approx(BAND[0] + MOST_MOVED)
-    assert Bounds.after([replace(of_rate(0.0, 1), id="000001-deduction-0000")]).low == BAND[0]
+    start = bounds_after([ADD])
+    assert start == (*BAND, FIRST_LINES)
+    hard, easy = (bounds_after([of_rate(rate, step) for step in range(1, 4)]) for rate in (0.2, 0.9))
+    assert hard[0] == pytest.approx(BAND[0] + 3 * 0.2 * 0.3) and easy[0] == pytest.approx(BAND[0] - 3 * 0.2 * 0.4)
+    two = bounds_after([of_rate(0.0, 1), of_rate(1.0, 1)])
+    assert two[0] == BAND[0], "the mean of a step counts"
+    assert bounds_after([of_rate(0.0, step) for step in range(99)])[0] == pytest.approx(BAND[0] + MOST_MOVED)
+    assert bounds_after([replace(of_rate(0.0, 1), id="000001-deduction-0000")])[0] == BAND[0]
 
 
 async def test_programs_grow_only_while_the_longest_are_solved_and_chains_to_no_more_lines() -> None:
     longest = [of_rate(0.5, step, FIRST_LINES) for step in range(ENOUGH)]
-    assert Bounds.after(longest[1:]).lines == FIRST_LINES
-    assert Bounds.after(longest).lines == FIRST_LINES + 1
-    assert Bounds.after([*longest, *(of_rate(0.1, step, FIRST_LINES) for step in range(ENOUGH))]).lines == FIRST_LINES
+    assert bounds_after(longest[1:])[2] == FIRST_LINES
+    assert bounds_after(longest)[2] == FIRST_LINES + 1
+    assert bounds_after([*longest, *(of_rate(0.1, step, FIRST_LINES) for step in range(ENOUGH))])[2] == FIRST_LINES
     deeper = [of_rate(0.31, step, FIRST_LINES + 1) for step in range(ENOUGH)]
-    assert Bounds.after([*longest, *deeper]).lines == FIRST_LINES + 2
+    assert bounds_after([*longest, *deeper])[2] == FIRST_LINES + 2
     longer = of_rate(0.9, 1, FIRST_LINES)
     assert (await chained(buffer_of(ADD, longer, rates={"1": 0.9, longer.id: 0.9}))).numbers["tried"] == 0
