@@ -202,7 +202,7 @@ class SelfPlayExperiment:
         self.logger.log_tasks(played.stored)
         await self.logger.log_rollouts(step, samples, self.codec.decode)
         self.journal.recorded(step, played.items)
-        self.buffer.rates.recorded(step)
+        self.buffer.recorded(step)
         self.alarm.observe(f"step {step}", samples, self.logger.run.rollouts(step))
         computed, staleness = learned["computed_tokens"], self.config.rollout.staleness
         parts = step_parts(samples, step, self.logger.step_timing(), computed, pushed, staleness)

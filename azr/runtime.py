@@ -237,7 +237,7 @@ class Driver:
         restore(buffer, self._run.tasks, prepared.codec, config.rollout.max_prompt_tokens, log_line)
         journal = Journal(system.engines.generate, config.rollout.temperature)
         journal.read(self._store.path(done), done)
-        buffer.rates.read(self._store.path(done), done)
+        buffer.read_rates(self._store.path(done), done)
         learner = Learner(config, system.policy, system.critic, system.reference, logger.phase)
         estimator = learner.estimator
         estimator.state.update(state.estimators.get(estimator.name, {}))
@@ -252,7 +252,7 @@ class Driver:
             RunState(step=step, elapsed_s=elapsed_s(), offsets=offsets, rows=rows, estimators=estimators).write(folder)
             write_config(config, folder / self._run.config.name)
             await asyncio.to_thread(write_journal, folder, journal.copy(step))
-            buffer.rates.write(folder, step)
+            buffer.write_rates(folder, step)
             await asyncio.to_thread(logger.sync)
             states, policy = folder / TRAINERS, folder / POLICY
             states.mkdir()

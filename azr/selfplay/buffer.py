@@ -1,4 +1,4 @@
-"""The task buffer: accepted tasks per kind, which prompts show and solvers get."""
+"""The task buffer: accepted tasks per kind, which prompts show and solvers get, and their latest solve rates."""
 
 from __future__ import annotations
 
@@ -8,16 +8,24 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from pathlib import Path
+
+import msgspec
 
 from azr.config import Replay
-from azr.records import Sample, Task
-from azr.selfplay.solve_rates import SolveRates
+from azr.records import Sample, Task, grouped
 from azr.tasks.base import RejectReason
 from azr.tasks.normalize import held_out_keys, shape
 from azr.tasks.registry import KINDS
 
 CAPACITY = 16384
 """Tasks kept per kind."""
+RATES_FILE = "solve_rates.json"
+DECAY = 0.9
+"""Factor of a task's counts for each step that passes, so that the rate follows the policy."""
+
+Counts = tuple[float, float, int]
+"""Right and graded answers, with older ones decayed, and the step of the newest."""
 
 
 Draw = Callable[[int, random.Random], list[Task]]
@@ -29,6 +37,10 @@ class TaskBuffer:
     near a worked example of the prompts.
 
     When a kind is full its oldest task leaves, so stale programs never displace new ones.
+
+    Answers to stored tasks are counted after each step that was played. A step draws from the counts of the steps
+    before it. Those after the last recorded step are kept apart, since a checkpoint may be written when the next step
+    has been played already.
     """
 
     def __init__(
@@ -50,7 +62,8 @@ class TaskBuffer:
         """The stored tasks of a kind, by fingerprint, oldest first."""
         self._shapes: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
         """How many stored tasks of a kind have a program of a shape."""
-        self.rates = SolveRates()
+        self._answered: dict[int, Mapping[str, Counts]] = {0: {}}
+        """Counts by task after a step, oldest first; never changed once they are there."""
 
     def sizes(self) -> dict[str, int]:
         """Return the number of stored tasks per kind."""
@@ -112,8 +125,47 @@ class TaskBuffer:
                 del shapes[its_shape]
 
     def note(self, step: int, samples: Iterable[Sample]) -> None:
-        """Update solve rates by the answers of a step that was played."""
-        self.rates.note(step, samples, {task.id for tasks in self._tasks.values() for task in tasks.values()})
+        """Count the answers of a step to stored tasks, and forget those to others."""
+        stored = {task.id for tasks in self._tasks.values() for task in tasks.values()}
+        answered = ((each.problem_id, each.accuracy) for each in samples if each.problem_id in stored)
+        new = grouped((id, accuracy) for id, accuracy in answered if accuracy is not None)
+        counts = {id: each for id, each in self._latest.items() if id in stored}
+        for id, answers in sorted(new.items()):
+            right, graded = self._counts(id, step)
+            counts[id] = right + sum(answers), graded + len(answers), step
+        self._answered[step] = counts
+
+    def is_answered(self, id: str) -> bool:
+        return id in self._latest
+
+    def rate(self, id: str, step: int) -> float:
+        """Return the mean of a Beta(1, 1) prior updated by the task's answers, as old as they are in this step."""
+        right, graded = self._counts(id, step)
+        return (1 + right) / (2 + graded)
+
+    def recorded(self, step: int) -> None:
+        """Forget counts that only checkpoints of earlier steps would hold."""
+        first = max(each for each in self._answered if each <= step)
+        self._answered = {each: counts for each, counts in self._answered.items() if each >= first}
+
+    def write_rates(self, folder: Path, step: int) -> None:
+        """Write the counts after a step into a checkpoint's folder."""
+        counts = self._answered[max(each for each in self._answered if each <= step)]
+        (folder / RATES_FILE).write_bytes(msgspec.json.encode(counts))
+
+    def read_rates(self, folder: Path, step: int) -> None:
+        """Take over the counts of the checkpoint of a step, if its folder has any."""
+        if (file := folder / RATES_FILE).is_file():
+            self._answered = {step: msgspec.json.decode(file.read_bytes(), type=dict[str, Counts])}
+
+    @property
+    def _latest(self) -> Mapping[str, Counts]:
+        return self._answered[max(self._answered)]
+
+    def _counts(self, id: str, step: int) -> tuple[float, float]:
+        right, graded, counted = self._latest.get(id, (0.0, 0.0, step))
+        decay = DECAY ** (step - counted)
+        return right * decay, graded * decay
 
     def references(self, kind: str, replay: Replay, step: int) -> Draw:
         """Return what draws the tasks that a prompt shows to a proposer of this kind."""
@@ -146,7 +198,9 @@ class TaskBuffer:
         return drawn + rng.sample(recent, min(count - len(drawn), len(recent)))
 
     def _by_learnability(self, tasks: Sequence[Task], step: int) -> Draw:
-        return partial(_weighted, tasks, [*accumulate(self.rates.learnability(task.id, step) for task in tasks)])
+        """Draw in proportion to p (1 - p) of the latest solve rate p: 1/4 of a task that was never answered."""
+        rates = (self.rate(task.id, step) for task in tasks)
+        return partial(_weighted, tasks, [*accumulate(rate * (1 - rate) for rate in rates)])
 
     def sample_tasks(self, kind: str, count: int, excluded: Collection[str], rng: random.Random) -> list[Task]:
         """Draw stored tasks for solvers, without excluded ids; repeat tasks only if there are too few."""

@@ -110,7 +110,7 @@ def _pairs(
 ) -> Iterator[tuple[Task, Task, str, float]]:
     """Yield two different tasks within the bounds, their chain, and the product of their solve rates; none twice."""
     (low, high, most), seen = bounds, set[tuple[str, str]]()
-    rates = [(task, buffer.rates.rate(task.id, step)) for task in buffer.tasks(kind) if buffer.rates.is_known(task.id)]
+    rates = [(task, buffer.rate(task.id, step)) for task in buffer.tasks(kind) if buffer.is_answered(task.id)]
     for _ in range(draws if len(rates) > 1 else 0):
         (first, one), (second, two) = rng.sample(rates, 2)
         if not low <= one * two <= high or (first.id, second.id) in seen:

@@ -416,7 +416,7 @@ class SelfPlayStep:
                 if passage is None or passage.message:  # one that is given stands alone
                     references = draw_references(kind, draw, self.codec, selfplay.references, rng)
                 if selfplay.replay == "easy_to_hard":
-                    references.sort(key=lambda task: -self.buffer.rates.rate(task.id, self.step))
+                    references.sort(key=lambda task: -self.buffer.rate(task.id, self.step))
                 if passage is not None:
                     references.insert(0, passage)
                 item = WorkItem(step=self.step, name=self.name, kind=kind, begins="propose", references=(*references,))

@@ -92,14 +92,13 @@ def answers(id: str, *scores: float) -> list[Sample]:
 def test_a_rate_follows_the_answers_and_fades_with_the_steps():
     buffer = filled(3)
     buffer.note(1, [*answers("deduction-0", 1, 1, 1), *answers("deduction-1", 0), *answers("of another", 1)])
-    rates = buffer.rates
-    assert rates.rate("deduction-0", 1) == 4 / 5 and rates.rate("deduction-1", 1) == 1 / 3
-    assert rates.rate("deduction-2", 1) == rates.rate("of another", 1) == 1 / 2
-    assert rates.is_known("deduction-0") and not rates.is_known("deduction-2") and not rates.is_known("of another")
-    assert rates.rate("deduction-0", 3) == pytest.approx((1 + 3 * 0.81) / (2 + 3 * 0.81))
+    assert buffer.rate("deduction-0", 1) == 4 / 5 and buffer.rate("deduction-1", 1) == 1 / 3
+    assert buffer.rate("deduction-2", 1) == buffer.rate("of another", 1) == 1 / 2
+    known = [id for id in ("deduction-0", "deduction-2", "of another") if buffer.is_answered(id)]
+    assert known == ["deduction-0"]
+    assert buffer.rate("deduction-0", 3) == pytest.approx((1 + 3 * 0.81) / (2 + 3 * 0.81))
     buffer.note(3, answers("deduction-0", 0))
-    assert rates.rate("deduction-0", 3) == pytest.approx((1 + 3 * 0.81) / (3 + 3 * 0.81))
-    assert rates.learnability("deduction-1", 1) == pytest.approx(2 / 9)
+    assert buffer.rate("deduction-0", 3) == pytest.approx((1 + 3 * 0.81) / (3 + 3 * 0.81))
 
 
 def test_shapes_of_stored_programs_are_counted():
@@ -117,23 +116,23 @@ def test_shapes_of_stored_programs_are_counted():
     buffer.note(1, answers("deduction-0", 1))
     buffer.add(task(2))
     buffer.note(2, [])
-    assert not buffer.rates.is_known("deduction-0")
+    assert not buffer.is_answered("deduction-0")
 
 
 def test_a_checkpoint_holds_the_rates_of_its_step_although_the_next_one_has_been_played(tmp_path):
     buffer = filled(3)
     for step, scores in enumerate([(1, 1, 0), (0,), (1,)], 1):
         buffer.note(step, answers("deduction-1", *scores))
-        buffer.rates.recorded(step - 1)
-    buffer.rates.write(tmp_path, 2)
+        buffer.recorded(step - 1)
+    buffer.write_rates(tmp_path, 2)
     read = filled(3)
-    read.rates.read(tmp_path, 2)
-    assert read.rates.rate("deduction-1", 2) == (1 + 2 * 0.9) / (3 + 3 * 0.9)
+    read.read_rates(tmp_path, 2)
+    assert read.rate("deduction-1", 2) == (1 + 2 * 0.9) / (3 + 3 * 0.9)
     read.note(3, answers("deduction-1", 1))
-    assert read.rates.rate("deduction-1", 4) == buffer.rates.rate("deduction-1", 4)
+    assert read.rate("deduction-1", 4) == buffer.rate("deduction-1", 4)
     fresh = filled(3)
-    fresh.rates.read(tmp_path / "of an earlier version", 2)
-    assert fresh.rates.rate("deduction-1", 3) == 1 / 2
+    fresh.read_rates(tmp_path / "of an earlier version", 2)
+    assert fresh.rate("deduction-1", 3) == 1 / 2
 
 
 def test_replay_by_learnability_draws_all_stored_tasks_in_proportion_to_their_weights():

@@ -302,7 +302,7 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
         )
         write_journal(folder, state)
         journal.read(folder, len(done))
-        buffer.rates.read(folder, len(done))
+        buffer.read_rates(folder, len(done))
         # A head start of any size changes nothing: what turns out to be too much is dropped.
         journal.stored_solves = {kind: random.randint(0, 30) for kind in config.selfplay.kinds}
         for left in folder.iterdir():
@@ -326,7 +326,7 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
                     check(result, buffer, proposals)
                     done.append(result)
                     journal.recorded(len(done), result.items)
-                    buffer.rates.recorded(len(done))
+                    buffer.recorded(len(done))
                     state = journal.copy(len(done))
         except TimeoutError:
             assert is_killed, "the run hangs"
@@ -334,7 +334,7 @@ async def played_run(config: Config, folder: Path, kill_rate: float, steps: int 
                 state = journal.copy(len(done))
         finally:
             if len(done) < steps:
-                buffer.rates.write(folder, len(done))
+                buffer.write_rates(folder, len(done))
             await journal.close()
     assert not journal.left_over[steps]
     journal.recorded(steps + 1, [])

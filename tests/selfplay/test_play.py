@@ -23,7 +23,6 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.chaining import is_chained
 from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep, StepResult, sort_samples
-from azr.selfplay.solve_rates import SolveRates
 from azr.tasks.base import RejectReason
 from azr.tasks.normalize import fingerprint
 from azr.tasks.prompts import CompactFormat
@@ -205,7 +204,7 @@ async def test_a_step_replays_what_earlier_ones_could_teach_seeds_included_and_k
     script = Script([proposal("a + 1"), proposal("a - 9"), *["<|output|>"] * 4], half_right)
     _, buffer = await play(config, script)
     # Of the identity program, every answer to it was wrong, as to a - 9.
-    rates = [buffer.rates.rate(task.id, 1) for task in buffer.tasks("deduction")]
+    rates = [buffer.rate(task.id, 1) for task in buffer.tasks("deduction")]
     assert rates == [1 / 6, 3 / 6, 1 / 6]
     again, _ = await play(config, script, buffer=buffer, name="000002")
     repeated = Counter(t.problem_id for t in trained(again) if t.role == "solver")
@@ -296,13 +295,12 @@ async def test_chained_tasks_are_estimated_trained_on_stored_and_chained_again(p
     config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
     script = Script([proposal("a + 1"), proposal("a * 5", "4"), *[proposal("a", "1")] * 4], half_right)
     _, buffer = await play(config, script)
-    buffer.rates = SolveRates()
     stored = [task.id for task in buffer.tasks("deduction")[1:]]
     right = Judgement(verdict="right")
     answers = [
         Sample(role="solver", kind="deduction", problem_id=id, group="", accuracy=1.0 - index % 5 // 4, judgement=right)
         for id in stored
-        for index in range(10)
+        for index in range(40)
     ]
     buffer.note(1, answers)
     config = replace_play(config, chained_tasks=2)
@@ -316,7 +314,7 @@ async def test_chained_tasks_are_estimated_trained_on_stored_and_chained_again(p
     # None of the answers, 3 and 4, is right.
     assert [task.solve_rate for task in result.stored] == [0.0, 0.0]
     groups = Counter(t.problem_id for t in trained(result) if t.role == "solver")
-    assert groups == {first.id: 4, second.id: 4} and buffer.rates.is_known(first.id)
+    assert groups == {first.id: 4, second.id: 4} and buffer.is_answered(first.id)
     metrics = step_metrics(result.samples, ("deduction",), 4, {"chains": result.chains})
     assert metrics["deduction/solver/chained/groups"] == metrics["chains/deduction/made"] == 2
     assert metrics["chains/deduction/predicted"] == pytest.approx((9 / 12) ** 2, abs=0.1)
