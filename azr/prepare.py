@@ -25,13 +25,7 @@ from azr.plugins import load_for
 from azr.records import Task
 from azr.rollout.engine_options import engine_options
 from azr.runs import trackers
-from azr.runs.model_folder import (
-    check_weights,
-    model_folder,
-    read_object,
-    text_setting,
-    tokenizer_errors,
-)
+from azr.runs.model_folder import check_weights, model_folder, read_object, text_setting, tokenizer_errors
 from azr.runs.run_dir import PromptForm
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.rewards import check_names
@@ -143,7 +137,6 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
         raise ModelUnreachable(
             f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"
         )
-    _check_sizes(config, folder)
     if fetch or folder == Path(config.model.path):
         check_weights(folder)
     # Only now, because these take seconds to load.
@@ -154,15 +147,20 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
 
     codec, asked = load_codec(config, folder), config.model.prompt_format
     config = replace(config, model=replace(config.model, prompt_format=codec.prompt_format))
-    if config.kinds:
-        codec.check_prompts([KINDS[kind] for kind in config.kinds], config.rollout.max_prompt_tokens)
-    _check_layers(config, folder)
-    evaluation = PeriodicEval(config, codec)
+    kinds = [KINDS[kind] for kind in config.kinds]
+    codec.check_prompts(kinds, config.rollout.max_prompt_tokens)
+    _check_model(config, folder)
+    evaluation, corpus = PeriodicEval(config, codec), list[Task]()
     rows, notes = load_rows(config, codec) if config.data.path is not None else ([], [])
     if run.resume is not None:
         PromptForm(codec.template, codec.stops).check(run.folder.prompt_form)
         if config.data.path is not None:
             check_identity(run.folder.data, config.data.path)
+    notes = [*evaluation.notes, *notes, *_prompt_notes(config, codec, asked)]
+    if kinds and config.selfplay.corpus is not None:
+        held_out = {*evaluation.programs, *codec.example_programs(kinds)}
+        corpus, of_corpus = read_corpus(Path(config.selfplay.corpus), codec, held_out)
+        notes += of_corpus
     prepared = Prepared(
         run=replace(run, config=config),
         codec=codec,
@@ -170,14 +168,11 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
         evaluation=evaluation,
         rows=rows,
         screen=screen,
-        notes=[*evaluation.notes, *notes, *_prompt_notes(config, codec, asked)],
+        notes=notes,
+        corpus=corpus,
     )
     if not run.step and seeds is None:
         first_tasks(prepared.empty_buffer(), config.kinds)
-    if config.kinds and config.selfplay.corpus is not None:
-        held_out = {*evaluation.programs, *codec.example_programs(KINDS[kind] for kind in config.kinds)}
-        corpus, of_corpus = read_corpus(Path(config.selfplay.corpus), codec, held_out)
-        prepared = replace(prepared, corpus=corpus, notes=[*prepared.notes, *of_corpus])
     return prepared
 
 
@@ -223,7 +218,9 @@ def _read_seeds(config: Config) -> list[SeedLine]:
     return lines
 
 
-def _check_sizes(config: Config, folder: Path) -> None:
+def _check_model(config: Config, folder: Path) -> None:
+    """Raise UserError for a model that does not fit the run's prompts, GPUs, kernels or adapters, or that was never
+    compared with vLLM."""
     limit = text_setting(folder, "max_position_embeddings")
     longest = config.max_trajectory_tokens
     if limit is not None and longest > limit:
@@ -237,16 +234,12 @@ def _check_sizes(config: Config, folder: Path) -> None:
             f"rollout.tensor_parallel is {width}, which does not divide the {heads} attention heads of the model in "
             f"{config.model.path}: set it to a divisor of {heads}."
         )
-
-
-def _check_layers(config: Config, folder: Path) -> None:
     tree = read_object(folder / "config.json")
     family = tree.get("model_type")
     if family not in CHECKED and family not in REFUSED:
         from azr.algorithms.models import check_unknown  # only now: it takes seconds to load
 
         check_unknown(str(folder))
-    longest = config.max_trajectory_tokens
     check_architecture(config.model.path, tree, unchecked=config.model.unchecked, longest=longest)
     if config.train.lora.rank and family in CHECKED:
         check_targets(config.train.lora.targets, CHECKED[family].linear)
@@ -266,8 +259,7 @@ def load_codec(config: Config, folder: Path) -> PromptCodec:
 
 def contradictions(config: Config) -> Iterator[str]:
     """Yield a sentence, with what to do about it, for each rule between options that the config breaks."""
-    first = (_prompt_rules, _data_rules, _length_and_container_rules)
-    for rules in (*first, _reward_rules, _batch_rules, _staleness_rules):
+    for rules in (_prompt_rules, _data_rules, _reward_rules, _batch_rules, _rollout_rules):
         yield from rules(config)
 
 
@@ -340,29 +332,14 @@ def _data_rules(config: Config) -> Iterator[str]:
         )
 
 
-def _length_and_container_rules(config: Config) -> Iterator[str]:
-    reward, longest = config.reward, config.rollout.max_response_tokens
+def _reward_rules(config: Config) -> Iterator[str]:
+    reward, data, play, estimator = config.reward, config.data, config.selfplay, config.algorithm.estimator
+    longest = config.rollout.max_response_tokens
     if isinstance(reward.overlong, int) and reward.overlong >= longest:
         yield (
             f"reward.overlong={reward.overlong} would make every response of up to "
             f"rollout.max_response_tokens={longest} tokens too long: lower it."
         )
-    if config.max_trajectory_tokens > config.train.tokens_per_micro_batch:
-        yield (
-            f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up "
-            f"to {config.max_trajectory_tokens} tokens (rollout.max_prompt_tokens + rollout.max_response_tokens); "
-            "raise it."
-        )
-    backend, runtime = config.executor.backend, config.executor.docker_runtime
-    if runtime is not None and backend not in ("auto", "docker"):
-        yield (
-            f"executor.docker_runtime={runtime} is for containers, and executor.backend={backend} has none: "
-            "leave one of them out."
-        )
-
-
-def _reward_rules(config: Config) -> Iterator[str]:
-    reward, data, play, estimator = config.reward, config.data, config.selfplay, config.algorithm.estimator
     if reward.malformed > reward.wrong:
         yield (
             f"reward.malformed is {reward.malformed:g} and reward.wrong {reward.wrong:g}, so no answer at all earns "
@@ -387,6 +364,12 @@ def _reward_rules(config: Config) -> Iterator[str]:
 
 
 def _batch_rules(config: Config) -> Iterator[str]:
+    if config.max_trajectory_tokens > config.train.tokens_per_micro_batch:
+        yield (
+            f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up "
+            f"to {config.max_trajectory_tokens} tokens (rollout.max_prompt_tokens + rollout.max_response_tokens); "
+            "raise it."
+        )
     sizes = config.trajectories_by_step
     if not all(sizes) and not config.selfplay.train_on_estimates:
         yield (
@@ -440,8 +423,13 @@ def _batch_rules(config: Config) -> Iterator[str]:
         )
 
 
-def _staleness_rules(config: Config) -> Iterator[str]:
-    rollout = config.rollout
+def _rollout_rules(config: Config) -> Iterator[str]:
+    rollout, executor = config.rollout, config.executor
+    if executor.docker_runtime is not None and executor.backend not in ("auto", "docker"):
+        yield (
+            f"executor.docker_runtime={executor.docker_runtime} is for containers, and "
+            f"executor.backend={executor.backend} has none: leave one of them out."
+        )
     if rollout.partial and not rollout.staleness:
         yield (
             "rollout.partial carries responses over to the next step, where they are older than the policy: set "
