@@ -8,7 +8,7 @@ import logging
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from azr.errors import RunEnded, UserError
 from azr.evaluation.periodic import AnswerExecutor
 from azr.evaluation.report import gains
 from azr.experiment import SelfPlayExperiment
-from azr.graders import open_graders
+from azr.graders import OpenExecutor, one_executor, open_graders
 from azr.monitoring.monitor import Monitor
 from azr.monitoring.texts import TextReader, patterns_of
 from azr.prepare import Prepared
@@ -149,10 +149,13 @@ class Driver:
                 # of a step.
                 gc.collect()
                 gc.freeze()
-                rollout, answers = self._config.rollout, partial(AnswerExecutor, self._config)
-                tools = open_tool(replace(rollout, tools=self._config.selfplay.tools), self._prepared.codec, answers)
-                reading = TextReader(patterns_of(self._config.safety))
-                async with self._open_data(state) as data, tools as tool, reading as reader:
+                tools = replace(self._config.rollout, tools=self._config.selfplay.tools)
+                async with (
+                    one_executor(partial(AnswerExecutor, self._config)) as answers,
+                    self._open_data(state, answers) as data,
+                    open_tool(tools, self._prepared.codec, answers) as tool,
+                    TextReader(patterns_of(self._config.safety)) as reader,
+                ):
                     elapsed_s = lambda: time.monotonic() - started  # noqa: E731
                     await play(self._experiment(system, logger, data, reader, state, elapsed_s, tool))
         finally:
@@ -168,8 +171,9 @@ class Driver:
                 raise UserError(f"{error}. Give a folder that all nodes share with --run.root.") from error
 
     @asynccontextmanager
-    async def _open_data(self, state: RunState) -> AsyncIterator[DataPlay | None]:
-        """Start the graders of the run's rows; they end with the block. Yields None without a file of rows."""
+    async def _open_data(self, state: RunState, answers: OpenExecutor) -> AsyncIterator[DataPlay | None]:
+        """Start the graders of the run's rows; they end with the block. Yields None without a file of rows.
+        ``answers``: see `open_graders`."""
         rows, config = self._prepared.rows, self._config
         if config.data.path is None:
             yield None
@@ -178,13 +182,11 @@ class Driver:
         ids = [row.question.id for row in rows]
         order = RowOrder(ids, digest, config.run.seed, state.rows)
         codec, own = self._prepared.codec, config.data.environment
-        async with AsyncExitStack() as stack:
-            answers = partial(nullcontext, await stack.enter_async_context(AnswerExecutor(config)))
-            graders = await stack.enter_async_context(open_graders(grader_names(rows) - {own}, answers=answers))
-            tool = await stack.enter_async_context(open_tool(config.rollout, codec, answers))
-            environments = OwnEnvironments(own, codec, config.rollout.turns) if own else None
-            if environments is not None:
-                await stack.enter_async_context(environments)
+        async with (
+            open_graders(grader_names(rows) - {own}, answers=answers) as graders,
+            open_tool(config.rollout, codec, answers) as tool,
+            OwnEnvironments(own, codec, config.rollout.turns) if own else nullcontext() as environments,
+        ):
             yield DataPlay(
                 config=config, codec=codec, rows=rows, graders=graders, order=order, tool=tool,
                 environments=environments,
