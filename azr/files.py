@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 from blake3 import blake3
@@ -94,12 +96,10 @@ def write_hashed(path: Path, chunks: Iterable[bytes | memoryview]) -> HashedFile
 
 def hash_file(path: Path) -> HashedFile:
     """Hash an existing file. Raises OSError."""
-    hasher, nbytes = blake3(max_threads=blake3.AUTO), 0
+    make: Any = partial(blake3, max_threads=blake3.AUTO)
     with path.open("rb", buffering=0) as file:
-        while chunk := file.read(_CHUNK):
-            hasher.update(chunk)
-            nbytes += len(chunk)
-    return HashedFile(str(path), nbytes, hasher.hexdigest())
+        hasher = hashlib.file_digest(file, make, _bufsize=_CHUNK)
+        return HashedFile(str(path), file.tell(), hasher.hexdigest())
 
 
 def sync(path: Path) -> None:

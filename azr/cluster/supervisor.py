@@ -310,17 +310,15 @@ class SharedCalls:
         self._unanswered[number] = answer
         self._unsent.append((number, method, args, kwargs))
         if len(self._unsent) == 1:
-            loop.call_soon(self._send_unsent)
+            loop.call_soon(self._send)
         elif len(self._unsent) == MOST_TOGETHER:
             self._send()
         return answer
 
-    def _send_unsent(self) -> None:
-        if self._unsent:
-            self._send()
-
-    def _send(self) -> None:
-        calls, self._unsent = self._unsent, []  # none asks for more answers
+    def _send(self, *, asks_for_answers: bool = False) -> None:
+        calls, self._unsent = self._unsent, []
+        if not calls and not asks_for_answers:
+            return
         try:
             answers = self.actor.exchange.remote(calls)
         except Exception as error:  # an argument that cannot be sent, or an actor that takes no shared calls
@@ -354,4 +352,4 @@ class SharedCalls:
         self._messages.discard(message)
         # A message is cancelled when the run has ended, and one more would start a Ray cluster anew.
         if self._unanswered and not self._messages and not message.cancelled():
-            self._send()
+            self._send(asks_for_answers=True)

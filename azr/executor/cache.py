@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from azr.execution import CallResult, CallStatus, ExecutionRequest
+from azr.execution import CallResult, CallStatus
 
 _RECORD_BYTES = 500
 """Memory of an entry beside its texts."""
@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 REPEATABLE = (CallStatus.OK, CallStatus.RAISED)
 """Ends of a call that repeats are compared by."""
-_DECIDED_ALONE = (*REPEATABLE, CallStatus.REJECTED, CallStatus.OUTPUT_TOO_LARGE)
+DECIDED_ALONE = (*REPEATABLE, CallStatus.REJECTED, CallStatus.OUTPUT_TOO_LARGE)
 """Ends that a program brings about by itself; for the others a busy or small machine may be to blame."""
 
 
@@ -30,11 +30,6 @@ class Outcome:
     static_check: tuple[str, ...] = ()
     caused_by_other_calls: bool = False
     """Whether other calls of its request caused it."""
-
-    def cacheable(self, repeats: int) -> bool:
-        """Whether the program and its input alone decided it, and whether it is as certain as was asked for."""
-        is_certain = repeats == 1 or self.deterministic is not None or bool(self.static_check)
-        return is_certain and self.call.status in _DECIDED_ALONE and not self.caused_by_other_calls
 
 
 class Cache(Generic[K, V]):
@@ -60,7 +55,5 @@ class Cache(Generic[K, V]):
                 self._bytes -= self._values.popitem(last=False)[1][1]
 
 
-CallCache = Cache[ExecutionRequest, Outcome]
-"""By requests of one call."""
 CodeCache = Cache[tuple[str, bool], tuple[int, bytes]]
 """Suspicion and marshalled code, by source and whether it was held to the static check."""

@@ -17,7 +17,7 @@ from azr.execution import MAX_INPUTS, CallResult, CallStatus, ExecutionRequest, 
 from azr.executor import protocol
 from azr.executor.backends import select_backend
 from azr.executor.backends.sandbox import Launcher, LaunchError
-from azr.executor.cache import CallCache, CodeCache, Outcome
+from azr.executor.cache import DECIDED_ALONE, Cache, CodeCache, Outcome
 from azr.executor.runs import Runs
 from azr.executor.scheduler import Scheduler
 
@@ -80,7 +80,7 @@ class SandboxPool:
         self.isolation = ""
         """One line: what isolates model-written code, and why nothing stronger; known once started."""
         self._waiting = asyncio.Semaphore(_MOST_WAITING)
-        self._cache = CallCache(_CACHE_BYTES)
+        self._cache = Cache[ExecutionRequest, Outcome](_CACHE_BYTES)  # by requests of one call
         self._codes = CodeCache(_CACHE_BYTES)
         self._running: dict[tuple[ExecutionRequest, ...], asyncio.Task[_Outcomes]] = {}
         """By all calls of a run: one that had other company may end otherwise."""
@@ -186,7 +186,8 @@ class SandboxPool:
         self._counts["calls"] += len(outcomes)
         found = dict(zip(keys, outcomes, strict=True))
         for key, outcome in found.items():
-            if outcome.cacheable(key.repeats):
+            is_certain = key.repeats == 1 or outcome.deterministic is not None or outcome.static_check
+            if is_certain and outcome.call.status in DECIDED_ALONE and not outcome.caused_by_other_calls:
                 texts = (key.program, *key.inputs, *outcome.static_check, outcome.call.value or "")
                 self._cache.put(key, outcome, sum(map(len, texts)))
         return found

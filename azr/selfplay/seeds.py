@@ -205,8 +205,12 @@ async def check_seeds(
                 tasks.append(outcome)
                 num_changed += not _agree(task.outputs, outcome.outputs)
                 continue
-            first = stored.get((outcome.kind, outcome.fingerprint))
-            outcome = reason, _known(reason, first)
+            detail = "equal to a task that is there already or to a worked example"
+            if reason is RejectReason.IN_BENCHMARK:
+                detail = "its program is one of the held-out exam, or the same up to constants"
+            elif first := stored.get((outcome.kind, outcome.fingerprint)):
+                detail = f"equal to the task of line {first}"
+            outcome = reason, detail
         refused.append({"line": line, "reason": str(outcome[0]), "detail": outcome[1]})
     for line, stated in lines:
         if not isinstance(stated, Task):
@@ -257,14 +261,6 @@ def _detail(reason: RejectReason, result: ExecutionResult | None) -> str:
         return "its runs gave different results"
     ended = next((call for call in result.outputs if call.status is not CallStatus.OK), result.outputs[0])
     return f"{ended.status}: {ended.error}" if ended.error else str(ended.status)
-
-
-def _known(reason: RejectReason, first: int | None) -> str:
-    if reason is RejectReason.IN_BENCHMARK:
-        return "its program is one of the held-out exam, or the same up to constants"
-    if first is not None:
-        return f"equal to the task of line {first}"
-    return "equal to a task that is there already or to a worked example"
 
 
 def _agree(stated: Sequence[str], found: Sequence[str]) -> bool:

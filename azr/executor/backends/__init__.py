@@ -7,6 +7,7 @@ seal before it serves. A backend adds what only its launcher can give.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from azr.config import ExecutorConfig
 from azr.errors import UserError
@@ -17,16 +18,9 @@ Prepare = Callable[[ExecutorConfig], tuple[Launcher, str]]
 """Tries a backend: its launcher, and what it offers in words. Raises BackendUnavailable, with the remedy. May take a
 minute."""
 
-
-def _prepare_docker(config: ExecutorConfig) -> tuple[Launcher, str]:
-    # Its client costs a third of a second to import, which other backends need not pay.
-    from azr.executor.backends import docker
-
-    return docker.prepare(config)
-
-
 BACKENDS: dict[str, Prepare] = {
-    "docker": _prepare_docker,
+    # Its client costs a third of a second to import, which other backends need not pay.
+    "docker": lambda config: import_module("azr.executor.backends.docker").prepare(config),
     "bubblewrap": bubblewrap.prepare,
     "namespace": process.prepare_namespace,
 }

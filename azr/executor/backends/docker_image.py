@@ -50,7 +50,10 @@ def connect(runtime: str | None) -> docker.APIClient:
 
 
 def _unreachable(address: str, error: BaseException) -> str:
-    number = _errno(error)
+    cause: BaseException | None = error
+    while cause is not None and not (isinstance(cause, OSError) and cause.errno is not None):
+        cause = cause.__cause__ or cause.__context__
+    number = getattr(cause, "errno", None)  # of the system error at the bottom of the chain, if there is one
     if number in (errno.EACCES, errno.EPERM):
         return f"no permission on {address}: join its group (sudo usermod -aG docker $USER) and log in again"
     if number in (errno.ENOENT, errno.ECONNREFUSED):
@@ -59,15 +62,6 @@ def _unreachable(address: str, error: BaseException) -> str:
             "start it (systemctl start docker), or set DOCKER_HOST to where yours listens"
         )
     return f"the Docker engine at {address} does not answer ({error}): see its log"
-
-
-def _errno(error: BaseException | None) -> int | None:
-    """Number of the system error at the bottom of the chain, if there is one."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno is not None:
-            return error.errno
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _check_engine(info: dict, runtime: str | None) -> None:
