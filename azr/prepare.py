@@ -32,7 +32,7 @@ from azr.selfplay.rewards import check_names
 from azr.selfplay.seeds import SINGLE_CALL_KINDS, SeedLine, read_seeds
 from azr.tasks.prompts import THINK
 from azr.tasks.registry import KINDS, SingleCallKind, missing_examples
-from azr.train.adapter_files import check_adapters, check_four_bit
+from azr.train.adapter_files import check_package
 
 if TYPE_CHECKING:
     from azr.evaluation.periodic import PeriodicEval
@@ -114,10 +114,9 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
         ModelUnreachable: without `fetch`, the hub does not answer; everything else was checked.
     """
     config = run.config
-    if config.train.lora.four_bit:
-        check_four_bit()
-    if config.train.lora.rank:
-        check_adapters()
+    for option in ("four_bit", "rank"):
+        if getattr(config.train.lora, option):
+            check_package(option)
     place = run.folder.path.absolute()
     if run.resume is None:
         run.folder.check_free(restart=run.restart)

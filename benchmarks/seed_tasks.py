@@ -21,9 +21,8 @@ from azr.config import ExecutorConfig
 from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.records import Task
-from azr.selfplay.proposer import proposal_limits
 from azr.selfplay.seeds import read_seeds, seed_limits
-from azr.tasks.base import Proposal, RejectReason, Run
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
 from azr.tasks.inputs import read_input
 from azr.tasks.registry import KINDS
 
@@ -178,7 +177,7 @@ async def _check(line: int, stated: Task, run: Run) -> Checked:
 
     kind = KINDS[stated.kind]
     proposal = Proposal(id=str(line), sections=kind.proposal(stated), references=(stated,))
-    outcome = await kind.validate(proposal, seed_limits(proposal_limits(), stated), remember)
+    outcome = await kind.validate(proposal, seed_limits(ProposalLimits(induction_inputs=0), stated), remember)
     request, result = ran[-1] if ran else (None, None)
     return Checked(line, stated, outcome, request, result)
 

@@ -22,7 +22,6 @@ from tokenizers import Tokenizer
 from azr.config import Config, ExecutorConfig
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
-from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.own_data import own_data
 from azr.plugins.calls import TIME_LIMIT_S
 from azr.plugins.own import STYLES, checked_task
@@ -57,9 +56,7 @@ class KindContract:
     malformed: ClassVar[Sequence[Sections]]
     references: ClassVar[Sequence[Task]] = ()
     """Tasks that the proposals' prompts have shown."""
-    limits: ClassVar[ProposalLimits] = ProposalLimits(
-        source_bytes=MAX_PROGRAM_BYTES, induction_inputs=10, repeats=REPEATS
-    )
+    limits: ClassVar[ProposalLimits] = ProposalLimits(induction_inputs=10)
     executor: ClassVar[ExecutorConfig] = ExecutorConfig(workers=2)
     max_prompt_tokens: ClassVar[int] = Config().rollout.max_prompt_tokens
     """Counted by the small tokenizer that comes with azr, which makes more tokens of a text than others do."""

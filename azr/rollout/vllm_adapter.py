@@ -79,9 +79,7 @@ async def start_vllm(config: Config, seed: int) -> tuple[AsyncLLM, bool]:
         # Inside an actor of a placement group vLLM would take Ray's workers, and ask Ray for whole GPUs.
         "distributed_executor_backend": "uni" if rollout.tensor_parallel == 1 else "mp",
         # States of recurrent layers are kept at the ends of blocks alone, which needs prompts prefilled in parts.
-        "enable_prefix_caching": not recurrent_part(
-            AutoConfig.from_pretrained(model_path).get_text_config().model_type
-        ),
+        "enable_prefix_caching": not recurrent_part(_text_config(model_path).model_type),
         # Logprobs of the distribution that is sampled from: after the temperature.
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
@@ -192,11 +190,16 @@ def import_vllm(config: Config) -> None:
     importlib.import_module("vllm.v1.engine.async_llm")
 
 
+@functools.cache  # a start asks twice
+def _text_config(model_path: str) -> Any:
+    return AutoConfig.from_pretrained(model_path).get_text_config()
+
+
 def compute_threads(model_path: str, dtype: ComputeType, processes: int) -> int:
     """Threads that each of a node's engine processes computes with: 1 on a GPU, or where more would gain nothing."""
     import torch  # only now: it takes seconds to load
 
-    config = AutoConfig.from_pretrained(model_path).get_text_config()
+    config = _text_config(model_path)
     is_large = config.hidden_size * getattr(config, "intermediate_size", 0) >= LEAST_FOR_THREADS[dtype]
     return max(1, len(os.sched_getaffinity(0)) // processes) if is_large and not torch.cuda.is_available() else 1
 

@@ -239,7 +239,7 @@ def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
     belongs = adapter_files.read_base(adapters)
     adapter_files.check_base(belongs.files, adapter_files.hash_weights(folder), str(adapters))
     if belongs.four_bit:
-        adapter_files.check_four_bit()
+        adapter_files.check_package("four_bit")
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder} has no weights as safetensors, which merging reads: save the model as such first.")

@@ -15,8 +15,8 @@ from azr.config import Config
 from azr.prompts.codec import PromptCodec
 from azr.records import CHAIN, Task, grouped
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.proposer import proposal_limits, reject_reason
-from azr.tasks.base import Proposal, RejectReason, Run
+from azr.selfplay.proposer import reject_reason
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
 from azr.tasks.chains import chain, num_lines
 from azr.tasks.registry import KINDS
 
@@ -86,7 +86,8 @@ async def chain_tasks(
         stated = KINDS[kind].make_task("", program, first.inputs, (), message=message)
         # An induction's proposal is about the program of its reference.
         proposal = Proposal(id="", sections=KINDS[kind].proposal(stated), references=(stated,), step=step)
-        task = await KINDS[kind].validate(proposal, proposal_limits(config.selfplay.induction_inputs), execute)
+        limits = ProposalLimits(induction_inputs=config.selfplay.induction_inputs)
+        task = await KINDS[kind].validate(proposal, limits, execute)
         if isinstance(task, RejectReason) or reject_reason(task, config, codec) or buffer.reject_reason(task):
             return None
         return None if len({*task.outputs, *second.outputs}) == 1 else task

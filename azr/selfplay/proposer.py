@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from azr.answering import judge_text, read_texts
 from azr.config import Config
-from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.prompts.codec import PromptCodec
 from azr.records import COPIED, VALID, Completion, Judgement, Task
 from azr.selfplay.buffer import Draw
@@ -20,11 +19,6 @@ from azr.tasks.registry import KINDS
 
 DRAWS = 16
 """Draws of references for one prompt. With four of the seeds that base models proposed one draw in three is short."""
-
-
-def proposal_limits(induction_inputs: int = 0) -> ProposalLimits:
-    """Return the bounds of every proposal; the number of inputs matters to inductions only."""
-    return ProposalLimits(source_bytes=MAX_PROGRAM_BYTES, induction_inputs=induction_inputs, repeats=REPEATS)
 
 
 def draw_references(kind: str, draw: Draw, codec: PromptCodec, count: int, rng: random.Random) -> list[Task]:
@@ -59,7 +53,8 @@ async def validate(
         if given:
             stated = [*given, *(section for section in stated if section.label != "program")]
         proposal = Proposal(id=id, sections=stated, references=references, step=step)
-        task = await KINDS[kind].validate(proposal, proposal_limits(config.selfplay.induction_inputs), run)
+        limits = ProposalLimits(induction_inputs=config.selfplay.induction_inputs)
+        task = await KINDS[kind].validate(proposal, limits, run)
         if isinstance(task, RejectReason):
             return task
         if given:  # other inputs of it are other tasks, and are not taken for repeats

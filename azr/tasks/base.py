@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from azr import values
 from azr.execution import ADMITTED_SHARE, CallStatus, ExecutionRequest, ExecutionResult
+from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.records import Sample, Task
 from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request
 from azr.tasks.normalize import fingerprint
@@ -128,13 +129,13 @@ class Proposal:
 class ProposalLimits:
     """Bounds of every proposal."""
 
-    source_bytes: int
+    source_bytes: int = MAX_PROGRAM_BYTES
     """Longest program, UTF-8."""
     induction_inputs: int
     """Most inputs of an induction task; of longer lists the first ones are kept."""
     fewest_induction_inputs: int | None = None
     """Number of different inputs required, if not all of them: repeated ones are then dropped."""
-    repeats: int
+    repeats: int = REPEATS
     """Runs that must agree."""
 
 

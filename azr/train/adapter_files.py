@@ -68,19 +68,11 @@ def check_base(saved: Mapping[str, str], here: Mapping[str, str], whose: str) ->
     raise UserError(f"{whose} has adapters of another base model ({different} differs): name the run's own.")
 
 
-def check_adapters() -> None:
-    """Raises UserError where there can be no adapters."""
-    if find_spec("peft") is None:
+def check_package(option: str) -> None:
+    """Raises UserError if the package that an option of `train.lora` needs is not installed."""
+    package, off = {"rank": ("peft", "0"), "four_bit": ("bitsandbytes", "false")}[option]
+    if find_spec(package) is None:
         raise UserError(
-            "train.lora.rank asks for adapters, but the package peft is not installed: run pip install -e '.[lora]' "
-            "in the clone, or set the rank to 0."
-        )
-
-
-def check_four_bit() -> None:
-    """Raises UserError where weights cannot be held in 4 bits."""
-    if find_spec("bitsandbytes") is None:
-        raise UserError(
-            "train.lora.four_bit takes the package bitsandbytes, which is not installed: run pip install -e '.[lora]' "
-            "in the clone, or set it to false."
+            f"train.lora.{option} takes the package {package}, which is not installed: run pip install -e '.[lora]' "
+            f"in the clone, or set it to {off}."
         )
