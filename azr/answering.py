@@ -201,13 +201,13 @@ async def judge_text(
     *,
     id: str,
     malformed: T,
-    asked: Callable[[], Sequence[Section]],
+    expected: Callable[[], Sequence[Section]],
 ) -> tuple[T, Sections, LastRun, Reason]:
     """Return what ``judging`` the sections of a proposal or an answer leads to, the sections, the last program that ran
     for it, and why it is malformed or ungraded, if it is.
 
     A text that ``judging`` fails over is malformed, with the traceback in the log, so no text ends a run. A failure of
-    the executor is not the text's, and is raised. ``asked``: returns the sections of a well-formed response.
+    the executor is not the text's, and is raised. ``expected``: returns the sections of a well-formed response.
     """
     sections: Sections = None
     last_run: LastRun = None
@@ -228,7 +228,7 @@ async def judge_text(
         sections = codec.parse_response(completion, kind.labels)
         outcome = malformed if sections is None else await judging(sections, run)
         if outcome is malformed:
-            reason = codec.unread_reason(completion) if sections is None else unreadable_reason(sections, asked())
+            reason = codec.unread_reason(completion) if sections is None else unreadable_reason(sections, expected())
     except Exception as error:
         if any(error is failure for failure in failures):
             raise
@@ -254,7 +254,7 @@ def task_problem(
             lambda sections, run: kind.grade(task, sections, run),
             id=task.id,
             malformed=Verdict.MALFORMED,
-            asked=lambda: kind.solution(task),
+            expected=lambda: kind.solution(task),
         )
         detail = explain_answer(verdict, task, completion, sections, last_run)
         return Judgement(verdict=verdict, detail=detail, answer=read_texts(sections), reason=reason)

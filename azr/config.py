@@ -121,7 +121,7 @@ class SelfPlayConfig:
 
     corpus: str | None = None
     """Python code that proposals are about: a folder with .py files, one such file, or JSON lines with `text` (`.gz` is
-    unpacked). Its functions of at most 300 tokens are shown for an idea or given to be asked about; docs/corpus.md."""
+    unpacked). Its functions of at most 300 tokens are shown for an idea, or given to ask about; docs/corpus.md."""
     corpus_share: Share = 0.5
     """Share of the proposals that have a function of `corpus` in their prompt."""
     tools: Literal["none", "python"] = "none"
@@ -143,15 +143,15 @@ class DataConfig:
     """`alone`: no self-play. `mixed`: every step has rows and self-play. `alternate`: odd steps are self-play, even
     steps answer rows."""
     prompts: Count = 128
-    """Rows of a step. Epochs follow one another, each in its own order, which `run.seed` decides."""
+    """Rows of a step. Epochs follow one another, each in an order that `run.seed` decides."""
     samples: CountOrZero = 8
     """Responses to each row, which form a group; 0 trains on traces alone, as in supervised fine-tuning."""
     traces: CountOrZero = 0
     """Traces of each row that join its group; the policy answers once more for each that the row lacks. Those of over
     `rollout.max_response_tokens` are left out. `algorithm.off_policy` says what is learned from them."""
     environment: str | None = None
-    """`FILE.py:CLASS` or `MODULE:CLASS`: an environment of one's own, to which each answer to a row talks;
-    docs/environments.md."""
+    """`FILE.py:CLASS` or `MODULE:CLASS`: your environment, with which each answer to a row is a
+    conversation; docs/environments.md."""
 
     @property
     def group_size(self) -> int:
@@ -210,17 +210,17 @@ class RewardConfig:
     right after it one answer between its tags, in the compact format the answer alone; of a row, as far as its prompt
     speaks of thinking and of answer tags, and in mathematics a box. `answer`: the answer's complete blocks wherever
     they stand, which the end of the turn ends too, in mathematics boxed (Open-Reasoner-Zero). `thought`: closed
-    thinking, and after it whatever an evaluation would read as an answer (LUFFY). In the completion format blocks are
-    all that is asked for."""
+    thinking, and after it whatever an evaluation would read as an answer (LUFFY). In the completion format blocks
+    alone are required."""
     intrinsic: IntrinsicRewardConfig = field(default_factory=IntrinsicRewardConfig)
     overlong: Count | Literal["keep", "mask"] = "keep"
     """Responses near and at the length limit. `keep`: a response that is cut off is malformed. `mask`: it is not
     trained on. A number: as `keep`, and over so many tokens before `rollout.max_response_tokens` an added reward falls
     linearly from 0 to -1."""
     proposer: str = "learnability"
-    """What a task's solve rate s pays its proposer, by a name in azr/selfplay/rewards.py: `learnability`, the
-    paper's 1-s; `inverse`, 1-s at s=0 too; `variance`, 4s(1-s); `band`, 1 for medium s. All but `inverse` pay
-    `unlearnable` at s=0, and all do at s=1."""
+    """Reward of a proposer for a task's solve rate s, by a name in azr/selfplay/rewards.py: `learnability`, the
+    paper's 1-s; `inverse`, 1-s at s=0 too; `variance`, 4s(1-s); `band`, 1 for medium s. It is `unlearnable` at s=1, and
+    at s=0 with all but `inverse`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +247,7 @@ class RolloutConfig:
     refill: Count = 1
     """Most prompts that a step asks for each that it wants, until enough teach: `data.prompts` rows that are not
     answered all right or all wrong, and `selfplay.proposer_prompts` tasks of each kind that are solved sometimes but
-    not always. Groups that do not teach are not trained on. 1: each is asked once, and trained on."""
+    not always. Groups that do not teach are not trained on. 1: each prompt is answered once, and trained on."""
     staleness: CountOrZero = 0
     """Updates of the policy by which a sampled token may be older than the policy that is trained on it. Above 0, and
     with engines of their own (`cluster.colocate` off), the next steps are played while one is learned; responses that
@@ -272,8 +272,8 @@ class ExecutorConfig:
     workers: NumProcesses = 4
     """Programs that run at once."""
     wall_s: Annotated[float, Field(ge=0.01, le=1e6)] = 1.0
-    """Time limit of a call, seconds. On a busy machine a call also gets half of it as CPU time, unless it stands
-    still."""
+    """Time limit of a call, seconds. On a busy machine a call also gets half of it as CPU time, unless it is
+    idle."""
     memory_mb: Annotated[int, Field(ge=32, le=2**30)] = 512
     """Address space of one program, MiB."""
 
@@ -334,7 +334,7 @@ class SafetyConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """What `--resume` continues from; the last step, and a run that is asked to stop, are always saved."""
+    """What `--resume` continues from; the last step, and a run that a signal stops, are always saved."""
 
     every: CountOrZero = 10
     """Steps between checkpoints; 0 for none but those."""

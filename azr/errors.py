@@ -27,7 +27,7 @@ SECTIONS = (
     "run", "model", "selfplay", "data", "ablation", "reward", "rollout", "executor", "algorithm", "train", "cluster",
     "timeout", "eval", "safety", "checkpoint", "tracking",
 )  # fmt: skip
-"""Sections of a config. Other names with dots, such as ``rows.jsonl``, are no options, nor is what stands in quotes."""
+"""Sections of a config. Other names with dots, such as ``rows.jsonl``, are not options, nor is text in quotes."""
 _OPTION = re.compile(rf"(?<![\w./'-])(--[a-z][\w.-]*\w|(?:{'|'.join(SECTIONS)})(?:\.[a-z]\w*)+)(?![\w/])")
 
 

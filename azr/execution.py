@@ -1,4 +1,4 @@
-"""What is asked of the executor and what it answers: standard library only, since sandboxes hold this file too."""
+"""Requests to the executor and its results: standard library only, since sandboxes hold this file too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ADMITTED_SHARE = 0.5
 
 
 class CallStatus(StrEnum):
-    """How one call ``f(*args)`` inside the executor ended. The set is closed."""
+    """End of one call ``f(*args)`` in the executor. The set is closed."""
 
     OK = "ok"
     RAISED = "raised"
@@ -51,7 +51,7 @@ class CallResult:
     value: str | None = None
     """Canonical text of the returned plain data; present exactly when status is ``ok``."""
     error: str | None = None
-    """Exception class name when ``raised``; otherwise one sentence on what was exceeded or refused."""
+    """Exception class name if ``raised``; otherwise one sentence on what was exceeded or refused."""
     wall_s: float = 0.0
     """By the zygote's clock; of the first call in a process, reading the program included."""
     cpu_s: float = 0.0
@@ -63,18 +63,18 @@ class ExecutionResult:
 
     outputs: tuple[CallResult, ...]
     deterministic: bool | None = None
-    """Whether all repeats agreed on every call; None when that was not established, because a single run was
-    requested, or because a call neither returned plain data nor raised (then nothing is repeated)."""
+    """Whether all repeats agreed on every call; None if that was not established: a single run was requested, or a call
+    neither returned plain data nor raised, after which nothing is repeated."""
     static_check: tuple[str, ...] = ()
-    """Why the static check refused the program (``line 3: imports random``); empty when it passed."""
+    """Why the static check refused the program (``line 3: imports random``); empty if it passed."""
     cached: bool = False
 
     @property
     def ok(self) -> bool:
-        """All calls returned plain data, and no repeat disagreed."""
+        """Whether all calls returned plain data, and no repeat disagreed."""
         return self.deterministic is not False and all(o.status is CallStatus.OK for o in self.outputs)
 
     @property
     def lost(self) -> bool:
-        """The executor, not the program, is to blame for a missing outcome."""
+        """Whether the executor lost a call, through no fault of the program."""
         return any(o.status is CallStatus.LOST for o in self.outputs)

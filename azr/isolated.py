@@ -99,7 +99,7 @@ class _Process:
             except (TimeoutError, ConnectionError, ValueError) as error:
                 raise WorkerTimeout(f"took over {limit_s:g} s, or ended its process") from error
         except BaseException:
-            await self.end()  # nobody reads what it says to this message any more
+            await self.end()  # its answer to this message would be read as that to the next
             raise
         if "trouble" in said:
             raise WorkerError(said["trouble"])
@@ -241,7 +241,7 @@ def serve(load: Callable[[Sequence[str]], Callable[[Any], Any]]) -> None:
     """
     end_with(int(os.environ[OWNER]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run to answer
-    # What a function prints must not be taken for an answer, nor may it read what it is asked.
+    # What a function prints must not be taken for an answer, nor may it read messages.
     answers = os.fdopen(os.dup(1), "w")
     questions = os.fdopen(os.dup(0))
     os.dup2(2, 1)

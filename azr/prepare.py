@@ -144,7 +144,7 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
     from azr.selfplay.corpus import read_corpus
     from azr.selfplay.seeding import first_tasks
 
-    codec, asked = load_codec(config, folder), config.model.prompt_format
+    codec, stated_format = load_codec(config, folder), config.model.prompt_format
     config = replace(config, model=replace(config.model, prompt_format=codec.prompt_format))
     kinds = [KINDS[kind] for kind in config.kinds]
     codec.check_prompts(kinds, config.rollout.max_prompt_tokens)
@@ -155,7 +155,7 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
         PromptForm(codec.template, codec.stops).check(run.folder.prompt_form)
         if config.data.path is not None:
             check_identity(run.folder.data, config.data.path)
-    notes = [*evaluation.notes, *notes, *_prompt_notes(config, codec, asked)]
+    notes = [*evaluation.notes, *notes, *_prompt_notes(config, codec, stated_format)]
     if kinds and config.selfplay.corpus is not None:
         held_out = {*evaluation.programs, *codec.example_programs(kinds)}
         corpus, of_corpus = read_corpus(Path(config.selfplay.corpus), codec, held_out)
@@ -175,14 +175,14 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
     return prepared
 
 
-def _prompt_notes(config: Config, codec: PromptCodec, asked: str) -> list[str]:
+def _prompt_notes(config: Config, codec: PromptCodec, stated_format: str) -> list[str]:
     """Return what `model.template auto` and `model.prompt_format` auto chose, and a warning if thinking is opened by a
-    tag that the vocabulary lacks. `asked`: the format before that choice.
+    tag that the vocabulary lacks. `stated_format`: before that choice.
 
     That is no error: base models learn to close the tag in the paper, whose prompts open it in pieces too.
     """
     notes = []
-    if asked == "auto" and config.model.prompt_format == "completion":
+    if stated_format == "auto" and config.model.prompt_format == "completion":
         notes.append("model.prompt_format auto takes completion, because the tokenizer has no chat template")
     if config.model.prompt_format == "chat" and config.model.template == "auto":
         notes.append(f"model.template auto takes {codec.auto_template()}; azr check-model shows what the model follows")
@@ -311,12 +311,12 @@ def _data_rules(config: Config) -> Iterator[str]:
         if config.rollout.tools != "none":
             yield f"data.environment {environment} and rollout.tools both reply to the model: leave one of them out."
         if described(environment)["rewards"] and config.data.traces:
-            yield f"data.environment {environment} pays for conversations, and data.traces are none: leave them out."
+            yield f"data.environment {environment} rewards conversations, and data.traces are none: leave them out."
     kinds = {name: KINDS[name] for name in config.kinds if config.selfplay.tools == "python" and name in KINDS}
-    if told := [name for name, kind in kinds.items() if kind.solution(kind.seed())[0].label == "output"]:
+    if outputs := [name for name, kind in kinds.items() if kind.solution(kind.seed())[0].label == "output"]:
         yield (
-            f"selfplay.tools is python, and a solver of {' and '.join(told)} would only run the program: leave it out "
-            "of selfplay.kinds, or take selfplay.tools none."
+            f"selfplay.tools is python, and a solver of {' and '.join(outputs)} would only run the program: leave it "
+            "out of selfplay.kinds, or take selfplay.tools none."
         )
     if config.selfplay.tools == "python" and config.model.prompt_format not in ("auto", "chat"):
         yield (

@@ -115,7 +115,7 @@ class Completion:
             object.__setattr__(self, name, given)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As plain bytes: arrays by themselves cost Ray many times what they hold, and versions hardly ever change."""
+        """Pickle plain bytes: arrays cost Ray many times what they hold, and versions hardly ever change."""
         arrays = self.response_ids.tobytes(), self.logprobs.tobytes(), version_runs(self.weight_versions)
         return _unpickle, (self.prompt_ids, *arrays, self.finish_reason, self.observed, self.text)
 
@@ -155,7 +155,7 @@ class Completion:
 
     @property
     def last_turn(self) -> Completion:
-        """What the model wrote after the last observation, as a response of its own."""
+        """Tokens after the last observation, as a response to the same prompt."""
         if not self.observed:
             return self
         rest: dict[str, Any] = {n: getattr(self, n)[self.observed[-1][1] :] for n in _ARRAYS if n != "prompt_ids"}
@@ -179,7 +179,7 @@ _ARRAYS = {"prompt_ids": "int32", "response_ids": "int32", "logprobs": "float32"
 
 
 def version_runs(weight_versions: Ids) -> list[tuple[int, int]]:
-    """Pairs of a version and of how many tokens in a row it sampled; versions never fall."""
+    """Return pairs of a version and of how many tokens in a row it sampled; versions never fall."""
     if not len(weight_versions):
         return []
     first, last = int(weight_versions[0]), int(weight_versions[-1])
@@ -221,11 +221,11 @@ Reason = Literal[
     "unclosed_thinking",  # the thinking was not closed, or not just once
     "no_answer",  # no answer part, or nothing in it that could be an answer
     "two_answers",
-    "misplaced_answer",  # text stands between the thinking and the answer
+    "misplaced_answer",  # there is text between the thinking and the answer
     "no_block",
     "no_box",
-    "missing_block",  # there are blocks, but not all that were asked for
-    "unreadable",  # the blocks hold no Python, no plain data, or not what was asked for
+    "missing_block",  # there are blocks, but not all that the prompt wants
+    "unreadable",  # the blocks hold no Python, no plain data, or not what the prompt wants
     "given_up",  # the engine took longer than `timeout.generate_s`
     "lost",  # the executor lost the call
     "no_gold",  # what it is compared with cannot be read, or fails when it is run
@@ -318,7 +318,7 @@ class Sample:
     kind: str
     """Task kind, source of a row, or suite."""
     problem_id: str
-    """Id of the task proposed or solved, of the row or of the question. A rejected proposal has an id of its own."""
+    """Id of the task proposed or solved, of the row or of the question. A rejected proposal has an id, too."""
     group: str
     """In training, samples with the same group answered the same prompt (baselines of RLOO and GRPO): ``propose:…``,
     ``estimate:…``, ``solve:…`` or, for rows of files, ``data:…``. In an evaluation the question's group in its
@@ -381,7 +381,7 @@ class Sample:
 
     @property
     def is_malformed(self) -> bool:
-        """Whether the response is not in the asked format; one that was cut off is not."""
+        """Whether the response breaks the format; one that was cut off does."""
         return self.finish_reason == "length" or self.verdict == "malformed"
 
     @property
@@ -391,8 +391,7 @@ class Sample:
     @property
     def player(self) -> str:
         """Prefix of its metrics: ``deduction/solver``, and ``deduction/solver/trace`` for a trace."""
-        own = f"{self.kind}/{self.role}"
-        return f"{own}/trace" if self.origin == "trace" else own
+        return f"{self.kind}/{self.role}{'/trace' if self.trace_tokens else ''}"
 
     @property
     def sampled_versions(self) -> Ids:

@@ -305,17 +305,17 @@ def restore(
 ) -> None:
     """Fill a run's buffer with the newest tasks of its file, but for those that it may no longer ask: a resumed run may
     be evaluated on other programs, or have shorter prompts. Reads no more of the file than fills the buffer."""
-    asked: dict[str, list[Task]] = {kind: [] for kind in buffer.sizes()}
-    lacking, left_out = {*asked}, 0
+    kept: dict[str, list[Task]] = {kind: [] for kind in buffer.sizes()}
+    lacking, left_out = {*kept}, 0
     for task in newest_tasks(stored, lacking):
         fits = codec.solver_prompt_fits(KINDS[task.kind], task, max_tokens)
         if not fits or buffer.reject_reason(task) is RejectReason.IN_BENCHMARK:
             left_out += 1
             continue
-        asked[task.kind].append(task)
-        if len(asked[task.kind]) == buffer.capacity:
+        kept[task.kind].append(task)
+        if len(kept[task.kind]) == buffer.capacity:
             lacking.discard(task.kind)
     if left_out:
         log_line(f"{left_out} stored tasks are left out: an evaluation has them, or they are too long")
-    for tasks in asked.values():
+    for tasks in kept.values():
         buffer.restore(reversed(tasks))

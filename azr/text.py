@@ -1,4 +1,4 @@
-"""Texts of others: shortened to be shown, read as JSON objects, and changed wherever they stand in plain data."""
+"""Texts of others: shortened to be shown, read as JSON objects, and changed everywhere in plain data."""
 
 from __future__ import annotations
 

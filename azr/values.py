@@ -1,10 +1,10 @@
-"""Plain data: the only form in which text written by a model is ever read, and values are ever stated.
+"""Plain data: the only format in which text of a model is read, and values are written.
 
 Plain data is None, bool, int, float, complex, str, bytes, list, tuple, dict, set and frozenset, by exact
 type, nested, and bounded in size. Text is never evaluated: a scan that allows no other tokens bounds its
 length, depth and numbers, then the syntax tree is walked and everything but a literal is refused.
 
-Beyond Python's literals the text form knows ``nan``, ``inf``, ``-inf``, ``float('nan')`` and its like,
+Beyond Python's literals the text format knows ``nan``, ``inf``, ``-inf``, ``float('nan')`` and its like,
 ``complex(re, im)``, ``set(..)`` and ``frozenset(..)`` of a literal list, tuple or set.
 
 Equality is Python's on the values, with one exception, and this is what it means:
@@ -22,7 +22,7 @@ by their text), ``-0.0`` keeps its sign, and what has no literal is written as a
 
 Bounds: longer texts, deeper nesting, more values or longer integers than the constants below are refused, not cut.
 ``1e999`` is ``inf``, ``1_000`` is 1000, adjacent strings are one and comments are skipped, as in Python. Lone
-surrogates may be stated by an escape but not stand in the text. F-strings, ``...``, line continuations, and any other
+surrogates may be written by an escape, but not be in the text. F-strings, ``...``, line continuations, and any other
 name, operator or call are no plain data.
 
 Standard library only: the sandboxed interpreter imports this file too.
@@ -89,7 +89,7 @@ class TooLargeError(PlainDataError):
 
 
 def parse(text: str, *, max_bytes: int = MAX_BYTES) -> Any:
-    """The value that ``text`` states. Raises PlainDataError for anything but bounded plain data."""
+    """Return the value of a text. Raises PlainDataError for anything but bounded plain data."""
     simple = _read_simple(text.strip(" \n"), max_bytes)
     if simple is not None:
         return simple
@@ -99,10 +99,10 @@ def parse(text: str, *, max_bytes: int = MAX_BYTES) -> Any:
 
 
 def parse_arguments(text: str, *, max_bytes: int = MAX_BYTES) -> tuple[Any, ...]:
-    """The positional arguments that ``text`` states, e.g. ``"1, 'a'"``; blank text states none.
+    """Return the positional arguments in a text, e.g. ``"1, 'a'"``; none if it is blank.
 
-    The text is read as the items of a literal list, so it cannot reach beyond the call it is meant for.
-    Raises PlainDataError for anything but bounded plain data.
+    The text is read as the items of a literal list, so it cannot reach beyond its call. Raises PlainDataError for
+    anything but bounded plain data.
     """
     simple = _read_simple(f"[{text}]", max_bytes + 2)
     if simple is not None:
@@ -112,7 +112,7 @@ def parse_arguments(text: str, *, max_bytes: int = MAX_BYTES) -> tuple[Any, ...]
 
 
 def canonical(value: object, *, max_bytes: int = MAX_BYTES) -> str:
-    """The text that states ``value``; ``parse`` of it equals ``value``.
+    """Return the canonical text of a value; ``parse`` of it equals ``value``.
 
     Types are matched exactly, so no method of a user's class ever runs. Sets are written in a fixed order,
     dicts in insertion order. Raises TooLargeError beyond a bound and PlainDataError for other types.
@@ -121,18 +121,18 @@ def canonical(value: object, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def canonical_arguments(arguments: tuple[object, ...], *, max_bytes: int = MAX_BYTES) -> str:
-    """The text that states ``arguments``, without outer parentheses: ``1, 'a'``."""
+    """Return the canonical text of arguments, without outer parentheses: ``1, 'a'``."""
     writer = _Writer(max_bytes)
     return ", ".join([writer.write(argument) for argument in arguments])
 
 
 def equal(a: object, b: object) -> bool:
-    """Python's equality of two plain values, except that NaN equals NaN. See the module's text."""
+    """Whether two plain values are equal: Python's equality, except that NaN equals NaN. See the module's docstring."""
     return bool(_comparable(a) == _comparable(b))
 
 
 def _read_simple(text: str, max_bytes: int) -> Any:
-    """The value of a short text that JSON reads exactly as Python does; None when it may not be one.
+    """Return the value of a short text that JSON reads exactly as Python does; None if that is not certain.
 
     JSON's numbers and strings without escapes are Python's, and it knows no adjacent strings, comments or calls.
     """
@@ -148,7 +148,7 @@ def _read_simple(text: str, max_bytes: int) -> Any:
 
 
 def _scan(text: str, max_bytes: int) -> bool:
-    """Refuse what the parser should not even see. Returns whether the text holds any value."""
+    """Refuse what the parser should not see. Return whether the text holds any value."""
     if len(text) > max_bytes or len(text.encode("utf-8", "surrogatepass")) > max_bytes:
         raise TooLargeError(f"the text is longer than {max_bytes} bytes")
     position, signs, values, depth = 0, 0, 0, 0
@@ -194,7 +194,7 @@ def _tree(source: str) -> ast.expr:
 
 
 def _build(node: ast.expr | None) -> Any:
-    """The value of a literal's syntax tree."""
+    """Return the value of a literal's syntax tree."""
     match node:
         case ast.Constant(value=value) if value is not ...:
             if type(value) is int and value >= _INT_BOUND:
@@ -218,7 +218,7 @@ def _build(node: ast.expr | None) -> Any:
 
 
 def _number(node: ast.expr) -> Any:
-    """A signed number, or a real plus or minus an imaginary literal."""
+    """Return a signed number, or a real plus or minus an imaginary literal."""
     match node:
         case ast.UnaryOp(op=ast.UAdd() | ast.USub() as sign, operand=operand):
             value = _number(operand)
@@ -238,7 +238,7 @@ def _number(node: ast.expr) -> Any:
 
 
 def _call(name: str, arguments: list[ast.expr]) -> Any:
-    """The few constructors that stand for values without a literal of their own."""
+    """Return a value that has no literal and is written as a call."""
     if name in ("set", "frozenset"):
         make: Callable[[Iterable[Any]], Any] = set if name == "set" else frozenset
         if not arguments:
@@ -329,7 +329,7 @@ class _Writer:
 
 
 def _has_literal(value: complex) -> bool:
-    """Whether a literal can state this number: a sum loses the sign of a zero, and ``-2j`` has the real part -0.0."""
+    """Whether a literal can express this number: a sum loses the sign of a zero, and ``-2j`` has the real part -0.0."""
     parts = value.real, value.imag
     if not all(math.isfinite(part) and (part != 0 or math.copysign(1, part) > 0) for part in parts):
         return False
@@ -337,13 +337,13 @@ def _has_literal(value: complex) -> bool:
 
 
 def type_name(kind: type) -> str:
-    """The class's name, at most 60 characters, asked without running any of its own code."""
-    # A metaclass may lie about __name__, or run code when asked; the slot of type itself does not.
+    """Return a class's name, at most 60 characters, without running any code of the class."""
+    # A metaclass may lie about __name__, or run code when it is read; the slot of type itself does not.
     return str(type.__dict__["__name__"].__get__(kind))[:60]
 
 
 def _comparable(value: Any) -> Any:
-    """The value with every NaN replaced by one object, so that Python's own equality is ours."""
+    """Return the value with every NaN replaced by one object, so that Python's equality compares them."""
     kind = type(value)
     if kind is float and value != value:
         return _NAN

@@ -69,7 +69,7 @@ async def validate(
         checked,
         id=id,
         malformed=RejectReason.MALFORMED,
-        asked=lambda: KINDS[kind].proposal(KINDS[kind].seed())[len(given) :],
+        expected=lambda: KINDS[kind].proposal(KINDS[kind].seed())[len(given) :],
     )
     parts = {} if sections is None else {COPIED: _is_copy(kind, sections, references, config, codec)}
     verdict, detail = VALID, ""

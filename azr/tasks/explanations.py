@@ -51,10 +51,10 @@ def explain_answer(verdict: Verdict, task: Task, completion: Completion, section
     return detail[:MAX_DETAIL]
 
 
-def unreadable_reason(sections: Sequence[Section], asked: Sequence[Section]) -> Reason:
-    """Return why the sections of a response are not what was asked for; ``asked``: those of a well-formed one."""
+def unreadable_reason(sections: Sequence[Section], expected: Sequence[Section]) -> Reason:
+    """Return why the sections of a response are not what the prompt wants; ``expected``: those of a well-formed one."""
     found = {section.label for section in sections}
-    return "unreadable" if found >= {section.label for section in asked} else "missing_block"
+    return "unreadable" if found >= {section.label for section in expected} else "missing_block"
 
 
 def _malformed(completion: Completion, sections: Sections, last_run: LastRun) -> str:

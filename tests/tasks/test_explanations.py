@@ -100,6 +100,6 @@ async def test_a_plugins_task_without_inputs_and_without_a_solution_ends_no_run(
         return Verdict.MALFORMED
 
     outcome, _, _, reason = await judge_text(
-        answer, CODEC, KINDS["deduction"], None, judge, id="t", malformed=Verdict.MALFORMED, asked=no_solution
+        answer, CODEC, KINDS["deduction"], None, judge, id="t", malformed=Verdict.MALFORMED, expected=no_solution
     )
     assert (outcome, reason) == (Verdict.MALFORMED, "grader_failed")
