@@ -19,21 +19,6 @@ OpenExecutor = Callable[[], AbstractAsyncContextManager[Any]]
 """Starts something whose `execute` is an `azr.tasks.base.Run`."""
 
 
-@contextlib.asynccontextmanager
-async def one_executor(start: OpenExecutor) -> AsyncIterator[OpenExecutor]:
-    """Yield what gives one executor to all who open it: the first starts it, and it ends with this block."""
-    async with contextlib.AsyncExitStack() as stack:
-        started: list[Any] = []
-
-        @contextlib.asynccontextmanager
-        async def opened() -> AsyncIterator[Any]:
-            if not started:
-                started.append(await stack.enter_async_context(start()))
-            yield started[0]
-
-        yield opened
-
-
 def check_graders(questions: Mapping[GraderName, Question]) -> None:
     """Raise UserError if a grader lacks a package, or is the user's and cannot grade a response to its question."""
     for name, question in sorted(questions.items()):
