@@ -236,9 +236,9 @@ def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
 
     folder = model_folder(base, fetch=True, named=named)
     assert folder is not None, "fetching finds it or raises"
-    belongs = adapter_files.read_base(adapters)
-    adapter_files.check_base(belongs.files, adapter_files.hash_weights(folder), str(adapters))
-    if belongs.four_bit:
+    base_files, in_four_bits = adapter_files.read_base(adapters)
+    adapter_files.check_base(base_files, adapter_files.hash_weights(folder), str(adapters))
+    if in_four_bits:
         adapter_files.check_package("four_bit")
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -259,7 +259,7 @@ def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
         def tensors() -> Iterator[torch.Tensor]:
             for name, source in held.items():
                 weight, layer = source.get_tensor(name).to(dtype), name.removesuffix(".weight")
-                if name in belongs.four_bit:
+                if name in in_four_bits:
                     weight = four_bit_rounded(weight)
                 if layer in layers:
                     down, up = (trained.get_tensor(f"{IN_FILES}{layer}{part}") for part in (DOWN, UP))

@@ -275,10 +275,8 @@ def _agree(stated: Sequence[str], found: Sequence[str]) -> bool:
 
 def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
     """Write JSON lines; the file appears under its name when it is complete. Raises OSError."""
-    with atomic_write(path) as staging, staging.open("wb") as file:
-        for record in records:
-            line = json.dumps(record, ensure_ascii=False) + "\n"
-            file.write(line.encode("utf-8", "backslashreplace"))
+    with atomic_write(path) as staging, staging.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
 def reasons(refused: Sequence[Mapping[str, Any]]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,27 +32,19 @@ def hash_weights(folder: Path) -> dict[str, str]:
     return {path.name: hash_file(path).digest for path in files or sorted(folder.glob("*.bin"))}
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
-    """Base model of adapters."""
-
-    files: Mapping[str, str]
-    """Digests by name."""
-    four_bit: Sequence[str]
-    """Weights that were held in 4 bits, and that adapters add to as they were there."""
-
-
 def write_base(folder: Path, files: Mapping[str, str], four_bit: Sequence[str]) -> None:
-    """Raises OSError."""
-    tree = asdict(Base(files, four_bit))
+    """Write digests of the base's files by name, and which weights were held in 4 bits, as adapters add to them there.
+    Raises OSError."""
+    tree = {"files": files, "four_bit": four_bit}
     (folder / BASE_FILE).write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
 
 
-def read_base(folder: Path) -> Base:
+def read_base(folder: Path) -> tuple[dict[str, str], list[str]]:
     """Read what `write_base` wrote. Raises UserError if it is missing or damaged."""
     try:
-        return Base(**json.loads((folder / BASE_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        tree = json.loads((folder / BASE_FILE).read_text(encoding="utf-8"))
+        return dict(tree["files"]), list(tree["four_bit"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{folder / BASE_FILE}, which says what these adapters belong to, cannot be read ({error}): take another "
             "step."
