@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from azr.cluster.weight_sync import PushReport
@@ -24,7 +24,7 @@ from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import MalformedAlarm, StopSignal
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
-from azr.selfplay.play import SelfPlayStep, StepResult, merge_results
+from azr.selfplay.play import SelfPlayStep, StepResult, sort_samples
 from azr.selfplay.seeding import fill_buffer
 from azr.selfplay.seeds import SeedLine
 from azr.system import System
@@ -156,7 +156,9 @@ class SelfPlayExperiment:
             if uses_data:
                 assert self.data is not None
                 playing.append(group.create_task(self.data.play(step, self.system.engines.generate, self.logger.phase)))
-        return merge_results([each.result() for each in playing])
+        results = [each.result() for each in playing]  # self-play is the first and rows the last, if there are both
+        samples = sort_samples([sample for result in results for sample in result.samples])
+        return replace(results[0], samples=samples, data=results[-1].data)
 
     async def onload_trainers(self) -> None:
         """Offload the engines and onload the trainers if they share GPUs, once the last checkpoint is written."""

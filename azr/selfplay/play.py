@@ -425,17 +425,6 @@ class SelfPlayStep:
         return items
 
 
-def merge_results(results: Sequence[StepResult]) -> StepResult:
-    """Combine self-play and rows of one step; their kinds are disjoint."""
-    return StepResult(
-        samples=sort_samples([sample for result in results for sample in result.samples]),
-        stored=[task for result in results for task in result.stored],
-        items=[item for result in results for item in result.items],
-        data={name: count for result in results for name, count in result.data.items()},
-        chains={name: value for result in results for name, value in result.chains.items()},
-    )
-
-
 def _proposal_id(item: WorkItem) -> str:
     return f"{item.name}-{item.kind}-{item.index:04d}"
 
