@@ -193,9 +193,8 @@ class Batch:
         return {name: column_R for name, column_R in columns.items() if column_R is not None}
 
     def sampled_part(self) -> Batch:
-        """Table for an estimator that must not see traces."""
-        if self.is_trace_R is None:
-            return self
+        """Table for an estimator that must not see the traces that there are."""
+        assert self.is_trace_R is not None
         members = [i for i, is_trace in enumerate(self.is_trace) if not is_trace]
         return Batch(
             rewards=[self.rewards[i] for i in members],

@@ -147,19 +147,16 @@ class Learner:
 
         Traces that are imitated (`off_policy.loss` sft) are in no baseline, and their tokens get 0.
         """
-        algorithm = self._config.algorithm
-        is_sampled_R = None
-        if batch.is_trace_R is not None and algorithm.off_policy.loss == "sft":
-            is_sampled_R = ~batch.is_trace_R
-        seen = batch if is_sampled_R is None else batch.sampled_part()
+        left_out_R = batch.is_trace_R if self._config.algorithm.off_policy.loss == "sft" else None
+        seen = batch if left_out_R is None else batch.sampled_part()
         if self._config.ablation.shuffle_rewards:
             seen = seen.with_shuffled_rewards(seed)
         advantages_R, returns_R = estimate_advantages(seen, self.estimator)
         if advantages_R is None:
             return False
-        if is_sampled_R is not None:
-            advantages_R = _scattered(advantages_R, is_sampled_R)
-            returns_R = None if returns_R is None else _scattered(returns_R, is_sampled_R)
+        if left_out_R is not None:
+            advantages_R = _scattered(advantages_R, ~left_out_R)
+            returns_R = None if returns_R is None else _scattered(returns_R, ~left_out_R)
         batch.advantages_R, batch.returns_R = advantages_R, returns_R
         return True
 
