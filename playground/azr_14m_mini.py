@@ -31,7 +31,7 @@ config = Config(
     reward=RewardConfig(format="answer"),  # working may stand before the answer
     rollout=RolloutConfig(max_prompt_tokens=384, max_response_tokens=192, max_concurrent=192),
     executor=ExecutorConfig(workers=2),
-    eval=EvalConfig(path=own_data("exam_worked"), every=12, limit=480, samples=4),
+    eval=EvalConfig(path=own_data("exam_worked"), every=24, limit=480, samples=4),
     algorithm=AlgorithmConfig(
         estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True, kl=KLConfig(coef=0.02),
     ),
