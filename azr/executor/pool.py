@@ -17,8 +17,7 @@ from azr.execution import MAX_INPUTS, CallResult, CallStatus, ExecutionRequest, 
 from azr.executor import protocol
 from azr.executor.backends import select_backend
 from azr.executor.backends.sandbox import Launcher, LaunchError
-from azr.executor.cache import DECIDED_ALONE, Cache, CodeCache, Outcome
-from azr.executor.runs import Runs
+from azr.executor.runs import DECIDED_ALONE, Cache, CodeCache, Outcome, Runs
 from azr.executor.scheduler import Scheduler
 
 _REQUEST_WALLS = 8

@@ -1,4 +1,4 @@
-"""The runs of one request: how often a program runs, in which order its calls, and what its runs agree on.
+"""The runs of one request: how often a program runs, in which order its calls, what its runs agree on, and caches.
 
 The first run says what is suspect about the program. If that one ended well, the others follow side by side in other
 interpreters, each with its calls in another order. One run is never compared with itself, so what depends on hashes,
@@ -10,20 +10,71 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 from zlib import crc32
 
 from azr import values
 from azr.execution import ADMITTED_SHARE, CallResult, CallStatus, ExecutionRequest
 from azr.executor import protocol
-from azr.executor.cache import REPEATABLE, CodeCache, Outcome
 from azr.executor.protocol import Kind, Limits, Part
 from azr.executor.scheduler import Job, Scheduler
 from azr.executor.suspicion import ORDER, STATE, has_sets
 
 _LOST = CallResult(status=CallStatus.LOST, error="the executor lost its sandbox twice while running this")
 _SLOW = "it took more than half of the time limit in CPU time, so it might not end within it another time"
+
+_RECORD_BYTES = 500
+"""Memory of an entry beside its texts."""
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+REPEATABLE = (CallStatus.OK, CallStatus.RAISED)
+"""Ends of a call that repeats are compared by."""
+DECIDED_ALONE = (*REPEATABLE, CallStatus.REJECTED, CallStatus.OUTPUT_TOO_LARGE)
+"""Ends that a program brings about by itself; for the others a busy or small machine may be to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of one call."""
+
+    call: CallResult
+    deterministic: bool | None
+    """Whether all repeats agreed; None if that was not established."""
+    static_check: tuple[str, ...] = ()
+    caused_by_other_calls: bool = False
+    """Whether other calls of its request caused it."""
+
+
+class Cache(Generic[K, V]):
+    """Values within a budget of bytes; those that were not used for the longest time leave first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        if key not in self._values:
+            return None
+        self._values.move_to_end(key)
+        return self._values[key][0]
+
+    def put(self, key: K, value: V, num_bytes: int) -> None:
+        """Remember a value, unless there is one; ``num_bytes``: of key and value."""
+        if key not in self._values:
+            self._values[key] = value, num_bytes + _RECORD_BYTES
+            self._bytes += num_bytes + _RECORD_BYTES
+            while self._bytes > self._max_bytes:
+                self._bytes -= self._values.popitem(last=False)[1][1]
+
+
+CodeCache = Cache[tuple[str, bool], tuple[int, bytes]]
+"""Suspicion and marshalled code, by source and whether it was held to the static check."""
 
 
 class _EndedError(Exception):

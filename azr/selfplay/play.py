@@ -65,7 +65,6 @@ class _KindStep:
     """Id of the task that has reserved a fingerprint: one that was proposed or chained in this step."""
     num_reserved: int = 0
     """Proposals past the reservation, in a deterministic run in the order of indices from 0 on."""
-
     stored: list[Task] = field(default_factory=list)
     """Stored tasks in the order in which solvers get them."""
     answers: list[asyncio.Task[list[Sample]]] = field(default_factory=list)
