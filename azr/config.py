@@ -124,8 +124,8 @@ class SelfPlayConfig:
     unpacked). Its functions of at most 300 tokens are shown for an idea, or given to ask about; docs/corpus.md."""
     corpus_share: Share = 0.5
     """Share of the proposals that have a function of `corpus` in their prompt."""
-    tools: Literal["none", "python"] = "none"
-    """`python`: solvers may run Python, as by `rollout.tools`. Not for kinds that ask what a program returns."""
+    tools: Literal["none", "python", "notebook"] = "none"
+    """Solvers may run Python, as by `rollout.tools`. Not for kinds that ask what a program returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,10 +233,11 @@ class RolloutConfig:
     """Longest prompt, tokens; a proposer is shown fewer references if they would not fit."""
     max_response_tokens: Count = 8096
     """Longest response, tokens; a response that is cut off there is malformed."""
-    tools: Literal["none", "python", "python_calls"] = "none"
-    """A sandboxed Python tool for answers to rows and to evaluated questions that do not ask what a program returns.
-    `python`: a turn that ends with a block of Python is replied to with its output; `python_calls`: one with a tool
-    call of the chat template."""
+    tools: Literal["none", "python", "python_calls", "notebook", "notebook_calls"] = "none"
+    """A sandboxed Python tool for answers to rows and to evaluated questions that do not ask for a program or what one
+    returns. `python`: a turn that ends with a block of Python is replied to with its output; `python_calls`: one with
+    a tool call of the chat template; `notebook`, `notebook_calls`: likewise, and a program goes on from those before
+    it."""
     turns: Count = 4
     """Most turns of the model in a conversation with a tool or an environment. All turns and replies have
     `max_response_tokens` together."""

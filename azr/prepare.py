@@ -312,15 +312,15 @@ def _data_rules(config: Config) -> Iterator[str]:
             yield f"data.environment {environment} and rollout.tools both reply to the model: leave one of them out."
         if described(environment)["rewards"] and config.data.traces:
             yield f"data.environment {environment} rewards conversations, and data.traces are none: leave them out."
-    kinds = {name: KINDS[name] for name in config.kinds if config.selfplay.tools == "python" and name in KINDS}
+    kinds = {name: KINDS[name] for name in config.kinds if config.selfplay.tools != "none" and name in KINDS}
     if outputs := [name for name, kind in kinds.items() if kind.solution(kind.seed())[0].label == "output"]:
         yield (
-            f"selfplay.tools is python, and a solver of {' and '.join(outputs)} would only run the program: leave it "
-            "out of selfplay.kinds, or take selfplay.tools none."
+            f"selfplay.tools is {config.selfplay.tools}, and a solver of {' and '.join(outputs)} would only run the "
+            "program: leave it out of selfplay.kinds, or take selfplay.tools none."
         )
-    if config.selfplay.tools == "python" and config.model.prompt_format not in ("auto", "chat"):
+    if config.selfplay.tools != "none" and config.model.prompt_format not in ("auto", "chat"):
         yield (
-            f"selfplay.tools is python, and the {config.model.prompt_format} format has no turns: set "
+            f"selfplay.tools is {config.selfplay.tools}, and the {config.model.prompt_format} format has no turns: set "
             "model.prompt_format to chat."
         )
     asking = {"compact": "asks by tags", **dict.fromkeys(CONTINUED, "continues examples")}

@@ -67,14 +67,13 @@ def _of_rows(config: Config, codec: PromptCodec) -> Iterator[Shown]:
     if config.data.path is None:
         return
     from azr.datasets.choice import load_rows
-    from azr.environments.own import tools_of
 
     rows, _ = load_rows(config, codec)
     first: dict[str, DataRow] = {}
     for row in rows:
         first.setdefault(row.question.suite, row)
     for row in first.values():
-        ids, opened = codec.converse(row.turns, tools_of(config))
+        ids, opened = codec.converse(row.turns, row.tools or ())
         graders = ", ".join(each.name for each in row.graders)
         name = f"{row.question.suite}, row {row.question.id}, graded by {graders}"
         yield name, ids, config.rollout.max_prompt_tokens

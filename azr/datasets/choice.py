@@ -12,14 +12,15 @@ from azr.config import Config
 from azr.datasets.hub import rows_file
 from azr.datasets.play import MARKS, graded_part
 from azr.datasets.rows import DataRow, read_rows
-from azr.environments.own import tools_of, try_environment
-from azr.environments.tool_calls import added
+from azr.environments.own import described, try_environment
+from azr.environments.tool_calls import told
 from azr.errors import UserError
+from azr.evaluation.asking import may_run_python
 from azr.evaluation.suites import hash_of
 from azr.files import atomic_write
 from azr.graders import check_graders
 from azr.prompts.codec import PromptCodec
-from azr.tasks.prompts import PYTHON_NOTE, THINK, THOUGHT
+from azr.tasks.prompts import THINK, THOUGHT
 
 FORMS_CHECKED = 200
 """Rows of a file whose traces are looked at: what is wrong with their form is wrong with nearly all of them."""
@@ -33,14 +34,12 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     """
     assert config.data.path is not None
     path, limit = rows_file(config.data.path), config.rollout.max_prompt_tokens
-    rows, tools, own = read_rows(path, config.data), tools_of(config), config.data.environment
-    if config.rollout.tools == "python":
-        rows = [replace(row, turns=added(row.turns, PYTHON_NOTE)) for row in rows]
+    rows, own = [_told(row, config, codec) for row in read_rows(path, config.data)], config.data.environment
     check_graders({each.name: each.question for row in reversed(rows) for each in row.graders if each.name != own})
     fitting = []
     for number, row in enumerate(rows, 1):
         try:
-            if codec.turns_fit(row.turns, limit, tools):
+            if codec.turns_fit(row.turns, limit, row.tools or ()):
                 fitting.append(row)
                 for trace in row.traces if config.data.traces else ():
                     codec.check_trace(trace)
@@ -50,7 +49,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
         raise UserError(f"Every prompt of {path} has over rollout.max_prompt_tokens={limit} tokens: raise it.")
     if own is not None:
         try_environment(own, fitting[0].given)
-    if own is not None or config.rollout.tools != "none":
+    for tools in [row.tools for row in fitting if row.tools is not None][:1]:
         codec.reply_ids("tool" if tools else "user", *("12" if tools else "1"))
     traced = [row for row in fitting if row.traces]
     if config.data.traces and not traced:
@@ -68,11 +67,13 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     untraced = len(fitting) - len(traced)
     never_close = bool(config.data.traces) and bool(codec.converse(traced[0].turns)[1])
     never_close = never_close and not any(THOUGHT in trace for row in traced for trace in row.traces)
+    toolless = sum(row.tools is None for row in kept) if config.rollout.tools != "none" else 0
     answered = f"of {len(kept):,} rows of {path} have no traces: the policy answers once more for each that is lacking"
     notes = {
         f"{len(rows) - len(fitting):,} {left_out}: their prompts have over {limit} tokens": len(rows) - len(fitting),
         f"{untraced:,} {left_out}: they have no traces": untraced if not config.data.samples else 0,
         f"{untraced:,} {answered}": untraced if config.data.samples and config.data.traces else 0,
+        f"{toolless:,} of {len(kept):,} rows of {path} ask for a program or what one returns, without tools": toolless,
         f"no trace of {path} has {THOUGHT}, and prompts end with {THINK}: traces are learned as thoughts that "
         "never end; a model.template that opens no thinking would not do so": never_close,
         f"nothing reads these fields of {path}: {', '.join(unread)}": bool(unread),
@@ -80,6 +81,16 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     notes |= _unasked(kept, config, codec) if config.data.samples else {}
     notes |= _misfits(traced, config, codec) if config.data.samples and config.data.traces else {}
     return kept, [note for note, count in notes.items() if count]
+
+
+def _told(row: DataRow, config: Config, codec: PromptCodec) -> DataRow:
+    """Return a row with what its prompt says of the tools that its answers have."""
+    if (own := config.data.environment) is not None:
+        return replace(row, tools=described(own)["tools"])
+    if config.rollout.tools == "none" or not all(may_run_python(codec, each.question) for each in row.graders):
+        return row
+    turns, tools = told(row.turns, config.rollout.tools)
+    return replace(row, turns=turns, tools=tools)
 
 
 def _unasked(rows: Sequence[DataRow], config: Config, codec: PromptCodec) -> dict[str, int]:

@@ -14,7 +14,7 @@ from azr.concurrency import Phase, gather, stable_seed
 from azr.config import Config
 from azr.datasets.rows import DataRow, RowGrader, RowOrder
 from azr.environments import Environment
-from azr.environments.own import OwnEnvironments, tools_of
+from azr.environments.own import OwnEnvironments
 from azr.environments.tool_calls import added
 from azr.errors import UserError
 from azr.graders.extraction import placed_boxes
@@ -90,12 +90,12 @@ class DataPlay:
 
     async def _answer(self, row: DataRow, epoch: int, generate: Generate, phase: Phase) -> tuple[list[Sample], int]:
         """Return a row's group, answers of the current policy and traces; and how many traces were too long."""
-        turns, tools, environment = row.turns, tools_of(self.config), self.tool
+        turns, environment = row.turns, None if row.tools is None else self.tool
         if self.environments is not None:
             text = await self.environments.opening(row.given)
             turns = added(turns, self.codec.plain(text)) if text else turns
             environment = partial(self.environments.open, row.given, text)
-        ids, opened = self.codec.converse(turns, tools)
+        ids, opened = self.codec.converse(turns, row.tools or ())
         if len(ids) > (most := self.config.rollout.max_prompt_tokens):
             raise UserError(
                 f"What {self.config.data.environment} adds to row {row.question.id} makes {len(ids)} tokens of its "
@@ -127,12 +127,9 @@ class DataPlay:
             prompt, response = self.codec.decode(completion.prompt_ids), self.codec.response_text(completion)
             return await grade(row, prompt, response, self.graders, self.config.reward.format)
 
-        question = row.question
-        group = f"data:{epoch}:{question.id}"
-        return Problem(
-            id=question.id, kind=question.suite, group=group, prompt_ids=prompt, judge=judge,
-            environment=environment,
-        )  # fmt: skip
+        id, source = row.question.id, row.question.suite
+        group = f"data:{epoch}:{id}"
+        return Problem(id=id, kind=source, group=group, prompt_ids=prompt, judge=judge, environment=environment)
 
     async def _judged(self, problem: Problem, trace: list[int], phase: Phase) -> list[Sample]:
         tokens: dict[str, Any] = {"prompt_ids": problem.prompt_ids, "response_ids": np.array(trace, np.int32)}

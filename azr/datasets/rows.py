@@ -22,7 +22,7 @@ from azr.records import NO_ROWS_TAKEN, RowsLeft
 from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
-    from azr.prompts.chat_template import Turn  # It loads transformers.
+    from azr.prompts.chat_template import Tool, Turn  # It loads transformers.
 
 FORMATS = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 SOURCE = "data"
@@ -64,6 +64,8 @@ class DataRow:
     graders: tuple[RowGrader, ...]
     traces: tuple[str, ...] = ()
     """Whole responses of another model."""
+    tools: Sequence[Tool] | None = None
+    """What the chat template writes of tools into its prompt; None if nothing replies to its answers."""
     given: Mapping[str, Any] = field(default_factory=dict)
     """All fields, as an environment takes them; empty without one."""
     unread: frozenset[str] = frozenset()

@@ -18,9 +18,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from azr.config import Config
 from azr.environments import Environment, EnvironmentFailed
-from azr.environments.tool_calls import MAX_REPLY, WRITTEN, ToolCalls
+from azr.environments.tool_calls import MAX_REPLY, ToolCalls
 from azr.errors import UserError
 from azr.graders.own import SCORE, load_grader
 from azr.isolated import OwnFunctions, WorkerError, ask_once
@@ -29,8 +28,7 @@ from azr.tasks.base import Verdict
 from azr.text import clipped, without_middle
 
 if TYPE_CHECKING:
-    from azr.prompts.chat_template import Tool  # It loads transformers, which a plan does not need.
-    from azr.prompts.codec import PromptCodec
+    from azr.prompts.codec import PromptCodec  # It loads transformers, which a plan does not need.
 
 PROCESSES = 4
 """Processes of a run, each with the objects of many conversations; one that hangs ends those of its process."""
@@ -64,13 +62,6 @@ def _said(name: str, more: Sequence[str], message: Mapping[str, Any], hint: str)
         return ask_once(named, _MODULE, (name, *more), message)
     except WorkerError as trouble:
         raise UserError(f"{named} {trouble}{hint}.") from trouble
-
-
-def tools_of(config: Config) -> Sequence[Tool]:
-    """Return the tools that the chat template writes into the prompts of rows."""
-    if config.data.environment is not None:
-        return tuple(described(config.data.environment)["tools"])
-    return WRITTEN[config.rollout.tools]
 
 
 class OwnEnvironments:

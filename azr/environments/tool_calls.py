@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from azr.config import RolloutConfig
@@ -16,19 +15,17 @@ from azr.graders import OpenExecutor
 from azr.graders.sandboxed import script_output
 from azr.tasks.base import Run
 from azr.tasks.blocks import PYTHON, blocks
-from azr.tasks.prompts import PYTHON_REPLY, THINK, THOUGHT
+from azr.tasks.prompts import PYTHON_KEEPS, PYTHON_NOTES, PYTHON_REPLY, THINK, THOUGHT
 from azr.text import clipped, without_middle
 
 if TYPE_CHECKING:
     from azr.prompts.chat_template import Tool, Turn
     from azr.prompts.codec import PromptCodec
 
-_CODE = {"code": {"type": "string", "description": "The whole program."}}
-_ABOUT = "Run a Python program, and return what it prints. Nothing is kept for the next call."
-_TAKES = {"type": "object", "properties": _CODE, "required": ["code"]}
-_TOOL = {"type": "function", "function": {"name": "python", "description": _ABOUT, "parameters": _TAKES}}
-WRITTEN: Mapping[str, Sequence[Tool]] = {"none": (), "python": (), "python_calls": (_TOOL,)}
-"""What the chat template writes of the Python tool into prompts, by `rollout.tools`."""
+_CODE = {"code": {"type": "string", "description": "The program."}}
+_TOOL = {"name": "python", "parameters": {"type": "object", "properties": _CODE, "required": ["code"]}}
+_CALLS = "_calls"
+"""Ends values of `rollout.tools` whose programs are calls of the chat template."""
 _MARK = re.compile(
     r"(?:<tool_call>\s*)?<function=(?P<tag>[^<>\s]+)>(?P<body>(?:(?!<function=).)*?)</function>"
     r"|(?:<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>)\s*(?:```(?:json)?\s*)?"
@@ -53,6 +50,16 @@ def added(turns: Sequence[Turn], text: str) -> tuple[Turn, ...]:
     return (*turns[:-1], {**turns[-1], "content": f"{turns[-1]['content']}\n\n{text}"})
 
 
+def told(turns: tuple[Turn, ...], tools: str) -> tuple[tuple[Turn, ...], Sequence[Tool]]:
+    """Return a conversation, and the tools that the chat template writes into it, as `rollout.tools` has them."""
+    if tools == "none":
+        return turns, ()
+    if tools in PYTHON_NOTES:
+        return added(turns, PYTHON_NOTES[tools]), ()
+    about = f"Run a Python program, and return what it prints. {PYTHON_KEEPS[tools.removesuffix(_CALLS)]}"
+    return turns, ({"type": "function", "function": _TOOL | {"description": about}},)
+
+
 def on_record(rollout: RolloutConfig) -> dict[str, str]:
     """Return what an evaluation's protocol says of the tool; nothing without one."""
     return {} if rollout.tools == "none" else {"tools": f"{rollout.tools}, {rollout.turns} turns"}
@@ -67,15 +74,18 @@ async def open_tool(
     if rollout.tools == "none":
         yield None
         return
+    has_calls = rollout.tools.endswith(_CALLS)
     if codec.template is not None:  # what it cannot write shows at once
-        in_blocks = rollout.tools == "python"
-        codec.reply_ids("user" if in_blocks else "tool", *("1" if in_blocks else "12"))
+        codec.reply_ids("tool" if has_calls else "user", *("12" if has_calls else "1"))
     async with answers() as executor:
-        if rollout.tools == "python":
-            yield partial(PythonBlocks, codec, rollout.turns, executor.execute)
-        else:
-            call = {"python": lambda arguments: run_python(executor.execute, arguments.get("code"))}
-            yield partial(ToolCalls, codec, rollout.turns, call)
+
+        def begin() -> Environment:
+            tool = python_tool(executor.execute, keeps=rollout.tools.startswith("notebook"))
+            if has_calls:
+                return ToolCalls(codec, rollout.turns, {"python": tool})
+            return PythonBlocks(codec, rollout.turns, tool)
+
+        yield begin
 
 
 class Unreadable(ValueError):
@@ -150,14 +160,14 @@ class ToolCalls(Environment):
 class PythonBlocks(Environment):
     """Runs the block of Python with which a turn ends, and replies with its output. Needs no tools in the template."""
 
-    def __init__(self, codec: PromptCodec, turns: int, execute: Run) -> None:
+    def __init__(self, codec: PromptCodec, turns: int, tool: Call) -> None:
         super().__init__(codec, turns)
-        self._execute = execute
+        self._tool = tool
 
     async def reply(self, text: str) -> Sequence[str]:
         if (source := last_block(text)) is None:
             return ()
-        said, failed = await run_python(self._execute, source)
+        said, failed = await self._tool({"code": source})
         self.count(failed=failed)
         return [f"Output:\n{said}\n\n{PYTHON_REPLY}"]
 
@@ -172,16 +182,25 @@ def last_block(text: str) -> str | None:
     return None
 
 
-async def run_python(execute: Run, source: Any) -> tuple[str, bool]:
-    """Run a program in the sandbox. Return what it printed, with the error that ended it, and whether one did. Raises
-    EnvironmentFailed if the executor lost it."""
-    if not isinstance(source, str):
-        return "python takes the argument code, a text.", True
-    said, call = await script_output(execute, source, MAX_OUTPUT)
-    if call.status is CallStatus.LOST:
-        raise EnvironmentFailed("the executor lost a call of the Python tool")
-    if said is None:
-        return f"The program ended without output: {call.error or call.status.value}.", True
-    printed, error = said
-    lines = [without_middle(printed, MAX_REPLY // 2).rstrip("\n"), without_middle(error, MAX_REPLY // 4)]
-    return "\n".join(filter(None, lines)) or "The program printed nothing.", bool(error)
+def python_tool(execute: Run, *, keeps: bool) -> Call:
+    """Return the Python tool of one conversation: its reply is what a program prints, with the error that ends it.
+
+    ``keeps``: it runs the programs before it first, but those that failed. Raises EnvironmentFailed if one is lost.
+    """
+    before = list[str]()
+
+    async def run(arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        if not isinstance(source := arguments.get("code"), str):
+            return "python takes the argument code, a text.", True
+        said, call = await script_output(execute, [*before, source], MAX_OUTPUT)
+        if call.status is CallStatus.LOST:
+            raise EnvironmentFailed("the executor lost a call of the Python tool")
+        if said is None:
+            return f"The program ended without output: {call.error or call.status.value}.", True
+        printed, error = said
+        if keeps and not error:
+            before.append(source)
+        lines = [without_middle(printed, MAX_REPLY // 2).rstrip("\n"), without_middle(error, MAX_REPLY // 4)]
+        return "\n".join(filter(None, lines)) or "The program printed nothing.", bool(error)
+
+    return run

@@ -16,7 +16,7 @@ from azr.answering import Generate, Problem, answer
 from azr.concurrency import gather, stable_seed, task_group
 from azr.config import Config, RolloutConfig
 from azr.environments import Environment
-from azr.environments.tool_calls import WRITTEN, added, on_record, open_tool
+from azr.environments.tool_calls import on_record, open_tool, told
 from azr.errors import UserError
 from azr.evaluation.scores import Row, rows
 from azr.evaluation.suites import LoadedSuite
@@ -27,12 +27,11 @@ from azr.graders.mathematics import MathGold
 from azr.graders.programs import Calls, Tests
 from azr.graders.question import Grader, Question
 from azr.graders.value import ProgramValue
-from azr.prompts.chat_template import Turn
 from azr.prompts.codec import PromptCodec
 from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Sample, Task
 from azr.runs.sample_file import text_and_spans
 from azr.tasks.base import Verdict
-from azr.tasks.prompts import PYTHON_NOTE, ChatFormat
+from azr.tasks.prompts import ChatFormat
 from azr.tasks.registry import KINDS
 
 AT_ONCE = 512
@@ -70,9 +69,8 @@ def prompt_ids(codec: PromptCodec, question: Question, rollout: RolloutConfig | 
     """
     gold = question.gold
     if rollout is not None and rollout.tools != "none" and may_run_python(codec, question):
-        turns: tuple[Turn, ...] = ({"role": "user", "content": question.message},)
-        turns = added(turns, PYTHON_NOTE) if rollout.tools == "python" else turns
-        return np.array(codec.converse(turns, WRITTEN[rollout.tools])[0], np.int32)
+        asked = told(({"role": "user", "content": question.message},), rollout.tools)
+        return np.array(codec.converse(*asked)[0], np.int32)
     if codec.template is not None and not (codec.continues_examples and isinstance(gold, Task)):
         message = question.message
         if isinstance(gold, Task) and not codec.opens_thinking:  # nor does the message ask for thinking in tags

@@ -218,13 +218,19 @@ def f(text):
 """
 
 _SCRIPT = """
-import ast, traceback
+import ast, contextlib, random, traceback
 
 def f(text):
-    script, pipes = _begin("__main__", forgets=False)
+    script, pipes = _begin("__main__")
     error = ""
+    random.seed(0)  # a script that runs again draws again what it drew
     try:
-        tree = ast.parse(_SOURCE)
+        for source in _SCRIPTS[:-1]:
+            with contextlib.suppress(SystemExit):
+                exec(compile(source, "before", "exec"), script)
+            atexit._run_exitfuncs()
+        pipes[1].forgets = False
+        tree = ast.parse(_SCRIPTS[-1])
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, "script", "exec"), script)
         value = None if last is None else eval(compile(ast.Expression(last.value), "script", "eval"), script)
@@ -341,10 +347,11 @@ async def standard_output(execute: Run, program: str, text: str) -> tuple[str | 
     return (written if isinstance(written, str) else None), call
 
 
-async def script_output(execute: Run, source: str, most: int) -> tuple[tuple[str, str] | None, CallResult]:
-    """Run a script as an interpreter would, which shows the value of its last expression. Return what it printed and
-    the exception that ended it, at most so many characters of each; None if it ended otherwise, such as by a limit."""
-    program = f"_SOURCE = {source!r}\n_RECURSION = {RECURSION}\n{_START}{_WRITTEN}{_SCRIPT}"
+async def script_output(execute: Run, scripts: Sequence[str], most: int) -> tuple[tuple[str, str] | None, CallResult]:
+    """Run scripts, in one namespace, as an interpreter would, which shows the value of the last one's last expression.
+    Return what that one printed and the exception that ended it, at most so many characters of each; None if it ended
+    otherwise, such as by a limit."""
+    program = f"_SCRIPTS = {scripts!r}\n_SOURCE = repr(_SCRIPTS)\n_RECURSION = {RECURSION}\n{_START}{_WRITTEN}{_SCRIPT}"
     request = ExecutionRequest(program=program, inputs=(repr(str(most)),), static_check=False, admitted=True)
     call = (await execute(request)).outputs[0]
     if call.status is not CallStatus.OK:

@@ -360,7 +360,7 @@ def _facts(config: Config) -> PromptFacts:
     return PromptFacts(
         induction_inputs=config.selfplay.induction_inputs,
         easy_to_hard=config.selfplay.replay == "easy_to_hard",
-        has_python=config.selfplay.tools == "python",
+        tools=config.selfplay.tools,
         wall_s=config.executor.wall_s,
         modules=tuple(name for name in ALLOWED_MODULES if not name.startswith("_") and "." not in name),
         refused_names=tuple(sorted(name for name in BANNED_BUILTINS if not name.startswith("_"))),

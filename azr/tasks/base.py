@@ -46,8 +46,8 @@ class PromptFacts:
     """A proposal is about a program that the prompt gives, for which it states an input."""
     easy_to_hard: bool = False
     """References go from easy to hard, so prompts of examples ask for a program that is harder than theirs."""
-    has_python: bool = False
-    """Solvers may run Python before they answer."""
+    tools: str = "none"
+    """`selfplay.tools`."""
 
     @property
     def cpu_s(self) -> float:

@@ -72,10 +72,16 @@ class CompactFormat:
         return tuple(map(Section, pieces[1::2], pieces[2::2])) or None
 
 
-PYTHON_NOTE = (
-    "You may run Python first: end a message with one block that begins with ```python, and the next message tells you "
-    "what it prints. Nothing is kept from one program to the next."
-)
+PYTHON_KEEPS = {
+    "python": "Nothing is kept from one program to the next.",
+    "notebook": "A program goes on from the programs before it that ended without an error.",
+}
+"""What a prompt says of a program's names, by `selfplay.tools`."""
+PYTHON_NOTES = {
+    tools: "You may run Python first: end a message with one block that begins with ```python, and the next message "
+    f"tells you what it prints. {keeps}"
+    for tools, keeps in PYTHON_KEEPS.items()
+}
 PYTHON_REPLY = "Now answer the question in the form that it asks for, with no block of Python, or run another program."
 """Added to a question whose answers may run blocks of Python, and to what one has printed."""
 THINK, THOUGHT = "<think>", "</think>"
@@ -127,7 +133,7 @@ class ChatFormat:
     def solve(self, kind: TaskKind, shown: Sequence[Section]) -> str:
         instructions = kind.solver_instructions(self._facts)
         question = f"Your question:\n{_fenced(shown)}"
-        note = [PYTHON_NOTE] if self._facts.has_python else []
+        note = [PYTHON_NOTES[self._facts.tools]] if self._facts.tools in PYTHON_NOTES else []
         return self._render("\n\n".join([instructions.task, self._form(instructions), *note, question]))
 
     def response(self, sections: Sequence[Section]) -> str:

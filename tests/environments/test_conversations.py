@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import nullcontext
@@ -16,26 +17,26 @@ import pytest_asyncio
 from tokenizers import pre_tokenizers
 
 from azr.answering import Problem, answer
-from azr.config import ExecutorConfig, RolloutConfig
-from azr.environments import Environment
-from azr.environments.tool_calls import WRITTEN, Unreadable, find_calls, last_block, open_tool, run_python
-from azr.evaluation.asking import may_run_python
+from azr.config import Config, DataConfig, ExecutorConfig, RolloutConfig
+from azr.datasets.choice import load_rows
+from azr.datasets.play import DataPlay
+from azr.datasets.rows import RowOrder
+from azr.environments.tool_calls import Unreadable, find_calls, last_block, open_tool, python_tool, told
 from azr.executor.pool import SandboxPool
 from azr.graders import programs, sandboxed
-from azr.graders.mathematics import MathGold
-from azr.graders.question import Question
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, Sample
 from azr.runs.sample_file import text_and_spans
 from azr.tasks.base import Verdict
 from azr.tasks.prompts import PYTHON_REPLY
 from tests import chat_tokenizers
+from tests.datasets.test_rows import CALLS, MATH, VALUE, write
 from tests.mistakes import mistake
 from tests.runs.factory import completion
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
 CALL = '{"name": "python", "arguments": {"code": "1"}}'
-PYTHON = ("python", {"code": "1"})
+PYTHON, ASKED = ("python", {"code": "1"}), ({"role": "user", "content": "2 + 2?"},)
 
 
 @pytest.mark.parametrize(("text", "calls"), [
@@ -126,7 +127,8 @@ def test_replies_stand_as_the_template_has_them_and_hold_no_control_token(
     hostile = codec.reply_ids(role, *[hostile for _ in replies])
     for end in (*codec.stops.token_ids, codec.encode_text("<|im_start|>")[0]):
         assert hostile.count(end) == ids.count(end)
-    assert "python" in codec.decode(codec.converse([{"role": "user", "content": "2 + 2?"}], WRITTEN["python_calls"])[0])
+    assert "Nothing is kept" in codec.decode(codec.converse(*told(ASKED, "python_calls"))[0])
+    assert "A program goes on from" in codec.decode(codec.converse(*told(ASKED, "notebook_calls"))[0])
     codec._tokenizer._tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("_", "first", split=False)
     assert codec.reply_ids(role, *replies)[:1] == codec.encode_text("<|im_end|>" + expected)[1:2], "no text begins here"
 
@@ -140,16 +142,10 @@ def test_no_text_of_a_tool_is_one_that_a_template_or_tokenizer_refuses(tmp_path:
 def test_a_template_without_tools_is_refused_in_a_sentence(tmp_path: Path) -> None:
     codec = codec_of(tmp_path)
     with mistake("rollout.tools", says="writes no tools, such as python"):
-        codec.converse([{"role": "user", "content": "2 + 2?"}], WRITTEN["python_calls"])
+        codec.converse(*told(ASKED, "python_calls"))
     with mistake("model.template", says="loses the reply of a tool"):
         codec.reply_ids("tool", "4")
     assert codec.decode(codec.reply_ids("user", "4")).endswith("assistant\n")
-
-
-def test_a_question_that_asks_for_a_program_has_no_tool(tmp_path: Path) -> None:
-    codec, asked = codec_of(tmp_path), {"id": "1", "suite": "s", "group": "s", "message": "?"}
-    for gold, may in ((MathGold(answers=("4",)), True), (programs.Tests(inputs=("1",), outputs=("1",)), False)):
-        assert may_run_python(codec, Question(**asked, gold=gold)) == may
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -177,6 +173,21 @@ class Scripted:
         return [completion(ids[:max_tokens], prompt_ids, **how)]
 
 
+@on_one_loop
+async def test_a_row_that_asks_for_a_program_or_what_one_returns_has_no_tool(tmp_path: Path, pool: SandboxPool) -> None:
+    stdin = {"prompt": "Double it.", "grader": "stdin", "inputs": ["2"], "outputs": ["4"]}
+    path, codec = write(tmp_path / "rows.jsonl", stdin, CALLS, VALUE, MATH), codec_of(tmp_path)
+    config = Config(data=DataConfig(path=str(path), prompts=1, samples=1), rollout=RolloutConfig(tools="python"))
+    rows, notes = load_rows(config, codec)
+    assert [row.tools for row in rows] == [None, None, None, ()] and "3 of 4 rows" in " ".join(notes)
+    assert ["run Python" in row.turns[-1]["content"] for row in rows] == [False, False, False, True]
+    model, order = Scripted(codec, "```python\nprint(2 * int(input()))\n```"), RowOrder(["1"], "digest", seed=1)
+    grader = {"stdin": programs.ProgramGrader(pool.execute)}
+    player = DataPlay(config=config, codec=codec, rows=rows, graders=grader, order=order, tool=pytest.fail)
+    (sample,) = (await player.play(1, model.generate, lambda name: nullcontext())).samples
+    assert sample.verdict == "right"
+
+
 def boxed(codec: PromptCodec) -> Callable[[Completion], Any]:
     async def judge(turn: Completion) -> Judgement:
         found = re.findall(r"\\boxed\{(\d+)\}", codec.response_text(turn))
@@ -187,12 +198,12 @@ def boxed(codec: PromptCodec) -> Callable[[Completion], Any]:
 
 async def talk(
     codec: PromptCodec, pool: SandboxPool, texts: Sequence[str], n: int = 1, most: int = 2_000, turns: int = 4,
-    environment: Callable[[], Environment] | None = None,
+    tools: Any = "python",
 ) -> tuple[list[Sample], Scripted]:  # fmt: skip
     model, prompt = Scripted(codec, *texts), np.array(codec.ask("What is 42 * 42?"), np.int32)
     named = {"id": "1", "kind": "sums", "group": "data:0:1", "prompt_ids": prompt, "judge": boxed(codec)}
-    async with open_tool(RolloutConfig(tools="python", turns=turns), codec, lambda: nullcontext(pool)) as tool:
-        problem = Problem(**named, environment=environment or tool)
+    async with open_tool(RolloutConfig(tools=tools, turns=turns), codec, lambda: nullcontext(pool)) as tool:
+        problem = Problem(**named, environment=tool)
         return await answer(problem, n, generate=model.generate, max_tokens=most, seed=7), model
 
 
@@ -263,8 +274,41 @@ FORGE = "import sys\nframe = sys._getframe(1)\nframe.f_globals['_written'] = lam
     ("import math\nmath.isqrt(17)", "4", False),
 ])  # fmt: skip
 async def test_programs_get_nothing_from_others_and_cost_a_bounded_reply(source, said, failed, pool) -> None:
-    reply, did_fail = await run_python(pool.execute, source)
+    run = python_tool(pool.execute, keeps=False)
+    reply, did_fail = await run({"code": source})
     assert len(reply) < 5_000 and (failed is None or did_fail == failed), reply
     assert said is None or said in reply, reply
     assert "1764" not in reply and "/work" not in reply
-    assert await run_python(pool.execute, "print(6 * 7)") == ("42", False), "the next one runs as ever"
+    assert await run({"code": "print(6 * 7)"}) == ("42", False), "the next one runs as ever"
+
+
+COUNT = "x = globals().get('x', 0) + 1\nx"
+
+
+@on_one_loop
+@pytest.mark.parametrize(("tools", "turn"), [
+    ("notebook", f"```python\n{COUNT}\n```"),
+    ("notebook_calls", f"<tool_call>{json.dumps({'name': 'python', 'arguments': {'code': COUNT}})}</tool_call>"),
+])  # fmt: skip
+async def test_a_notebook_is_of_one_conversation(tools: str, turn: str, tmp_path: Path, pool: SandboxPool) -> None:
+    codec = codec_of(tmp_path, TEMPLATES["qwen"])
+    samples, _ = await talk(codec, pool, (turn, turn, ANSWER), n=2, tools=tools)
+    for sample in samples:
+        text, spans = text_and_spans(sample.completion, codec.decode)
+        assert [re.search(r"\n(\d)\n", text[start:end])[1] for start, end in spans] == ["1", "2"]
+
+
+@on_one_loop
+async def test_a_program_of_a_notebook_finds_what_earlier_ones_left_and_nothing_else(pool: SandboxPool) -> None:
+    ours, others = (python_tool(pool.execute, keeps=True) for _ in range(2))
+    for tool, source, said in (
+        (ours, "import atexit, random\natexit.register(print, 'bye')\nx = random.random()\nprint(1)", "1\nbye"),
+        (ours, "print(x)\ny = x\n1 / 0", "line 3: ZeroDivisionError: division by zero"),
+        (ours, "y", "line 1: NameError: name 'y' is not defined"),
+        (ours, "import math, sys\ndef f():\n    return 1 / 0\nmath.x = sys.x = x\nsys.exit()", "nothing."),
+        (ours, "\n\nf()", "line 3: ZeroDivisionError: division by zero"),
+        (ours, "print(2, sys.x == math.x == x)", "2 True"),
+        (others, "x", "line 1: NameError: name 'x' is not defined"),
+        (others, "import math\nmath.x", "line 2: AttributeError: module 'math' has no attribute 'x'"),
+    ):
+        assert (await tool({"code": source}))[0].endswith(said), source
