@@ -33,20 +33,11 @@ from azr.errors import UserError
 from azr.files import HashedFile
 from azr.hardware import Device, hpz_partition_size, keep_kernels, network_environment
 from azr.text import first_line
+from azr.train import zero3
 from azr.train.adapter_files import hash_weights, weights_folder
 from azr.train.offload import GpuMemory, OffloadedTensors, trim
 from azr.train.state import load_state, save_state
 from azr.train.train_batch import RankBatch
-from azr.train.zero3 import (
-    backward,
-    engine_config,
-    engine_tensors,
-    load_partitioned,
-    make_engine,
-    make_whole_engine,
-    parameter_parts,
-    step,
-)
 
 T = TypeVar("T")
 COLLECTIVE_SHARE = 0.8
@@ -220,19 +211,19 @@ class ModelWorker:
         Scoring and updates need `reload` before; checkpoints are saved from the host. May be called again for what
         stayed. Returns what the GPU holds now, None on a CPU.
         """
-        parts, state, scratch = engine_tensors(self.engine)
+        parts, state, scratch = zero3.engine_tensors(self.engine)
         self._away.offload(state + parts if parameters else state, drop=scratch)
         return trim(self.device)
 
     def reload(self, training: bool = True) -> None:
         """Undoes `offload`, bit for bit; without `training` for the parameters only, which is enough to score."""
-        self._away.reload(None if training else parameter_parts(self.engine))
+        self._away.reload(None if training else zero3.parameter_parts(self.engine))
 
     @contextmanager
     def _parameters_on_device(self) -> Iterator[None]:
         """Onload the parameters for the context if they are away, as when an engine died while it played and was
         replaced."""
-        returning = any(map(self._away.is_away, parameter_parts(self.engine)))
+        returning = any(map(self._away.is_away, zero3.parameter_parts(self.engine)))
         if returning:
             self.reload(training=False)
         try:
@@ -289,7 +280,7 @@ class ModelWorker:
         """Make the engine around `load(path, dtype=..., attention=..., kernels=...)`; without an optimizer if `lr` is
         None. `mini_batches`: optimizer steps per training step."""
         train, path = self.config.train, self.config.model.path
-        zero3 = engine_config(train, self.device, self.hpz)
+        zero = zero3.engine_config(train, self.device, self.hpz)
         # The choice may import FlashAttention 4 in a process of its own, which one rank does for all.
         chosen = [choose_attention(self.device, self.dtype, train.attention) if self.rank == 0 else ("", "")]
         dist.broadcast_object_list(chosen, src=0, group=self.control)
@@ -301,7 +292,9 @@ class ModelWorker:
             self._computes_with = f"{kernels} kernels ({why}), attention {attention} ({because})"
             options = {"dtype": self.dtype, "attention": attention, "kernels": kernels}
             model = (
-                load_partitioned(lambda: load(path, **options), zero3) if train.is_sharded else load(path, **options)
+                zero3.load_partitioned(lambda: load(path, **options), zero)
+                if train.is_sharded
+                else load(path, **options)
             )
             # Of files that all ranks have just read, rank 0 computes the digests.
             digests = [hash_weights(weights_folder(path)) if train.lora.rank and self.rank == 0 else {}]
@@ -315,8 +308,8 @@ class ModelWorker:
             ) from error
         self._away = OffloadedTensors(self.device)
         if not train.is_sharded:
-            return make_whole_engine(model, train, self.device, lr, mini_batches)
-        engine = make_engine(model, train, zero3, family, lr, mini_batches)
+            return zero3.make_whole_engine(model, train, self.device, lr, mini_batches)
+        engine = zero3.make_engine(model, train, zero, family, lr, mini_batches)
         self._limit_collectives()  # DeepSpeed's own would fail after ten minutes, NCCL's default
         return engine
 
@@ -350,8 +343,8 @@ class ModelWorker:
             arrays = {f"{name}_R": to_device(column_R, self.device) for name, column_R in next(columns).items()}
             loss, sums = loss_fn(micro, arrays, normalizer)
             total = add_sums(total, sums)
-            backward(self.engine, loss, last=micro is mini[-1])
+            zero3.backward(self.engine, loss, last=micro is mini[-1])
         sums = dict(zip(total, torch.stack([*total.values()]).cpu().unbind(), strict=True))
-        taken = step(self.engine, sound=all(value.isfinite() for value in sums.values()))
+        taken = zero3.step(self.engine, sound=all(value.isfinite() for value in sums.values()))
         self._skipped_in_a_row = 0 if taken else self._skipped_in_a_row + 1
         return StepReport(sums, float(self.engine.get_global_grad_norm()), lr, self._skipped_in_a_row)

@@ -16,7 +16,7 @@ from azr.config import GAE, AlgorithmConfig
 from azr.errors import RunEnded
 from azr.records import Completion, Sample
 from azr.runs.metrics import check_finite
-from azr.train import model_worker
+from azr.train import zero3
 from azr.train.learner import MAX_SKIPPED_STEPS, Learner
 from azr.train.model_worker import LossFn, StepReport
 from azr.train.policy import CriticWorker, PolicyWorker
@@ -41,8 +41,8 @@ class Worker(PolicyWorker):
                 config["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
             return config
 
-        config_of = model_worker.engine_config
-        with patch.object(model_worker, "engine_config", engine_config):
+        config_of = zero3.engine_config
+        with patch.object(zero3, "engine_config", engine_config):
             super().build()
 
     def _take_step(self, mini: Any, normalizer: float, columns: Any, loss_fn: LossFn) -> StepReport:
