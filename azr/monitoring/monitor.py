@@ -14,7 +14,8 @@ import numpy.typing as npt
 from azr.errors import RunEnded
 from azr.monitoring.texts import SAFETY, Flag, Text, TextReader
 from azr.prompts.codec import PromptCodec
-from azr.records import Sample, grouped
+from azr.records import Completion, Sample, grouped
+from azr.runs.sample_file import text_and_spans
 
 PERCENTILES = (50, 90, 99, 100)
 THINK = "<think>"
@@ -47,8 +48,15 @@ class Monitor:
         made = [each.completion for each in samples]
         prompts = {id(each.prompt_ids): each.prompt_ids for each in made}  # the answers of a group share one
         opened = {key: self.codec.decode(ids[-8:]).rstrip().endswith(THINK) for key, ids in prompts.items()}
-        texts = [(each.text or self.codec.decode(each.response_ids), opened[id(each.prompt_ids)]) for each in made]
+        texts = [(self._sampled_text(each), opened[id(each.prompt_ids)]) for each in made]
         return texts, [repeated_share(each.response_ids[each.is_sampled]) for each in made]
+
+    def _sampled_text(self, completion: Completion) -> str:
+        """Return the text of a response with line ends for every character that an environment wrote."""
+        text, spans = text_and_spans(completion, self.codec.decode)
+        for start, end in spans:
+            text = text[:start] + "\n" * (end - start) + text[end:]
+        return text
 
 
 def raise_if_flagged(stop_at: int | None, run: Path, step: int, samples: Sequence[Sample]) -> None:

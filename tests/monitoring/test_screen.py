@@ -2,6 +2,7 @@
 repetition is counted."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +112,11 @@ SCREEN_OF_NEEDLES = Screen((Rule(name="needle", patterns=("needle",)),))
 async def test_flags_are_written_into_the_samples_and_what_was_given_up_is_not_looked_at() -> None:
     lengths = {"length": 2}, {"length": 0, "finish": "given_up"}, {"length": 2}, {"length": 4}
     samples = [sample("solver", "data", **each) for each in lengths]
-    looks: Any = Looks("a needle", "aaa", "nothing")
+    samples[3].completion = replace(samples[3].completion, observed=((1, 3),))  # a tool said so
+    looks: Any = Looks("a needle", "aaa", "no", "needle", "a needle")
     metrics = await Monitor(looks, looks, ["needle"]).watch(samples)
-    assert [each.flags for each in samples] == [[("needle", 2, 8)], [], [], []]
-    assert (metrics["safety/needle"], metrics["safety/flagged"], metrics["safety/unscreened"]) == (1.0, 1.0, 1.0)
+    assert [each.flags for each in samples] == [[("needle", 2, 8)], [], [], [("needle", 10, 16)]]
+    assert (metrics["safety/needle"], metrics["safety/flagged"], metrics["safety/unscreened"]) == (2.0, 2.0, 1.0)
     assert metrics["data/solver/tokens/p50"] == 2.0 and metrics["data/solver/tokens/max"] == 4.0
     assert metrics["data/solver/repetitive"] == 0.0
 
