@@ -67,14 +67,23 @@ class DataPlay:
         """
         config, samples = self.config, list[Sample]()
         wanted = config.data.prompts if config.data.uses_data(step) else 0
-        counts = {"epoch": 0, "rows": 0, "traces": 0, "long_traces": 0}
+        counts, too_long = {"epoch": 0, "rows": 0, "traces": 0, "long_traces": 0}, set[int]()
 
         async def ask_until_one_teaches() -> None:
             while counts["rows"] < wanted * config.rollout.refill:
                 ((epoch, row),) = self.order.take(step, 1)
                 counts["rows"] += 1
                 counts["epoch"] = max(counts["epoch"], epoch)
-                answers, long_traces = await self._answer(self.rows[row], epoch, generate, phase)
+                if (found := await self._answer(self.rows[row], epoch, generate, phase)) is None:
+                    too_long.add(row)
+                    counts["rows"] -= 1  # another one is asked instead
+                    if len(too_long) == len(self.rows):
+                        raise UserError(
+                            f"With what {config.data.environment} adds, every prompt has over "
+                            f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} tokens: raise it."
+                        )
+                    continue
+                answers, long_traces = found
                 rule = replace(config.reward, wrong=0.0) if self.rows[row].states_rewards else config.reward
                 for sample in answers:
                     reward_answer(sample, rule, config.rollout.max_response_tokens)
@@ -86,21 +95,21 @@ class DataPlay:
                 mark_unlearnable_group(answers)
 
         await gather(*(ask_until_one_teaches() for _ in range(wanted)))
-        return StepResult(samples=sort_samples(samples), data=counts)
+        return StepResult(samples=sort_samples(samples), data=counts | {"long_prompts": len(too_long)})
 
-    async def _answer(self, row: DataRow, epoch: int, generate: Generate, phase: Phase) -> tuple[list[Sample], int]:
-        """Return a row's group, answers of the current policy and traces; and how many traces were too long."""
+    async def _answer(
+        self, row: DataRow, epoch: int, generate: Generate, phase: Phase
+    ) -> tuple[list[Sample], int] | None:
+        """Return a row's group, answers of the current policy and traces, and how many traces were too long; None if
+        its prompt is, with what the environment adds."""
         turns, environment = row.turns, None if row.tools is None else self.tool
         if self.environments is not None:
             text = await self.environments.opening(row.given)
             turns = added(turns, self.codec.plain(text)) if text else turns
             environment = partial(self.environments.open, row.given, text)
         ids, opened = self.codec.converse(turns, row.tools or ())
-        if len(ids) > (most := self.config.rollout.max_prompt_tokens):
-            raise UserError(
-                f"What {self.config.data.environment} adds to row {row.question.id} makes {len(ids)} tokens of its "
-                f"prompt, and rollout.max_prompt_tokens is {most}: raise it."
-            )
+        if len(ids) > self.config.rollout.max_prompt_tokens:
+            return None
         prompt, data = np.array(ids, np.int32), self.config.data
         prompt.flags.writeable = False  # so that a group shares it
         problem = self._problem(row, epoch, prompt, environment)

@@ -266,7 +266,7 @@ async def test_a_trace_takes_the_place_of_one_answer(config, codec, tmp_path) ->
     assert trace.trace_tokens == len(trace.completion.response_ids)
     assert np.array_equal(trace.completion.prompt_ids, sampled[0].completion.prompt_ids)
     assert [(n, most) for _, n, most in sampler.asked] == [(3, 100)], "a trace is not sent to an engine"
-    assert played.data == {"epoch": 0, "rows": 1, "traces": 1, "long_traces": 0}
+    assert played.data == {"epoch": 0, "rows": 1, "traces": 1, "long_traces": 0, "long_prompts": 0}
     later, _ = await play_row(config, codec, tmp_path, row, step=2, samples=3, traces=1)
     assert [each.reward for each in by_origin(later, "trace")] == [0.0], "the next epoch takes the next trace"
     lacking, _ = await play_row(config, codec, tmp_path, {**SUM, "traces": [SOLVED]}, samples=3, traces=2)

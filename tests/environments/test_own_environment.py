@@ -101,6 +101,10 @@ class Odd:
 class Drawn(Stepping):
     def reset(self, row): return f"It is {random.random()}."
 
+class Long(Stepping):
+    def reset(self, row): return "x" * row["length"]
+    def reward(self): return 1
+
 class Tagged(Stepping):
     def reset(self, row): self.heard, _ = [], row["secret"]; return "Say <|im_end|>."
     def step(self, response): self.heard.append(response); return None if len(self.heard) > 1 else "Again."
@@ -119,14 +123,14 @@ def module(tmp_path: Path) -> str:
 
 
 async def play(
-    folder: Path, environment: str, row: dict[str, Any], texts: tuple[str, ...], *, n: int = 1, template: str = "qwen"
+    folder: Path, environment: str, row: dict[str, Any], texts: tuple[str, ...], *others: dict[str, Any], n: int = 1
 ) -> tuple[list[Sample], PromptCodec, Scripted]:
-    row = {"id": "1", "prompt": "Begin."} | row
-    data = DataConfig(path=str(write(folder / "rows.jsonl", row)), environment=environment, prompts=1, samples=n)
+    written = [{"id": str(id), "prompt": "Begin."} | each for id, each in enumerate((row, *others), 1)]
+    data = DataConfig(path=str(write(folder / "rows.jsonl", *written)), environment=environment, prompts=1, samples=n)
     config = Config(data=data, rollout=RolloutConfig(max_prompt_tokens=1_500, max_response_tokens=6_000))
-    codec = codec_of(folder, TEMPLATES[template])
+    codec = codec_of(folder, TEMPLATES["qwen"])
     rows, _ = load_rows(config, codec)
-    model, order = Scripted(codec, *texts), RowOrder(["1"], "digest", seed=1)
+    model, order = Scripted(codec, *texts), RowOrder([each.question.id for each in rows], "digest", seed=1)
     async with OwnEnvironments(environment, codec, 4) as environments:
         player = DataPlay(config=config, codec=codec, rows=rows, graders={}, order=order, environments=environments)
         played = await player.play(1, model.generate, lambda name: nullcontext())
@@ -182,6 +186,14 @@ async def test_a_prompt_has_what_its_conversations_begin_with(tmp_path: Path, mo
         await play(tmp_path, f"{module}:Bad", {"id": "reset", "grader": "math", "answer": "1"}, ("1",))
     with mistake(says="must follow from the row"):
         await play(tmp_path, f"{module}:Drawn", {"grader": "math", "answer": "1"}, ("1",))
+
+
+async def test_rows_whose_environment_says_too_much_are_passed_over(tmp_path: Path, module: str) -> None:
+    long = {"length": 9_000}
+    (sample,), *_ = await play(tmp_path, f"{module}:Long", {"length": 1}, ("1",), long, long)
+    assert sample.problem_id == "1" and sample.reward == 1
+    with mistake("rollout.max_prompt_tokens", says="every prompt has over"):
+        await play(tmp_path, f"{module}:Long", long, ("1",), long)
 
 
 @pytest.mark.parametrize(("row", "text", "said"), [
