@@ -234,10 +234,9 @@ class RolloutConfig:
     max_response_tokens: Count = 8096
     """Longest response, tokens; a response that is cut off there is malformed."""
     tools: Literal["none", "python", "python_calls", "notebook", "notebook_calls"] = "none"
-    """A sandboxed Python tool for answers to rows and to evaluated questions that do not ask for a program or what one
-    returns. `python`: a turn that ends with a block of Python is replied to with its output; `python_calls`: one with
-    a tool call of the chat template; `notebook`, `notebook_calls`: likewise, and a program goes on from those before
-    it."""
+    """A sandboxed Python tool for answers to rows and to evaluated questions that ask neither for a program nor what
+    one returns. `python`: a turn that ends with a block of Python is replied to with its output; `python_calls`: one
+    with a tool call of the chat template; `notebook`, `notebook_calls`: and programs go on from those before them."""
     turns: Count = 4
     """Most turns of the model in a conversation with a tool or an environment. All turns and replies have
     `max_response_tokens` together."""

@@ -75,8 +75,7 @@ def _of_rows(config: Config, codec: PromptCodec) -> Iterator[Shown]:
     for row in first.values():
         ids, opened = codec.converse(row.turns, row.tools or ())
         graders = ", ".join(each.name for each in row.graders)
-        name = f"{row.question.suite}, row {row.question.id}, graded by {graders}"
-        yield name, ids, config.rollout.max_prompt_tokens
+        yield f"{row.question.suite}, row {row.question.id}, graded by {graders}", ids, config.rollout.max_prompt_tokens
         if config.data.traces and row.traces:
             yield "its first trace", codec.trace_ids(row.traces[0], opened), config.rollout.max_response_tokens
 

@@ -67,13 +67,11 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     untraced = len(fitting) - len(traced)
     never_close = bool(config.data.traces) and bool(codec.converse(traced[0].turns)[1])
     never_close = never_close and not any(THOUGHT in trace for row in traced for trace in row.traces)
-    toolless = sum(row.tools is None for row in kept) if config.rollout.tools != "none" else 0
     answered = f"of {len(kept):,} rows of {path} have no traces: the policy answers once more for each that is lacking"
     notes = {
         f"{len(rows) - len(fitting):,} {left_out}: their prompts have over {limit} tokens": len(rows) - len(fitting),
         f"{untraced:,} {left_out}: they have no traces": untraced if not config.data.samples else 0,
         f"{untraced:,} {answered}": untraced if config.data.samples and config.data.traces else 0,
-        f"{toolless:,} of {len(kept):,} rows of {path} ask for a program or what one returns, without tools": toolless,
         f"no trace of {path} has {THOUGHT}, and prompts end with {THINK}: traces are learned as thoughts that "
         "never end; a model.template that opens no thinking would not do so": never_close,
         f"nothing reads these fields of {path}: {', '.join(unread)}": bool(unread),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ class EnvironmentFailed(Exception):
     """An environment cannot go on, through no fault of the model; the message says why. Its answer is ungraded."""
 
 
-class Environment:
+class Environment(AbstractAsyncContextManager["Environment"]):
     """One conversation's environment. `azr.answering.converse` opens one for each, as an async context manager.
 
     Example: ``async with PythonBlocks(codec, 4, execute) as environment: ids = await environment.respond(turn)``
@@ -28,9 +29,6 @@ class Environment:
         self._codec, self._most = codec, turns
         self.parts: dict[str, bool | float] = {"turns": 0.0, "tool_calls": 0.0, "tool_errors": 0.0}
         """Counts that the answer's judgement states: turns of the model, its calls, and those that failed."""
-
-    async def __aenter__(self) -> Environment:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         """End what the conversation has started."""

@@ -5,7 +5,7 @@ Each conversation has an object of the class, whose methods may be coroutines. `
 begins it and may return a text, which is added to the row's question. Then either ``step(response)`` replies to every
 turn of the model, with None at the conversation's end, or all other public methods are tools, called as the model says.
 ``reward()`` returns a number at the end, or a dict with a ``score`` and named numbers; without it the row's grader
-judges the last turn.
+judges the last turn. A ``step`` with the return type tuple pays for turns; without ``reward()`` the sum is the reward.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_TEXT = ("integer", "number", "boolean", "array", "object")
 
 @cache
 def described(name: str) -> dict[str, Any]:
-    """Return what a class has: its ``tools`` as JSON schemas, and whether it ``steps`` and ``rewards``.
+    """Return what a class has: its ``tools`` as JSON schemas, and whether it ``steps``, ``rewards`` and ``sums`` turns.
 
     Raises UserError if it cannot be loaded, or a tool lacks types or docstring.
     """
@@ -64,16 +64,13 @@ def _said(name: str, more: Sequence[str], message: Mapping[str, Any], hint: str)
         raise UserError(f"{named} {trouble}{hint}.") from trouble
 
 
-class OwnEnvironments:
+class OwnEnvironments(contextlib.AbstractAsyncContextManager["OwnEnvironments"]):
     """Processes of an environment: ``async with OwnEnvironments("guess.py:Guess", codec, 4) as environments``."""
 
     def __init__(self, name: str, codec: PromptCodec, turns: int) -> None:
         self._named, self.codec, self.turns, self.about = f"the environment {name}", codec, turns, described(name)
         self._processes = [OwnFunctions(_MODULE, (name,), 1) for _ in range(PROCESSES)]
         self._numbers = itertools.count()
-
-    async def __aenter__(self) -> OwnEnvironments:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         for process in self._processes:
@@ -123,14 +120,17 @@ class _Own(ToolCalls):
         await self._begin()
         if not self._about["steps"]:
             return await super().reply(text)
-        said: str | None = await self._ask("step", text=text)
+        said, paid = await self._ask("step", text=text)
+        if paid is not None:
+            self.parts[f"turn_{self.parts['turns']:g}"] = paid
         return () if said is None else [without_middle(said, MAX_REPLY // 2)]
 
     async def judgement(self) -> Judgement | None:
         if not self._about["rewards"]:
             return None
         await self._begin()
-        said = await self._ask("reward")
+        turns = sum(value for name, value in self.parts.items() if name.startswith("turn_"))
+        said = {SCORE: turns, "parts": {}} if self._about["sums"] else await self._ask("reward")
         score, parts = said[SCORE], said["parts"]
         if score is None:
             return Judgement(verdict=Verdict.UNGRADED, parts=parts, reason="no_reward")

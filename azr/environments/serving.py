@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from azr.graders.own import checked, load_grader
+from azr.graders.own import SCORE, checked, load_grader
 from azr.isolated import InvalidReply, serve
 from azr.text import brief
 
@@ -19,15 +19,17 @@ def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
     """Return the answer of an environment's process; with ``describe``, to any message what the class has."""
     name, *describes = arguments
     made: Any = load_grader(name)
+    steps, rewards = hasattr(made, "step"), hasattr(made, "reward")
+    pays = steps and "tuple" in str(inspect.signature(made.step).return_annotation).lower()
     if describes:
         import torch  # noqa: F401 -- get_json_schema would, within the time limit of an answer
         from transformers.utils import get_json_schema  # only here: it takes seconds to load
 
-        steps, rewards = hasattr(made, "step"), hasattr(made, "reward")
         public = {name: getattr(made, name) for name in dir(made) if name not in _OWN and name[0] != "_"}
         tools = [name for name, each in public.items() if callable(each) and inspect.isroutine(each) and not steps]
         schemas = lambda made: [get_json_schema(getattr(made, name)) for name in tools]  # noqa: E731
-        return lambda _: {"steps": steps, "rewards": rewards, "tools": schemas(made()) if tools else []}
+        said = {"steps": steps, "rewards": rewards or pays, "sums": pays and not rewards}
+        return lambda _: said | {"tools": schemas(made()) if tools else []}
     talks: dict[int, Any] = {}
     loop = asyncio.new_event_loop()
 
@@ -36,7 +38,7 @@ def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
 
     def text_of(said: Any) -> str | None:
         if said is not None and not isinstance(said, str):
-            raise InvalidReply(f"{brief(said)}, which is neither text nor None")
+            raise InvalidReply(f"{brief(said)}, which is neither text nor None; `-> tuple` pays for turns")
         return said
 
     def answer(asked: Mapping[str, Any]) -> Any:
@@ -54,7 +56,11 @@ def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
             raise RuntimeError("the process with this conversation was ended")
         environment = talks[number]
         if what == "step":
-            return text_of(finished(environment.step(asked["text"])))
+            said = finished(environment.step(asked["text"]))
+            if pays and not (isinstance(said, tuple) and len(said) == 2):
+                raise InvalidReply(f"{brief(said)}, which is no pair of a reply and a reward")
+            reply, paid = said if pays else (said, None)
+            return text_of(reply), checked(paid, "environment")[SCORE]
         if what == "reward":
             return checked(finished(environment.reward()), "environment")
         try:

@@ -15,7 +15,7 @@ from azr.graders import OpenExecutor
 from azr.graders.sandboxed import script_output
 from azr.tasks.base import Run
 from azr.tasks.blocks import PYTHON, blocks
-from azr.tasks.prompts import PYTHON_KEEPS, PYTHON_NOTES, PYTHON_REPLY, THINK, THOUGHT
+from azr.tasks.prompts import PYTHON_KEEPS, PYTHON_NOTE, PYTHON_REPLY, THINK, THOUGHT
 from azr.text import clipped, without_middle
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _CODE = {"code": {"type": "string", "description": "The program."}}
 _TOOL = {"name": "python", "parameters": {"type": "object", "properties": _CODE, "required": ["code"]}}
-_CALLS = "_calls"
-"""Ends values of `rollout.tools` whose programs are calls of the chat template."""
 _MARK = re.compile(
     r"(?:<tool_call>\s*)?<function=(?P<tag>[^<>\s]+)>(?P<body>(?:(?!<function=).)*?)</function>"
     r"|(?:<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>)\s*(?:```(?:json)?\s*)?"
@@ -54,9 +52,9 @@ def told(turns: tuple[Turn, ...], tools: str) -> tuple[tuple[Turn, ...], Sequenc
     """Return a conversation, and the tools that the chat template writes into it, as `rollout.tools` has them."""
     if tools == "none":
         return turns, ()
-    if tools in PYTHON_NOTES:
-        return added(turns, PYTHON_NOTES[tools]), ()
-    about = f"Run a Python program, and return what it prints. {PYTHON_KEEPS[tools.removesuffix(_CALLS)]}"
+    if tools in PYTHON_KEEPS:
+        return added(turns, f"{PYTHON_NOTE} {PYTHON_KEEPS[tools]}"), ()
+    about = f"Run a Python program, and return what it prints. {PYTHON_KEEPS[tools.removesuffix('_calls')]}"
     return turns, ({"type": "function", "function": _TOOL | {"description": about}},)
 
 
@@ -74,7 +72,7 @@ async def open_tool(
     if rollout.tools == "none":
         yield None
         return
-    has_calls = rollout.tools.endswith(_CALLS)
+    has_calls = rollout.tools.endswith("_calls")
     if codec.template is not None:  # what it cannot write shows at once
         codec.reply_ids("tool" if has_calls else "user", *("12" if has_calls else "1"))
     async with answers() as executor:
@@ -144,17 +142,15 @@ class ToolCalls(Environment):
         except Unreadable as error:
             self.count(failed=True)
             return [f"The call cannot be read: {error}."]
-        replies = [await self._reply_to(name, arguments) for name, arguments in calls[:MAX_CALLS]]
+        replies = list[str]()
+        for name, arguments in calls[:MAX_CALLS]:
+            tool, unknown = self._tools.get(name), f"There is no tool {clipped(name)}: {', '.join(self._tools)}."
+            said, failed = await tool(arguments) if tool else (unknown, True)
+            self.count(failed=failed)
+            replies.append(said)
         if len(calls) > MAX_CALLS:
             replies[-1] += f"\nOf {len(calls)} calls in one turn the first {MAX_CALLS} were made."
         return replies
-
-    async def _reply_to(self, name: str, arguments: Mapping[str, Any]) -> str:
-        tool = self._tools.get(name)
-        unknown = f"There is no tool {clipped(name)}: {', '.join(self._tools)}."
-        said, failed = await tool(arguments) if tool else (unknown, True)
-        self.count(failed=failed)
-        return said
 
 
 class PythonBlocks(Environment):
@@ -183,10 +179,8 @@ def last_block(text: str) -> str | None:
 
 
 def python_tool(execute: Run, *, keeps: bool) -> Call:
-    """Return the Python tool of one conversation: its reply is what a program prints, with the error that ends it.
-
-    ``keeps``: it runs the programs before it first, but those that failed. Raises EnvironmentFailed if one is lost.
-    """
+    """Return the Python tool of one conversation, which replies with what a program prints and the error that ends it;
+    if it ``keeps``, programs before it run first, but those that failed. Raises EnvironmentFailed if one is lost."""
     before = list[str]()
 
     async def run(arguments: Mapping[str, Any]) -> tuple[str, bool]:

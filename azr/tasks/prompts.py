@@ -77,11 +77,10 @@ PYTHON_KEEPS = {
     "notebook": "A program goes on from the programs before it that ended without an error.",
 }
 """What a prompt says of a program's names, by `selfplay.tools`."""
-PYTHON_NOTES = {
-    tools: "You may run Python first: end a message with one block that begins with ```python, and the next message "
-    f"tells you what it prints. {keeps}"
-    for tools, keeps in PYTHON_KEEPS.items()
-}
+PYTHON_NOTE = (
+    "You may run Python first: end a message with one block that begins with ```python, and the next message tells you "
+    "what it prints."
+)
 PYTHON_REPLY = "Now answer the question in the form that it asks for, with no block of Python, or run another program."
 """Added to a question whose answers may run blocks of Python, and to what one has printed."""
 THINK, THOUGHT = "<think>", "</think>"
@@ -133,7 +132,7 @@ class ChatFormat:
     def solve(self, kind: TaskKind, shown: Sequence[Section]) -> str:
         instructions = kind.solver_instructions(self._facts)
         question = f"Your question:\n{_fenced(shown)}"
-        note = [PYTHON_NOTES[self._facts.tools]] if self._facts.tools in PYTHON_NOTES else []
+        note = [f"{PYTHON_NOTE} {PYTHON_KEEPS[self._facts.tools]}"] if self._facts.tools in PYTHON_KEEPS else []
         return self._render("\n\n".join([instructions.task, self._form(instructions), *note, question]))
 
     def response(self, sections: Sequence[Section]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -290,12 +291,8 @@ class ModelWorker:
             family = AutoConfig.from_pretrained(path).model_type
             kernels, why = choose_kernels(train.kernels, self.device.type, family)
             self._computes_with = f"{kernels} kernels ({why}), attention {attention} ({because})"
-            options = {"dtype": self.dtype, "attention": attention, "kernels": kernels}
-            model = (
-                zero3.load_partitioned(lambda: load(path, **options), zero)
-                if train.is_sharded
-                else load(path, **options)
-            )
+            loading = partial(load, path, dtype=self.dtype, attention=attention, kernels=kernels)
+            model = zero3.load_partitioned(loading, zero) if train.is_sharded else loading()
             # Of files that all ranks have just read, rank 0 computes the digests.
             digests = [hash_weights(weights_folder(path)) if train.lora.rank and self.rank == 0 else {}]
             if train.lora.rank:

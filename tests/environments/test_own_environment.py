@@ -105,6 +105,13 @@ class Long(Stepping):
     def reset(self, row): return "x" * row["length"]
     def reward(self): return 1
 
+class Paying(Bare):
+    def step(self, response) -> tuple[str | None, float | None]:
+        return "on" if response == "odd" else ("Go on." if response else None, len(response) or None)
+
+class Both(Paying):
+    def reward(self): return {"score": 0.5, "style": 2}
+
 class Tagged(Stepping):
     def reset(self, row): self.heard, _ = [], row["secret"]; return "Say <|im_end|>."
     def step(self, response): self.heard.append(response); return None if len(self.heard) > 1 else "Again."
@@ -186,6 +193,16 @@ async def test_a_prompt_has_what_its_conversations_begin_with(tmp_path: Path, mo
         await play(tmp_path, f"{module}:Bad", {"id": "reset", "grader": "math", "answer": "1"}, ("1",))
     with mistake(says="must follow from the row"):
         await play(tmp_path, f"{module}:Drawn", {"grader": "math", "answer": "1"}, ("1",))
+
+
+async def test_numbers_of_steps_are_parts_and_their_sum_is_the_reward_unless_one_is_stated(tmp_path, module) -> None:
+    (summed,), *_ = await play(tmp_path, f"{module}:Paying", {}, ("ab", "c", ""))
+    assert (summed.reward, summed.verdict) == (3, "right")
+    assert summed.judgement.parts == {"turn_1": 2, "turn_2": 1, "turns": 3, "tool_calls": 0, "tool_errors": 0}
+    (stated,), *_ = await play(tmp_path, f"{module}:Both", {}, ("ab", ""))
+    assert stated.reward == 0.5 and {"turn_1": 2, "style": 2}.items() <= stated.judgement.parts.items()
+    (odd,), *_ = await play(tmp_path, f"{module}:Both", {}, ("odd",))
+    assert odd.used == "ungraded" and "returned 'on', which is no pair of a reply" in odd.judgement.detail
 
 
 async def test_rows_whose_environment_says_too_much_are_passed_over(tmp_path: Path, module: str) -> None:
