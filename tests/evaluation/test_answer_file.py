@@ -30,11 +30,6 @@ def written(path: Path) -> list[int]:
     return ends
 
 
-def read_back(*questions: list[Sample]) -> list[Sample]:
-    """All answers as a file gives them back: half a surrogate pair is its escape."""
-    return [replace(answer, response=clean(answer.response)) for answers in questions for answer in answers]
-
-
 def bare(questions: list[list[Sample]]) -> list[Sample]:
     """All answers without their texts."""
     found = [without_texts(answer) for answers in questions for answer in answers]
@@ -45,7 +40,9 @@ def bare(questions: list[list[Sample]]) -> list[Sample]:
 def test_what_is_written_is_read_back_and_any_gzip_reader_reads_it(tmp_path: Path):
     written(tmp_path / "a.gz")
     head, answers = read_answers(tmp_path / "a.gz")
-    assert head == json.loads(json.dumps(PROTOCOL)) and answers == read_back(*QUESTIONS)
+    # Half a surrogate pair is read back as its escape.
+    given = [replace(each, response=clean(each.response)) for question in QUESTIONS for each in question]
+    assert head == json.loads(json.dumps(PROTOCOL)) and answers == given
     lines = gzip.decompress((tmp_path / "a.gz").read_bytes()).decode("utf-8", "surrogatepass").rstrip("\n").split("\n")
     assert len(lines) == 1 + 3 * 2
 

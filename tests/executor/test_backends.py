@@ -93,38 +93,26 @@ async def test_commands_are_run_where_they_are_found(monkeypatch, tmp_path, name
     assert f"{commands[0]} is not installed: install" in detail
 
 
-async def _ended(end) -> None:
-    """Until nothing but the end of the stream arrives."""
-    loop = asyncio.get_running_loop()
-    while await asyncio.wait_for(loop.sock_recv(end, 2**16), 20):
-        pass
-
-
 async def test_a_sandbox_ends_when_its_input_ends_or_when_it_is_killed(backend):
     launcher, _ = await asyncio.to_thread(backends.select_backend, replace(CONFIG, backend=backend))
     before = sandboxes({os.getpid()})
     try:
         left, killed = await asyncio.gather(*(launcher.launch(seed) for seed in (1, 2)))
-        mine = await _two_more(before)
+        async with asyncio.timeout(20):  # the command in front may take its time
+            while len(mine := sandboxes({os.getpid()}) - before) < 2:
+                await asyncio.sleep(0.02)
         assert left.socket.getblocking() is False
         left.socket.close()
         await asyncio.wait_for(left.wait(), 20)
         killed.kill()
-        await _ended(killed.socket)
+        while await asyncio.wait_for(asyncio.get_running_loop().sock_recv(killed.socket, 2**16), 20):
+            pass  # until nothing but the end of the stream arrives
         killed.kill()
         await asyncio.wait_for(killed.wait(), 20)
         killed.socket.close()
         assert not alive(mine)
     finally:
         await launcher.close()
-
-
-async def _two_more(before: set[int]) -> set[int]:
-    """The interpreters of two sandboxes that were just launched; the command in front may take its time."""
-    async with asyncio.timeout(20):
-        while len(mine := sandboxes({os.getpid()}) - before) < 2:
-            await asyncio.sleep(0.02)
-    return mine
 
 
 def _refused(config):

@@ -90,10 +90,6 @@ def test_a_container_stops_bombs(client, launched):
     assert client.inspect_container(launched.container_id)["State"]["Running"]
 
 
-def _running(client) -> set[str]:
-    return {found["Id"] for found in client.containers(all=True, filters={"label": "azr.executor=1"})}
-
-
 def test_leftovers_of_dead_processes_alone_are_removed(client):
     program = "from azr.executor.backends.docker import owner_id; print(owner_id())"
     dead = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -115,7 +111,7 @@ def test_leftovers_of_dead_processes_alone_are_removed(client):
     }
     try:
         docker_backend.prepare(DOCKER)
-        left = _running(client)
+        left = {found["Id"] for found in client.containers(all=True, filters={"label": "azr.executor=1"})}
         assert {name: container_id in left for name, container_id in made.items()} == owners
     finally:
         for container_id in made.values():

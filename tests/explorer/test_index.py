@@ -237,13 +237,9 @@ def test_an_index_with_damaged_pages_makes_way_for_another(run: MadeRun) -> None
     assert num_removed > 0
 
 
-def of_another_version(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 99")
-
-
 @pytest.mark.parametrize("damage", [
-    of_another_version, lambda path: path.write_bytes(b"nothing of sqlite" * 1000),
+    lambda path: sqlite3.connect(path).execute("PRAGMA user_version = 99"),
+    lambda path: path.write_bytes(b"nothing of sqlite" * 1000),
     lambda path: path.write_bytes(path.read_bytes()[:5000]),
 ], ids=["another version", "no database", "half a database"])  # fmt: skip
 def test_an_index_that_cannot_be_used_is_made_anew(damage: Callable[[Path], object], run: MadeRun) -> None:

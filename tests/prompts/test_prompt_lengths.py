@@ -1,7 +1,6 @@
 """Tokens of the completion format's prompts about tasks that real base models proposed, in real tokenizers."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -13,7 +12,7 @@ from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.proposer import draw_references
 from azr.selfplay.seeds import read_seeds
-from azr.tasks.prompts import CompletionFormat, Section
+from azr.tasks.prompts import CompletionFormat
 from azr.tasks.registry import KINDS
 from tests.executor import public_data
 from tests.real_models import REAL
@@ -31,10 +30,6 @@ def seeds() -> list[Task]:
     tasks = [task for _, task in lines if isinstance(task, Task)]
     known = [replace(task, fingerprint=KINDS[task.kind].fingerprint(task.program, task.inputs)) for task in tasks]
     return list({(task.kind, task.fingerprint): task for task in known}.values())
-
-
-def fenced_tokens(codec: PromptCodec, sections: Sequence[Section]) -> int:
-    return len(codec.encode("".join(f"```{each.label}\n{each.text}\n```\n" for each in sections)))
 
 
 @pytest.mark.parametrize("inputs", INPUTS)
@@ -56,7 +51,8 @@ def test_prompts_keep_to_their_tokens_as_far_as_tasks_let_them(model, inputs, se
         some = rng.sample(buffer.tasks(name), PROMPTS)
         asked = [replace(each, inputs=each.inputs[:inputs], outputs=each.outputs[:inputs]) for each in some]
         solved = [len(codec.solver_prompt(kind, task)) for task in asked]
-        questions = [fenced_tokens(codec, kind.solver_view(task)) for task in asked]
+        fenced = ("".join(f"```{x.label}\n{x.text}\n```\n" for x in kind.solver_view(task)) for task in asked)
+        questions = [len(codec.encode(text)) for text in fenced]
         bound = CompletionFormat.solver_tokens
         for length, question in zip(solved, questions, strict=True):
             assert length <= max(bound, question + OURS), name

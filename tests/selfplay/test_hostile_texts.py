@@ -69,10 +69,6 @@ async def judge(task: Task, text: str, executor: Echo) -> Judgement:
     return await task_problem(task, "group", CODEC, executor.execute).judge(completion(text))
 
 
-def kind_seeds() -> list[Task]:
-    return [kind.seed() for kind in KINDS.values()]
-
-
 def said(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """What was logged, but for what a library's thread says that another test has left."""
     here = threading.get_ident()
@@ -96,7 +92,7 @@ async def test_whatever_is_written_is_refused_or_graded(caplog: pytest.LogCaptur
         outcome, _ = await validate(name, completion(text), (kind.seed(),), **asked)
         if isinstance(outcome, Task):
             accepted += 1
-            intrinsic_bonuses(outcome, [kind.seed()], kind_seeds, BONUS_CONFIG)
+            intrinsic_bonuses(outcome, [kind.seed()], lambda: [each.seed() for each in KINDS.values()], BONUS_CONFIG)
             CODEC.solver_prompt(kind, outcome)
             answers = [random_text(rng), outcome.program, *outcome.inputs, *outcome.outputs]
             for answer in answers:

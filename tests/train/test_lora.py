@@ -43,12 +43,6 @@ def parts(worker: PolicyWorker) -> dict[str, tuple[bool, Tensor]]:
     return {name: (p.requires_grad, p.ds_tensor.clone()) for name, p in worker.engine.module.named_parameters()}
 
 
-async def start_values(group: WorkerGroup) -> dict[str, Tensor]:
-    """Adapters of a group of one rank, under peft's names in a model."""
-    (held,) = await on_ranks(group, parts)
-    return {name.removeprefix("hf."): value for name, (trained, value) in held.items() if trained}
-
-
 def plain_model(path: Path, values: dict[str, Tensor]) -> Any:
     """The base in peft's hands with the given adapters."""
     base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
@@ -62,16 +56,14 @@ def plain_model(path: Path, values: dict[str, Tensor]) -> Any:
     return model
 
 
-def merged_weights(model: Any) -> dict[str, Tensor]:
-    return {name: p.detach() for name, p in model.merge_and_unload().named_parameters()}
-
-
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
 async def test_updates_and_pushes_equal_peft(groups, tmp_path_factory, completions, columns, config, engine, ranks):
     """Three optimizer steps, and then the merged weights in an engine; frozen weights keep every bit."""
     base = tmp_path_factory.getbasetemp()
     one = await fresh(groups[1], base / "lora_1")
-    model = plain_model(Path(config.model.path), await start_values(one))
+    (held,) = await on_ranks(one, parts)
+    adapters = {name.removeprefix("hf."): value for name, (trained, value) in held.items() if trained}
+    model = plain_model(Path(config.model.path), adapters)
     group = await fresh(groups[ranks], base / f"lora_{ranks}")
     before = await on_ranks(group, parts)
     batch = one_step(completions, group, config)
@@ -86,7 +78,8 @@ async def test_updates_and_pushes_equal_peft(groups, tmp_path_factory, completio
     named = {name.removeprefix("base_model.model."): value for name, value in expected.items()}
     await WeightSync(group, [engine], STEP_S).push(1)
     received = await engine.actor.received.remote()
-    trained = merged_weights(plain_model(Path(config.model.path), {n: v for n, v in named.items() if "lora_" in n}))
+    plain = plain_model(Path(config.model.path), {n: v for n, v in named.items() if "lora_" in n})
+    trained = {name: p.detach() for name, p in plain.merge_and_unload().named_parameters()}
     assert received.keys() == trained.keys()
     for name, value in trained.items():
         torch.testing.assert_close(received[name], value, atol=LR / 20, rtol=0)

@@ -16,10 +16,6 @@ from azr.train.train_batch import RankBatch, TrainBatch
 from tests.runs.factory import completion, sample
 
 
-def rank_batches(batch: TrainBatch) -> list[RankBatch]:
-    return ray.get(list(batch.rank_refs))
-
-
 def targets(batch: RankBatch) -> list[int]:
     return [t for mini in batch for micro in mini for t in micro.target_R.tolist()]
 
@@ -30,7 +26,7 @@ def test_arrays_follow_their_tokens_and_outputs_come_back_in_order(ray_cluster, 
     batch = TrainBatch.build(completions, mini_batches, ranks, 64)
     everything = torch.tensor([t for c in completions for t in c.response_ids[c.is_sampled]])
     parts = [columns for _, _, columns in batch.for_ranks({"targets": everything})]
-    held = rank_batches(batch)
+    held = ray.get(list(batch.rank_refs))
     for columns, rank_batch in zip(parts, held, strict=True):
         assert columns["targets"].tolist() == targets(rank_batch)
     assert torch.equal(batch.column([columns["targets"].double() for columns in parts]), everything.double())

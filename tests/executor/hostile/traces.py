@@ -18,7 +18,8 @@ _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue")
 def take(backend: str) -> set[str]:
     """Every process, container, mount, file and piece of shared memory that could be of sandboxes of a backend."""
     containers, others = _containers() if backend.startswith("docker") else (set[str](), set[str]())
-    mounts = {one for one in _mounts() if backend.startswith("docker") or "/docker/" not in one}  # else other people's
+    mounts = {f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    mounts = {one for one in mounts if backend.startswith("docker") or "/docker/" not in one}  # else other people's
     return {*_processes(), *containers, *mounts, *_files(), *_shared()} - others
 
 
@@ -53,10 +54,6 @@ def _containers() -> tuple[set[str], set[str]]:
             others |= traces
     client.close()
     return found, others
-
-
-def _mounts() -> set[str]:
-    return {f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()}
 
 
 def _files() -> set[str]:
