@@ -288,10 +288,11 @@ COUNT = "x = globals().get('x', 0) + 1\nx"
 @on_one_loop
 @pytest.mark.parametrize(("tools", "turn"), [
     ("notebook", f"```python\n{COUNT}\n```"),
-    ("notebook_calls", f"<tool_call>{json.dumps({'name': 'python', 'arguments': {'code': COUNT}})}</tool_call>"),
+    ("notebook_calls", "<tool_call>? Yes.</think>"
+     f"<tool_call>{json.dumps({'name': 'python', 'arguments': {'code': COUNT}})}</tool_call>"),
 ])  # fmt: skip
 async def test_a_notebook_is_of_one_conversation(tools: str, turn: str, tmp_path: Path, pool: SandboxPool) -> None:
-    codec = codec_of(tmp_path, TEMPLATES["qwen"])
+    codec = codec_of(tmp_path, TEMPLATES["qwen"].replace("assistant\n", "assistant\n<think>"))
     samples, _ = await talk(codec, pool, (turn, turn, ANSWER), n=2, tools=tools)
     for sample in samples:
         text, spans = text_and_spans(sample.completion, codec.decode)
