@@ -34,11 +34,16 @@ def find_own_data(path: str) -> str:
 @functools.cache
 def code_version() -> str:
     """Return the package's version, with its commit in brackets if known."""
-    version, commit = metadata.version("azr"), ""
-    if _COMMIT.is_file():
-        commit = _COMMIT.read_text(encoding="utf-8").strip()
-    elif (_PACKAGE.parent / ".git").exists():
-        command = ["git", "-C", str(_PACKAGE), "describe", "--always", "--dirty"]
-        with suppress(OSError, subprocess.CalledProcessError):  # there may be no git
-            commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    version = metadata.version("azr")
+    commit = _COMMIT.read_text(encoding="utf-8").strip() if _COMMIT.is_file() else commit_of_clone()
     return f"{version} ({commit})" if commit else version
+
+
+def commit_of_clone() -> str:
+    """Return the clone's commit, for setup.py, too; empty without a clone or git."""
+    if not (_PACKAGE.parent / ".git").exists():
+        return ""
+    command = ["git", "-C", str(_PACKAGE), "describe", "--always", "--dirty"]
+    with suppress(OSError, subprocess.CalledProcessError):  # there may be no git
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return ""

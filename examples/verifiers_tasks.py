@@ -1,7 +1,8 @@
 """Tasks of one turn of the package `verifiers` as rows, with their own rewards. docs/coming_from.md has the commands.
 
 verifiers and the engine here need different versions of the same packages. So the Python that VERIFIERS_PYTHON names
-writes the rows and scores the answers, and a run has only `reward`, which asks it.
+writes the rows and scores the answers, and a run has only `reward`, which asks it. VERIFIERS_TASKSET is the JSON of the
+taskset's config.
 """
 
 import asyncio
@@ -10,30 +11,30 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
 
 
-def reward(completions, taskset, task, **kwargs):
+def reward(completions, task, **kwargs):
     """The sum of a task's weighted rewards for one completion, in the form of TRL."""
-    print(json.dumps([taskset[0], task[0], completions[0][0]["content"]]), file=scorer.stdin, flush=True)
-    return [json.loads(scorer.stdout.readline())]
+    print(json.dumps([task[0], completions[0][0]["content"]]), file=scorer.stdin, flush=True)
+    said = json.loads(scorer.stdout.readline())
+    if isinstance(said, str):
+        raise RuntimeError(said)
+    return [said]
 
 
 def start_scorer():
-    """Return a process that answers lines of [taskset, task, response] with rewards. It has imported verifiers."""
-    command = [os.environ["VERIFIERS_PYTHON"], __file__]
+    """Return a process that answers lines of [task, response] with rewards. It has loaded the taskset."""
+    command = [os.environ["VERIFIERS_PYTHON"], __file__, "score"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     if process.stdout.readline() != "ready\n":
-        raise RuntimeError(f"{command[0]} does not import verifiers")
+        raise RuntimeError(f"{command[0]} does not load the taskset of VERIFIERS_TASKSET")
     return process
 
 
-@cache
-def load(config):
-    """The tasks of a taskset, given the JSON of its config. Exits where an answer alone does not decide the reward."""
+def load(fields):
+    """The tasks of a taskset, given its config. Exits where an answer alone does not decide the reward."""
     from verifiers.v1.utils.loaders import load_taskset, taskset_config_type
 
-    fields = json.loads(config)
     taskset = load_taskset(taskset_config_type(fields["id"]).model_validate(fields))
     tasks = list(taskset)
     for task in tasks:
@@ -45,13 +46,13 @@ def load(config):
     return tasks
 
 
-def row(config, task):
-    """The row of a task: its system prompt and its prompt as turns, and what `reward` needs to find it again."""
+def row(task):
+    """The row of a task: its system prompt and its prompt as turns, and its number, by which `reward` finds it."""
     prompt, system = task.data.prompt, task.data.system_prompt
     first = [("system", system)] if system else []
     turns = [("user", prompt)] if isinstance(prompt, str) else [(each.role, each.content) for each in prompt]
     said = [{"role": role, "content": content} for role, content in first + turns]
-    return {"prompt": said, "taskset": json.loads(config), "task": task.data.idx}
+    return {"prompt": said, "task": task.data.idx}
 
 
 async def score(task, response):
@@ -69,15 +70,25 @@ async def score(task, response):
     return trace.reward
 
 
+def answer(tasks, line):
+    """The reward of a line of [task, response], or what its functions raised."""
+    index, response = json.loads(line)
+    try:
+        return asyncio.run(score(tasks[index], response))
+    except (Exception, SystemExit) as error:
+        return repr(error)
+
+
 if __name__ != "__main__":
     scorer = start_scorer()
-elif len(sys.argv) == 2:
-    for each in load(sys.argv[1]):
-        print(json.dumps(row(sys.argv[1], each)))
 else:
-    import verifiers.v1  # noqa: F401
-
-    print("ready", flush=True)
-    for line in sys.stdin:
-        wanted, index, response = json.loads(line)
-        print(asyncio.run(score(load(json.dumps(wanted))[index], response)), flush=True)
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a taskset prints is no row and no reward
+    loaded = load(json.loads(os.environ["VERIFIERS_TASKSET"]))
+    if sys.argv[1:] == ["score"]:
+        print("ready", file=out, flush=True)
+        for line in sys.stdin:
+            print(json.dumps(answer(loaded, line)), file=out, flush=True)
+    else:
+        for each in loaded:
+            print(json.dumps(row(each)), file=out)

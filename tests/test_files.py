@@ -1,10 +1,12 @@
 """Files and folders appear when they are complete, and nothing is left of those that are not."""
 
+import runpy
 from pathlib import Path
 
 import pytest
 
 from azr.files import atomic_folder, atomic_write
+from azr.own_data import code_version
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
@@ -48,3 +50,9 @@ def test_of_a_folder_that_fails_nothing_is_left(tmp_path: Path) -> None:
         (staging / "file").touch()
         raise ValueError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_build_is_told_the_clone_s_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("setuptools.setup", lambda **_: None)
+    build = runpy.run_path(str(Path(__file__).parents[1] / "setup.py"))
+    assert f"({build['commit']()})" in code_version()

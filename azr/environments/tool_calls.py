@@ -15,7 +15,7 @@ from azr.graders import OpenExecutor
 from azr.graders.sandboxed import script_output
 from azr.tasks.base import Run
 from azr.tasks.blocks import PYTHON, blocks
-from azr.tasks.prompts import PYTHON_KEEPS, PYTHON_NOTE, PYTHON_REPLY, THINK, THOUGHT
+from azr.tasks.prompts import PYTHON_KEEPS, PYTHON_NOTE, PYTHON_REPLY, THOUGHT
 from azr.text import clipped, without_middle
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from azr.prompts.codec import PromptCodec
 
 _CODE = {"code": {"type": "string", "description": "The program."}}
-_TOOL = {"name": "python", "parameters": {"type": "object", "properties": _CODE, "required": ["code"]}}
+_TAKES = {"type": "object", "properties": _CODE, "required": ["code"]}
 _MARK = re.compile(
     r"(?:<tool_call>\s*)?<function=(?P<tag>[^<>\s]+)>(?P<body>(?:(?!<function=).)*?)</function>"
     r"|(?:<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>)\s*(?:```(?:json)?\s*)?"
-    r"(?:(?P<name>[\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{))?", re.DOTALL
+    r"(?:(?P<name>[\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{))?"
+    rf"|(?P<thought>{THOUGHT})", re.DOTALL
 )  # fmt: skip
-_THINKING = re.compile(rf"\A[^{{<\[]*{THINK}(?:.*?{THOUGHT})?", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^<>\s]+)>\n?((?:(?!<parameter=).)*?)\n?</parameter>", re.DOTALL)
 _BARE = re.compile(r'\{\s*"(?:type|name|function)"\s*:')
 _JSON = json.JSONDecoder(strict=False)  # models leave line ends in their texts
@@ -55,7 +55,7 @@ def told(turns: tuple[Turn, ...], tools: str) -> tuple[tuple[Turn, ...], Sequenc
     if tools in PYTHON_KEEPS:
         return added(turns, f"{PYTHON_NOTE} {PYTHON_KEEPS[tools]}"), ()
     about = f"Run a Python program, and return what it prints. {PYTHON_KEEPS[tools.removesuffix('_calls')]}"
-    return turns, ({"type": "function", "function": _TOOL | {"description": about}},)
+    return turns, ({"type": "function", "function": {"name": "python", "description": about, "parameters": _TAKES}},)
 
 
 def on_record(rollout: RolloutConfig) -> dict[str, str]:
@@ -90,19 +90,27 @@ class Unreadable(ValueError):
     """Raised for text that begins a call and is none; the message completes a sentence."""
 
 
-def find_calls(text: str, *, opened: bool = False) -> list[tuple[str, Mapping[str, Any]]]:
+def find_calls(text: str) -> list[tuple[str, Mapping[str, Any]]]:
     """Return name and arguments of every call in a turn of the model, as Qwen, Hermes, Llama and Mistral write them,
-    after its thinking, which the prompt may have ``opened``. Raises Unreadable."""
-    text = _THINKING.sub("", THINK + text if opened else text).strip()
-    calls, at = list[tuple[str, Mapping[str, Any]]](), 0
+    after its last thought that ends outside of a call. Raises Unreadable."""
+    calls, trouble, at, start = list[tuple[str, Mapping[str, Any]]](), None, 0, 0
     while mark := _MARK.search(text, at):
-        if mark["tag"]:
-            value, at = {"name": mark["tag"], "arguments": dict(_PARAMETER.findall(mark["body"]))}, mark.end()
-        else:
-            value, at = _json_at(text, mark.end())
-            value = {"name": mark["name"], "arguments": value} if mark["name"] else value
-        calls += map(_call, value if isinstance(value, list) else [value])
-    if not at and _BARE.match(text):  # Llama's, without a mark
+        at = mark.end()
+        if mark["thought"]:
+            calls, trouble, start = [], None, at
+            continue
+        try:
+            if mark["tag"]:
+                value: Any = {"name": mark["tag"], "arguments": dict(_PARAMETER.findall(mark["body"]))}
+            else:
+                value, at = _json_at(text, at)
+                value = {"name": mark["name"], "arguments": value} if mark["name"] else value
+            calls += map(_call, value if isinstance(value, list) else [value])
+        except Unreadable as error:
+            trouble = error
+    if trouble is not None:
+        raise trouble
+    if at == start and _BARE.match(text := text[start:].strip()):  # Llama's, without a mark
         value, _ = _json_at(text, 0)
         return [_call(value)] if {"arguments", "parameters"} & {*value} else []  # an answer may be JSON, too
     return calls
@@ -138,7 +146,7 @@ class ToolCalls(Environment):
 
     async def reply(self, text: str) -> Sequence[str]:
         try:
-            calls = find_calls(text, opened=self._codec.opens_thinking)
+            calls = find_calls(text)
         except Unreadable as error:
             self.count(failed=True)
             return [f"The call cannot be read: {error}."]

@@ -135,12 +135,13 @@ def question_problem(
 async def one_executor(start: OpenExecutor) -> AsyncIterator[OpenExecutor]:
     """Yield what gives one executor to all who open it: the first starts it, and it ends with this block."""
     async with AsyncExitStack() as stack:
-        started: list[Any] = []
+        started, starting = list[Any](), asyncio.Lock()
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[Any]:
-            if not started:
-                started.append(await stack.enter_async_context(start()))
+            async with starting:
+                if not started:
+                    started.append(await stack.enter_async_context(start()))
             yield started[0]
 
         yield opened

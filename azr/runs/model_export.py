@@ -24,6 +24,7 @@ from azr.runs.checkpoint_store import CorruptCheckpoint, RunState, step_of
 from azr.runs.metrics import EVAL, has_eval
 from azr.runs.model_folder import check_model, hub_errors, model_folder, must_be_local, read_object, write_object
 from azr.runs.run_dir import PromptForm, RunDirectory
+from azr.text import first_line
 from azr.train import adapter_files
 from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE, BASE_FILE
 
@@ -63,10 +64,12 @@ def find_source(place: Path, step: int | None) -> Source:
     """Return the policy of a run's step, by default the last; or, for a model's own folder or hub name, that one.
 
     Raises UserError when there is no such run or step; the message lists the steps there are."""
-    if (place / "config.json").is_file() or not must_be_local(str(place)):
+    is_here = (place / "config.json").is_file()
+    if is_here or not must_be_local(str(place)):
         if step is not None:
-            raise UserError(f"{place} is one model and has no steps: leave out --step.")
-        folder = model_folder(str(place), fetch=True, named="the model")
+            what = "is one model and has no steps" if is_here else "is no run here, and a model has no steps"
+            raise UserError(f"{place} {what}: leave out --step.")
+        folder = model_folder(str(place), fetch=True, named=f"There is no run {place} here, and the model")
         assert folder is not None, "fetching finds it or raises"
         return Source(folder, None, None)
     if (named := step_of(place)) >= 0 and place.resolve().parent.name == "checkpoints" and step in (None, named):
@@ -136,17 +139,21 @@ def export(source: Source, out: Path, *, merged: bool = True, base: str | None =
 def write_text_model(folder: Path, out: Path) -> None:
     """Write the language model of one that reads images too, and its tokenizer. All of it is loaded into memory.
 
-    `from_pretrained` of a text class would leave most of its weights random, without an error.
+    `from_pretrained` of a text class would leave most of its weights random, without an error. Raises UserError if
+    transformers cannot load or save it.
     """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
-    whole = AutoModelForImageTextToText.from_pretrained(folder, dtype="auto")
-    text = AutoModelForCausalLM.from_config(whole.config.text_config, dtype=whole.dtype)
-    text.model.load_state_dict(whole.model.language_model.state_dict())
-    text.lm_head.load_state_dict(whole.lm_head.state_dict())
-    text.generation_config = whole.generation_config
-    text.save_pretrained(out)
-    AutoTokenizer.from_pretrained(folder).save_pretrained(out)
+    try:
+        whole = AutoModelForImageTextToText.from_pretrained(folder, dtype="auto")
+        text = AutoModelForCausalLM.from_config(whole.config.text_config, dtype=whole.dtype)
+        text.model.load_state_dict(whole.model.language_model.state_dict())
+        text.lm_head.load_state_dict(whole.lm_head.state_dict())
+        text.generation_config = whole.generation_config
+        text.save_pretrained(out)
+        AutoTokenizer.from_pretrained(folder).save_pretrained(out)
+    except (ValueError, RuntimeError, ImportError) as error:
+        raise UserError(f"The text model of {folder} cannot be taken out: {first_line(error)}.") from error
 
 
 def kept_export(source: Source) -> Path:

@@ -51,7 +51,7 @@ PYTHON, ASKED = ("python", {"code": "1"}), ({"role": "user", "content": "2 + 2?"
     ('<tool_call>{"name": "python", "arguments": "{\\"code\\": \\"1\\"}"}</tool_call>', [PYTHON]),
     ('<tool_call>{"name": "stop"}</tool_call>', [("stop", {})]),
     ("The answer is {4}.", []),
-    (f"I could call {CALL}.", []),
+    (f"I could call {CALL}.", []), (f"<think>Well.</think><think><tool_call>{CALL}</tool_call></think>It is 4.", []),
     ('{"name": "Ann", "age": 5}', []), ('{"type": "circle"}', []),
     ('<tool_call>{"name": "python", "arguments": {"code": "1\n2"}}</tool_call>', [("python", {"code": "1\n2"})]),
     (f"<tool_call>\n```json\n{CALL}\n```\n</tool_call>", [PYTHON]),
@@ -63,7 +63,8 @@ PYTHON, ASKED = ("python", {"code": "1"}), ({"role": "user", "content": "2 + 2?"
 ])  # fmt: skip
 def test_calls_are_read_as_families_write_them(text: str, calls: list[tuple[str, dict[str, str]]]) -> None:
     assert find_calls(text) == calls
-    assert find_calls(text.removeprefix("<think>"), opened=text.startswith("<think>")) == calls
+    assert find_calls(text.removeprefix("<think>")) == calls
+    assert find_calls(f"Hm [1]. <tool_call>? {CALL}</think>{text}") == calls
 
 
 @pytest.mark.parametrize("text", [

@@ -65,7 +65,7 @@ def test_the_example_for_verifiers_asks_the_python_that_is_named(tmp_path, monke
     other.write_text("\n".join((f"#!{sys.executable}", *lines)))
     other.chmod(0o755)
     monkeypatch.setenv("VERIFIERS_PYTHON", str(other))
-    asked = {"row": {"taskset": {"id": "t"}, "task": 3}, "prompt": [], "response": "xx"}
+    asked = {"row": {"task": 3}, "prompt": [], "response": "xx"}
     said = isolated.ask_once("it", "azr.graders.own", ("examples.verifiers_tasks:reward",), asked)
     assert said == {"score": 2.0, "parts": {}}
 
