@@ -55,4 +55,4 @@ def test_of_a_folder_that_fails_nothing_is_left(tmp_path: Path) -> None:
 def test_a_build_is_told_the_clone_s_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("setuptools.setup", lambda **_: None)
     build = runpy.run_path(str(Path(__file__).parents[1] / "setup.py"))
-    assert f"({build['commit']()})" in code_version()
+    assert build["commit"]() in code_version()
