@@ -158,6 +158,8 @@ def _stated(tree: Mapping[str, Any], file: Path) -> ModelShape:
         qkv_bias=tree.get("attention_bias", checked.biases),
         family=checked,
     )
+    if file == _SHAPES and "counted" in tree:  # which takes torch
+        return replace(shape, **tree["counted"])
     return shape if checked.alike else _counted(shape, tree)
 
 

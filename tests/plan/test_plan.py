@@ -1,6 +1,7 @@
 """The plan against published parameter counts, hand calculations, real allocations and a measured H100."""
 
 import json
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,7 @@ from azr.config import (
 )
 from azr.config_tree import override
 from azr.errors import UserError
+from azr.plan.inputs import _SHAPES as SHAPES
 from azr.plan.inputs import GIB, KNOWN, Assumptions, ClusterSpec, ModelShape, Workload, shape_of
 from azr.plan.memory import (
     ENGINE_GPU,
@@ -79,6 +81,14 @@ def test_known_shapes_have_the_published_number_of_parameters():
         "Qwen3.5-2B-text": 1_881_825_088,
     }.items():  # fmt: skip
         assert shape_of(name).parameters == parameters, name
+
+
+def test_what_a_known_shape_says_was_counted_is_what_is_counted(tmp_path):
+    (known,) = (each for each in tomllib.loads(SHAPES.read_text())["shape"] if "counted" in each)
+    file, shape = tmp_path / "config.json", KNOWN[known["names"][0]]
+    file.write_text(json.dumps({name: value for name, value in known.items() if name not in ("names", "counted")}))
+    own = {name: tuple(each) for name, each in shape.own.items()}
+    assert shape_of("a/model", str(file)) == replace(shape, own=own)
 
 
 @pytest.mark.parametrize("change, said", [
