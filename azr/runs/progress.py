@@ -63,7 +63,8 @@ class Progress:
         """``stream``: standard output by default; ``patience``: intervals without news after which the line is
         repeated."""
         self._clock, self._interval_s, self._patience = clock, interval_s, patience
-        self._console = Console(file=stream)
+        # Not by FORCE_COLOR, which notebooks set.
+        self._console = Console(file=stream, force_terminal=(stream or sys.stdout).isatty())
         self._closed = threading.Event()
         self._shown: Live | threading.Thread | None = None
         self.phases: dict[str, Phase] = {}

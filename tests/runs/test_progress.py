@@ -104,7 +104,7 @@ def test_a_step_ends_in_one_summary_line_which_is_explained_before_the_first() -
     assert [share(rate) for rate in (0.0, 0.414, 0.994, 0.996, 1.0)] == [".00", ".41", ".99", "1.0", "1.0"]
 
 
-def test_without_a_terminal_lines_follow_what_moves_and_a_long_silence_is_broken(caplog) -> None:
+def test_without_a_terminal_lines_follow_what_moves_and_a_long_silence_is_broken(caplog, monkeypatch) -> None:
     caplog.set_level(logging.INFO, "azr")
     stream = io.StringIO()
     progress = Progress(stream, interval_s=0.02, patience=10**6)
@@ -132,6 +132,7 @@ def test_without_a_terminal_lines_follow_what_moves_and_a_long_silence_is_broken
     progress.phase("train policy", 1)
     until(lambda: stream.getvalue().count("train policy 0 s") >= 3)
     progress.close()
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks do
     plain = Progress(stream := io.StringIO())
     plain.start(1)
     plain.log("[bold]as it is[/bold]")
