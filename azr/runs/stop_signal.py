@@ -1,5 +1,6 @@
 """What ends a run before its last step: signals that ask it to stop, the first where nothing is lost, the second at
-once; and the alarm that most responses of a role are malformed, since a model cannot learn what is never graded."""
+once; and the alarm that most responses of a role are malformed or lost, since a model cannot learn what is never
+graded."""
 
 from __future__ import annotations
 
@@ -118,6 +119,7 @@ class MalformedAlarm:
         """``log`` gets a line per alarm; ``stop``: whether `raise_if_over` ever ends the run."""
         self._decode, self._log, self._stop = decode, log, stop
         self._in_a_row: Counter[Role] = Counter()
+        self._lost_in_a_row: Counter[Role] = Counter()
 
     def observe(self, name: str, samples: Sequence[Sample], texts: Path | None = None) -> None:
         """Log every role most of whose responses were malformed in the round of this name.
@@ -126,6 +128,10 @@ class MalformedAlarm:
         round keeps its count of rounds.
         """
         for role in ROLES:
+            judged = [each.judgement for each in sampled(samples, role) if each.judgement is not None]
+            lost = sum(each.reason == "lost" for each in judged)
+            if judged:
+                self._lost_in_a_row[role] = self._lost_in_a_row[role] + 1 if lost > ALARMING_SHARE * len(judged) else 0
             share = malformed_share(samples, role)
             if share is None:
                 continue
@@ -137,6 +143,13 @@ class MalformedAlarm:
 
     def raise_if_over(self) -> None:
         """Raises RunEnded after the last of so many alarming rounds in a row that no other will help."""
+        for role, rounds in self._lost_in_a_row.items():
+            if rounds >= MAX_ROUNDS:
+                raise RunEnded(
+                    f"The executor lost the programs of over {ALARMING_SHARE:.0%} of the {role} responses in {rounds} "
+                    "rounds in a row, so the run ends here: see by azr doctor whether sandboxes still start, and "
+                    "continue with --resume."
+                )
         for role, rounds in self._in_a_row.items():
             if self._stop and rounds >= MAX_ROUNDS:
                 raise RunEnded(

@@ -153,3 +153,15 @@ def test_three_rounds_of_one_role_in_a_row_end_the_run() -> None:
         watch.observe("a round", bad("solver"))
         watch.raise_if_over()
     assert len(lines) == 12, "it goes on without an end where it may not stop"
+
+
+def test_three_rounds_without_an_executor_end_the_run() -> None:
+    lost = [sample("proposer", judgement=Judgement(verdict="lost", reason="lost")) for _ in range(9)]
+    watch = alarm([], stop=False)
+    for more in (lost, lost, [], lost, lost):
+        watch.observe("a round", [*more, *fine("solver"), *(fine("proposer") if not more else [])])
+        watch.raise_if_over()
+    watch.observe("a round of solvers", fine("solver"))
+    watch.observe("a round", [*lost, *fine("proposer")[:1]])
+    with pytest.raises(RunEnded, match="lost the programs of over 80% of the proposer responses in 3 rounds in a row"):
+        watch.raise_if_over()
