@@ -50,7 +50,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     if own is not None:
         try_environment(own, fitting[0].given)
     for tools in [row.tools for row in fitting if row.tools is not None][:1]:
-        codec.reply_ids("tool" if tools else "user", *("12" if tools else "1"))
+        codec.check_replies("tool" if tools else "user")
     traced = [row for row in fitting if row.traces]
     if config.data.traces and not traced:
         raise UserError(f"No row of {path} has traces, and data.traces is {config.data.traces}: set it to 0.")

@@ -74,7 +74,7 @@ async def open_tool(
         return
     has_calls = rollout.tools.endswith("_calls")
     if codec.template is not None:  # what it cannot write shows at once
-        codec.reply_ids("tool" if has_calls else "user", *("12" if has_calls else "1"))
+        codec.check_replies("tool" if has_calls else "user")
     async with answers() as executor:
 
         def begin() -> Environment:

@@ -171,6 +171,10 @@ class PromptCodec:
         # Together, because some tokenizers mark where a text begins.
         return self.encode_text(end + rest)[len(self.encode_text(end)) if has_ended else 0 :]
 
+    def check_replies(self, role: Literal["user", "tool"]) -> None:
+        """Raise UserError if the chat template cannot write a reply of a user, or several of tools."""
+        self.reply_ids(role, *("12" if role == "tool" else "1"))
+
     def plain(self, text: str) -> str:
         """Return a text that can stand in a prompt: a blank after its first character keeps each control token in it
         from being one, and half a surrogate pair, which has no tokens, is its escape."""
