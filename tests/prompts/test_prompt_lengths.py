@@ -68,4 +68,4 @@ def test_formats_without_such_a_limit_draw_once(seeds, tiny_model_path):
     count = config.selfplay.references
     pool = buffer.references("deduction", "newest", 0)
     drawn = draw_references("deduction", pool, PromptCodec.load(config), count, random.Random(1))
-    assert drawn == pool.draw(count, random.Random(1))
+    assert drawn == pool(count, random.Random(1))
