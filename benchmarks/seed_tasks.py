@@ -21,8 +21,8 @@ from azr.config import ExecutorConfig
 from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.records import Task
-from azr.selfplay.seeds import read_seeds, seed_limits
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
+from azr.selfplay.seeds import read_seeds, seed_proposal
+from azr.tasks.base import RejectReason, Run
 from azr.tasks.inputs import read_input
 from azr.tasks.registry import KINDS
 
@@ -175,9 +175,7 @@ async def _check(line: int, stated: Task, run: Run) -> Checked:
         ran.append((request, await run(request)))
         return ran[-1][1]
 
-    kind = KINDS[stated.kind]
-    proposal = Proposal(id=str(line), sections=kind.proposal(stated), references=(stated,))
-    outcome = await kind.validate(proposal, seed_limits(ProposalLimits(induction_inputs=0), stated), remember)
+    outcome = await KINDS[stated.kind].validate(seed_proposal(stated), remember)
     request, result = ran[-1] if ran else (None, None)
     return Checked(line, stated, outcome, request, result)
 

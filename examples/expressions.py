@@ -73,7 +73,7 @@ class Expressions(TaskKind):
     def proposal(self, task):
         return (Section("output", task.message),)
 
-    async def validate(self, proposal, limits, run):
+    async def validate(self, proposal, run):
         stated = section_texts(proposal.sections, "output")
         if stated is None or read(stated[0]) is None:
             return RejectReason.MALFORMED

@@ -59,14 +59,14 @@ class Repair(TaskKind):
     def proposal(self, task):
         return (Section("program", task.program),)
 
-    async def validate(self, proposal, limits, run):
+    async def validate(self, proposal, run):
         stated, whole = section_texts(proposal.sections, "program"), proposal.references[0]
         broken = stated[0].strip("\n") if stated is not None else ""
         if not is_program(broken):
             return RejectReason.MALFORMED
-        if len(broken.encode("utf-8", "surrogatepass")) > limits.source_bytes:
+        if len(broken.encode("utf-8", "surrogatepass")) > proposal.source_bytes:
             return RejectReason.TOO_LARGE
-        result = await run(ExecutionRequest(program=broken, inputs=whole.inputs, repeats=limits.repeats))
+        result = await run(ExecutionRequest(program=broken, inputs=whole.inputs, repeats=proposal.repeats))
         if reason := reject_reason(result):
             return reason
         if grade_outputs(result, whole.outputs) is Verdict.RIGHT:

@@ -18,7 +18,7 @@ from pathlib import Path
 from azr.config import ExecutorConfig
 from azr.executor.pool import SandboxPool
 from azr.records import Task
-from azr.tasks.base import Proposal, ProposalLimits, Run
+from azr.tasks.base import Proposal, Run
 from azr.tasks.normalize import fingerprint
 from azr.tasks.registry import KINDS
 from tools.pretrain.compositions import FORMS
@@ -155,13 +155,13 @@ def _samples(rng: random.Random, kind: str, templates: Iterator[ProgramTemplate]
 async def validate(kind_name: str, samples: Sequence[tuple[str, Sample]], run: Run) -> list[tuple[str, Task]]:
     """The samples as tasks, through the checks that proposals go through; all of them must pass."""
     kind = KINDS[kind_name]
-    limits = ProposalLimits(source_bytes=4096, induction_inputs=INDUCTION_INPUTS, repeats=2)
+    bounds = {"source_bytes": 4096, "induction_inputs": INDUCTION_INPUTS, "repeats": 2}
     proposals = []
     for index, (_, sample) in enumerate(samples):
         task = as_task(kind_name, sample)
         id = f"exam-{kind_name}-{index:03d}"
-        proposals.append(Proposal(id=id, sections=kind.proposal(task), references=(task,)))
-    outcomes = await asyncio.gather(*(kind.validate(proposal, limits, run) for proposal in proposals))
+        proposals.append(Proposal(id=id, sections=kind.proposal(task), references=(task,), **bounds))
+    outcomes = await asyncio.gather(*(kind.validate(proposal, run) for proposal in proposals))
     benchmark = []
     for (difficulty, sample), outcome in zip(samples, outcomes, strict=True):
         assert isinstance(outcome, Task), f"{sample.program}\nwas rejected: {outcome}"

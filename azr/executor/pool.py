@@ -17,7 +17,7 @@ from azr.execution import MAX_INPUTS, CallResult, CallStatus, ExecutionRequest, 
 from azr.executor import protocol
 from azr.executor.backends import select_backend
 from azr.executor.backends.sandbox import Launcher, LaunchError
-from azr.executor.runs import DECIDED_ALONE, Cache, CodeCache, Outcome, Runs
+from azr.executor.runs import DECIDED_ALONE, Cache, CodeCache, Runs
 from azr.executor.scheduler import Scheduler
 
 _REQUEST_WALLS = 8
@@ -39,7 +39,8 @@ them reaches files, processes, sockets or threads: the sandbox refuses the syste
 _ANSWER_LIMITS: Any = {"input_bytes": 16 * 2**20, "output_bytes": 4 * 2**20, "modules": ANSWER_MODULES}
 _CACHE_BYTES = 64 * 2**20
 _MOST_WAITING = 4096
-_Outcomes = dict[ExecutionRequest, Outcome]
+_Results = dict[ExecutionRequest, ExecutionResult]
+"""By requests of one call."""
 
 
 class SandboxPool:
@@ -79,9 +80,9 @@ class SandboxPool:
         self.isolation = ""
         """One line: what isolates model-written code, and why nothing stronger; known once started."""
         self._waiting = asyncio.Semaphore(_MOST_WAITING)
-        self._cache = Cache[ExecutionRequest, Outcome](_CACHE_BYTES)  # by requests of one call
+        self._cache = Cache[ExecutionRequest, ExecutionResult](_CACHE_BYTES)  # by requests of one call
         self._codes = CodeCache(_CACHE_BYTES)
-        self._running: dict[tuple[ExecutionRequest, ...], asyncio.Task[_Outcomes]] = {}
+        self._running: dict[tuple[ExecutionRequest, ...], asyncio.Task[_Results]] = {}
         """By all calls of a run: one that had other company may end otherwise."""
         self._counts = Counter(requests=0, inputs=0, cache_hits=0, calls=0)
         self._closed = False
@@ -154,17 +155,18 @@ class SandboxPool:
                 self._running[fresh] = asyncio.create_task(self._run(request, fresh))
             # Shielded: a caller who gives up must not take along what others wait for.
             found |= await asyncio.shield(self._running[fresh])
-        outcomes = [found[key] for key in keys]
-        deterministic = [outcome.deterministic for outcome in outcomes]
+        results = [found[key] for key in keys]
+        deterministic = [result.deterministic for result in results]
         return ExecutionResult(
-            outputs=tuple(outcome.call for outcome in outcomes),
+            outputs=tuple(call for result in results for call in result.outputs),
             deterministic=None if None in deterministic else all(deterministic),
-            static_check=next((outcome.static_check for outcome in outcomes if outcome.static_check), ()),
+            static_check=next((result.static_check for result in results if result.static_check), ()),
             cached=not fresh or running is not None,
         )
 
-    async def _run(self, request: ExecutionRequest, keys: tuple[ExecutionRequest, ...]) -> _Outcomes:
-        """Run calls of one program together; return and remember their outcomes."""
+    async def _run(self, request: ExecutionRequest, keys: tuple[ExecutionRequest, ...]) -> _Results:
+        """Run calls of one program together; return their results, and remember those that other calls of the request
+        have no part in."""
         try:
             longest = protocol.MAX_PROGRAM_BYTES if keys[0].static_check else protocol.MAX_UNCHECKED_BYTES
             longest_inputs, refusal = max(protocol.MAX_INPUT_BYTES, self._limits.input_bytes), ""
@@ -174,19 +176,21 @@ class SandboxPool:
                 refusal = f"the inputs are longer than {longest_inputs} bytes"
             if refusal:
                 refused = CallResult(status=CallStatus.REJECTED, error=refusal)
-                outcomes = [Outcome(refused, None, caused_by_other_calls=True)] * len(keys)
+                results = [ExecutionResult(outputs=(refused,))] * len(keys)
             else:
                 assert self._scheduler is not None
                 request = replace(request, inputs=tuple(key.inputs[0] for key in keys))
-                outcomes = await Runs(request, self._limits, self._scheduler, self._codes).run()
+                results = await Runs(request, self._limits, self._scheduler, self._codes).run()
         finally:
             del self._running[keys]
-        self._counts.update(outcome.call.status.value for outcome in outcomes)
-        self._counts["calls"] += len(outcomes)
-        found = dict(zip(keys, outcomes, strict=True))
-        for key, outcome in found.items():
-            is_certain = key.repeats == 1 or outcome.deterministic is not None or outcome.static_check
-            if is_certain and outcome.call.status in DECIDED_ALONE and not outcome.caused_by_other_calls:
-                texts = (key.program, *key.inputs, *outcome.static_check, outcome.call.value or "")
-                self._cache.put(key, outcome, sum(map(len, texts)))
+        self._counts.update(call.status.value for result in results for call in result.outputs)
+        self._counts["calls"] += len(results)
+        found = dict(zip(keys, results, strict=True))
+        for key, result in found.items():
+            (call,), agreed = result.outputs, result.deterministic
+            is_certain = key.repeats == 1 or agreed is not None or result.static_check
+            depends_on_others = refusal or call == protocol.TOO_MUCH or (len(keys) > 1 and agreed is False)
+            if is_certain and call.status in DECIDED_ALONE and not depends_on_others:
+                texts = (key.program, *key.inputs, *result.static_check, call.value or "")
+                self._cache.put(key, result, sum(map(len, texts)))
         return found

@@ -12,12 +12,12 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, TypeVar
 from zlib import crc32
 
 from azr import values
-from azr.execution import ADMITTED_SHARE, CallResult, CallStatus, ExecutionRequest
+from azr.execution import ADMITTED_SHARE, CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor import protocol
 from azr.executor.protocol import Kind, Limits, Part
 from azr.executor.scheduler import Job, Scheduler
@@ -36,18 +36,6 @@ REPEATABLE = (CallStatus.OK, CallStatus.RAISED)
 """Ends of a call that repeats are compared by."""
 DECIDED_ALONE = (*REPEATABLE, CallStatus.REJECTED, CallStatus.OUTPUT_TOO_LARGE)
 """Ends that a program brings about by itself; for the others a busy or small machine may be to blame."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Result of one call."""
-
-    call: CallResult
-    deterministic: bool | None
-    """Whether all repeats agreed; None if that was not established."""
-    static_check: tuple[str, ...] = ()
-    caused_by_other_calls: bool = False
-    """Whether other calls of its request caused it."""
 
 
 class Cache(Generic[K, V]):
@@ -78,7 +66,7 @@ CodeCache = Cache[tuple[str, bool], tuple[int, bytes]]
 
 
 class _EndedError(Exception):
-    """One run decided the request, as the `Outcome` says: it was refused, or the executor lost it."""
+    """One run decided each call of the request, as the result says: it was refused, or the executor lost it."""
 
 
 class Runs:
@@ -91,9 +79,9 @@ class Runs:
         self._taken: set = set()
         self._retried = False
 
-    async def run(self) -> list[Outcome]:
-        """Return an outcome for each input."""
-        repeats, count = self._request.repeats, len(self._request.inputs)
+    async def run(self) -> list[ExecutionResult]:
+        """Return a result of one call for each input."""
+        repeats = self._request.repeats
         try:
             calls, agreed = await self._run_all()
             is_late = any(call.status is CallStatus.TIMEOUT for call in calls)
@@ -103,14 +91,10 @@ class Runs:
                 self._taken.clear()
                 calls, agreed = await self._run_all()
         except _EndedError as end:
-            return list(end.args) * count
+            return list(end.args) * len(self._request.inputs)
         established = repeats > 1 and _is_established(calls)
         return [
-            Outcome(
-                call,
-                agrees if established else None,
-                caused_by_other_calls=call == protocol.TOO_MUCH or (count > 1 and not agrees),
-            )
+            ExecutionResult(outputs=(call,), deterministic=agrees if established else None)
             for call, agrees in zip(calls, agreed, strict=True)
         ]
 
@@ -153,7 +137,7 @@ class Runs:
             job = self._job(order)
             self._scheduler.submit(job, alone=alone)
             if (parts := await job.reply) is None:
-                raise _EndedError(Outcome(_LOST, None))
+                raise _EndedError(ExecutionResult(outputs=(_LOST,)))
             about = [part for part in parts if protocol.letter_of(part) in (Part.LOADED, Part.REASONS)]
             for part in about:
                 self._learn(part)
@@ -202,8 +186,9 @@ class Runs:
             try:
                 reasons = protocol.read_reasons(part)
             except protocol.ProtocolError as error:
-                raise _EndedError(Outcome(protocol.invalid(error, 0.0), None)) from error
-            raise _EndedError(Outcome(CallResult(status=CallStatus.REJECTED, error=reasons[0]), None, reasons))
+                raise _EndedError(ExecutionResult(outputs=(protocol.invalid(error, 0.0),))) from error
+            refused = CallResult(status=CallStatus.REJECTED, error=reasons[0])
+            raise _EndedError(ExecutionResult(outputs=(refused,), static_check=reasons))
         if self._loaded is None:
             self._loaded = protocol.read_loaded(part)
             key = self._request.program, self._request.static_check

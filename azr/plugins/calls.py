@@ -23,7 +23,7 @@ from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
 from azr.isolated import NUM_SAID, TIME_LIMIT_S, InvalidReply, plain_number
 from azr.plugins.own import ESTIMATORS, REWARDS, WORDS, checked_task
 from azr.records import Task
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
+from azr.tasks.base import Proposal, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 from azr.text import brief, clipped, first_line
@@ -177,8 +177,8 @@ class PluginKind(TaskKind):
     reference, proposal, solver_view, solution = map(_delegate, ("reference", "proposal", "solver_view", "solution"))
     proposer_instructions, solver_instructions = map(_delegate, ("proposer_instructions", "solver_instructions"))
 
-    async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
-        validate, read = partial(self.kind.validate, proposal, limits), partial(self._outcome, proposal)
+    async def validate(self, proposal: Proposal, run: Run) -> Task | RejectReason:
+        validate, read = partial(self.kind.validate, proposal), partial(self._outcome, proposal)
         outcome = await _judged(self._validating, validate, run, read)
         return RejectReason.LOST if outcome is None else outcome
 

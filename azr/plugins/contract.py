@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -26,7 +26,7 @@ from azr.own_data import own_data
 from azr.plugins.calls import TIME_LIMIT_S
 from azr.plugins.own import STYLES, checked_task
 from azr.records import Task
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, TaskKind, Verdict
+from azr.tasks.base import Proposal, RejectReason, TaskKind, Verdict
 from azr.tasks.prompts import PromptFacts, Section
 
 Sections = tuple[Section, ...]
@@ -56,7 +56,8 @@ class KindContract:
     malformed: ClassVar[Sequence[Sections]]
     references: ClassVar[Sequence[Task]] = ()
     """Tasks that the proposals' prompts have shown."""
-    limits: ClassVar[ProposalLimits] = ProposalLimits(induction_inputs=10)
+    bounds: ClassVar[Mapping[str, int]] = {}
+    """Fields of `Proposal` that bound one, such as ``induction_inputs``."""
     executor: ClassVar[ExecutorConfig] = ExecutorConfig(workers=2)
     max_prompt_tokens: ClassVar[int] = Config().rollout.max_prompt_tokens
     """Counted by the small tokenizer that comes with azr, which makes more tokens of a text than others do."""
@@ -168,8 +169,8 @@ class KindContract:
 
     def _validate(self, sections: Sections, references: Sequence[Task] | None = None) -> Task | RejectReason:
         shown = self.references if references is None else references
-        proposal = Proposal(id="contract", sections=sections, references=shown, step=1)
-        return self._runner.run(self.kind.validate(proposal, self.limits, self._run))
+        proposal = Proposal(id="contract", sections=sections, references=shown, step=1, **self.bounds)
+        return self._runner.run(self.kind.validate(proposal, self._run))
 
     def _grade(self, task: Task, answer: Sections) -> Verdict:
         return self._runner.run(self.kind.grade(task, answer, self._run))

@@ -16,7 +16,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import CHAIN, Task, grouped
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.proposer import reject_reason
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
+from azr.tasks.base import Proposal, RejectReason, Run
 from azr.tasks.chains import chain, num_lines
 from azr.tasks.registry import KINDS
 
@@ -85,9 +85,9 @@ async def chain_tasks(
         message = " Then: ".join(filter(None, [first.message, second.message]))
         stated = KINDS[kind].make_task("", program, first.inputs, (), message=message)
         # An induction's proposal is about the program of its reference.
-        proposal = Proposal(id="", sections=KINDS[kind].proposal(stated), references=(stated,), step=step)
-        limits = ProposalLimits(induction_inputs=config.selfplay.induction_inputs)
-        task = await KINDS[kind].validate(proposal, limits, execute)
+        sections, count = KINDS[kind].proposal(stated), config.selfplay.induction_inputs
+        proposal = Proposal(id="", sections=sections, references=(stated,), step=step, induction_inputs=count)
+        task = await KINDS[kind].validate(proposal, execute)
         if isinstance(task, RejectReason) or reject_reason(task, config, codec) or buffer.reject_reason(task):
             return None
         return None if len({*task.outputs, *second.outputs}) == 1 else task

@@ -11,7 +11,7 @@ from azr.config import Config
 from azr.prompts.codec import PromptCodec
 from azr.records import COPIED, VALID, Completion, Judgement, Task
 from azr.selfplay.buffer import Draw
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
+from azr.tasks.base import Proposal, RejectReason, Run
 from azr.tasks.explanations import explain_rejection
 from azr.tasks.normalize import fingerprint, held_out_keys, is_program
 from azr.tasks.prompts import Section, of_corpus
@@ -52,9 +52,9 @@ async def validate(
     async def checked(stated: Sequence[Section], run: Run) -> Task | RejectReason:
         if given:
             stated = [*given, *(section for section in stated if section.label != "program")]
-        proposal = Proposal(id=id, sections=stated, references=references, step=step)
-        limits = ProposalLimits(induction_inputs=config.selfplay.induction_inputs)
-        task = await KINDS[kind].validate(proposal, limits, run)
+        count = config.selfplay.induction_inputs
+        proposal = Proposal(id=id, sections=stated, references=references, step=step, induction_inputs=count)
+        task = await KINDS[kind].validate(proposal, run)
         if isinstance(task, RejectReason):
             return task
         if given:  # other inputs of it are other tasks, and are not taken for repeats

@@ -18,7 +18,7 @@ from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep, StepResult
 from azr.selfplay.proposer import reject_reason
 from azr.selfplay.seeds import SeedLine, check_seeds, reasons, seeds_line, write_lines
-from azr.tasks.base import ProposalLimits, Run
+from azr.tasks.base import Run
 from azr.tasks.registry import KINDS
 
 MAX_SEED_ROUNDS = 20
@@ -50,10 +50,9 @@ async def fill_buffer(
     """
     selfplay = config.selfplay
     if lines is not None:
-        limits = ProposalLimits(induction_inputs=selfplay.induction_inputs)
         reject = partial(reject_reason, config=config, codec=codec)
         with phase("check seeds"):
-            tasks, rejected, num_changed = await check_seeds(lines, buffer, limits, execute, reject)
+            tasks, rejected, num_changed = await check_seeds(lines, buffer, execute, reject)
             if rejected:
                 await asyncio.to_thread(write_lines, refused, rejected)
             else:

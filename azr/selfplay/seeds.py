@@ -26,7 +26,7 @@ from azr.execution import MAX_INPUTS, CallStatus, ExecutionRequest, ExecutionRes
 from azr.files import atomic_write
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
+from azr.tasks.base import Proposal, RejectReason, Run
 from azr.tasks.registry import KINDS, Induction, SingleCallKind
 from azr.text import clipped, parse_object
 
@@ -163,7 +163,6 @@ def _check_stated(task: Task) -> None:
 async def check_seeds(
     lines: Sequence[SeedLine],
     buffer: TaskBuffer,
-    limits: ProposalLimits,
     run: Run,
     reject: Callable[[Task], RejectReason | None],
 ) -> tuple[list[Task], list[dict[str, Any]], int]:
@@ -174,7 +173,7 @@ async def check_seeds(
     and ``detail``, a few words; and how many accepted tasks had stated other outputs than those that their programs
     returned and that are stored.
 
-    ``limits`` hold as `seed_limits` changes them. ``reject``: why a task that ran may not be shown in prompts, or None.
+    ``reject``: why a task that ran may not be shown in prompts, or None.
     """
     kinds = buffer.sizes()
     played = [(line, task) for line, task in lines if isinstance(task, Task) and task.kind in kinds]
@@ -182,7 +181,7 @@ async def check_seeds(
 
     async def check(task: Task) -> Task | tuple[RejectReason, str]:
         async with turn:
-            return await _check(task, limits, run, reject)
+            return await _check(task, run, reject)
 
     outcomes = await gather(*(check(task) for _, task in played))
     for i, outcome in enumerate(outcomes):
@@ -221,14 +220,16 @@ async def check_seeds(
     return tasks, sorted(refused, key=itemgetter("line")), num_changed
 
 
-def seed_limits(limits: ProposalLimits, task: Task) -> ProposalLimits:
-    """Return the limits of proposals, except that an induction keeps its inputs, half of which may be repeats."""
-    count = max(2, len(task.inputs))
-    return replace(limits, induction_inputs=count, fewest_induction_inputs=max(2, count // 2))
+def seed_proposal(task: Task) -> Proposal:
+    """Return the proposal of a task of a file. An induction is about its own program and keeps its inputs, half of
+    which may be repeats."""
+    sections, count = KINDS[task.kind].proposal(task), max(2, len(task.inputs))
+    counts = {"induction_inputs": count, "fewest_induction_inputs": max(2, count // 2)}
+    return Proposal(id=task.id, sections=sections, references=(task,), **counts)
 
 
 async def _check(
-    task: Task, limits: ProposalLimits, run: Run, reject: Callable[[Task], RejectReason | None]
+    task: Task, run: Run, reject: Callable[[Task], RejectReason | None]
 ) -> Task | tuple[RejectReason, str]:
     """Return the task to be stored, or why it is rejected."""
     ran: list[ExecutionResult] = []
@@ -237,10 +238,7 @@ async def _check(
         ran.append(await run(request))
         return ran[-1]
 
-    kind = KINDS[task.kind]
-    # An induction's proposal is about the program of its reference, and states inputs for it alone.
-    proposal = Proposal(id=task.id, sections=kind.proposal(task), references=(task,))
-    outcome = await kind.validate(proposal, seed_limits(limits, task), remember)
+    outcome = await KINDS[task.kind].validate(seed_proposal(task), remember)
     if isinstance(outcome, RejectReason):
         return outcome, _detail(outcome, ran[-1] if ran else None)
     if reason := reject(outcome):

@@ -12,7 +12,7 @@ from azr import values
 from azr.execution import ADMITTED_SHARE, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.records import Sample, Task
-from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request
+from azr.tasks.inputs import Expressions, evaluated_inputs, evaluation_request
 from azr.tasks.normalize import fingerprint
 
 Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
@@ -115,7 +115,7 @@ def teaches_nothing(sample: Sample) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """Sections written by a proposer, and the tasks that its prompt showed."""
+    """Sections written by a proposer, the tasks that its prompt showed, and the bounds that it has to keep."""
 
     id: str
     """Id of the task that it may become."""
@@ -123,15 +123,9 @@ class Proposal:
     references: Sequence[Task] = ()
     """Past tasks of the prompt: the parents of the task."""
     step: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposalLimits:
-    """Bounds of every proposal."""
-
     source_bytes: int = MAX_PROGRAM_BYTES
     """Longest program, UTF-8."""
-    induction_inputs: int
+    induction_inputs: int = 10
     """Most inputs of an induction task; of longer lists the first ones are kept."""
     fewest_induction_inputs: int | None = None
     """Number of different inputs required, if not all of them: repeated ones are then dropped."""
@@ -182,7 +176,7 @@ class TaskKind(ABC):
         return ()
 
     @abstractmethod
-    async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
+    async def validate(self, proposal: Proposal, run: Run) -> Task | RejectReason:
         """Return the proposal's task, or the first check that it fails. Raises nothing of its own."""
 
     @abstractmethod
@@ -251,10 +245,11 @@ def section_texts(sections: Sequence[Section], *labels: str) -> tuple[str, ...] 
 
 
 async def evaluate_inputs(
-    inputs: Sequence[str | Computed], program: str, run: Run, repeats: int
+    inputs: Sequence[str | Expressions], program: str, run: Run, repeats: int
 ) -> tuple[str, ...] | RejectReason:
-    """Return canonical arguments of all inputs, or why expressions among them give none."""
-    computed = [each for each in inputs if isinstance(each, Computed)]
+    """Return canonical arguments of all inputs, or why expressions among them give none. ``program``: whose names they
+    may use; empty for answers, which may use none."""
+    computed = [each for each in inputs if not isinstance(each, str)]
     found: tuple[str, ...] | None = ()
     if computed:
         result = await run(evaluation_request(computed, program, repeats))

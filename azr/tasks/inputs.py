@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from azr import values
 from azr.execution import ExecutionRequest, ExecutionResult
@@ -45,17 +44,11 @@ _CHOOSING = (ast.BoolOp, ast.Compare, ast.IfExp, ast.boolop, ast.cmpop)
 """A function that is an argument of an answer may hold these, though."""
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """An input that has to be evaluated."""
-
-    arguments: tuple[ast.expr, ...]
-    """Positional; every node of the trees is one that this file lists."""
-    uses_program: bool
-    """Whether a function or constant of the program occurs in them."""
+Expressions = tuple[ast.expr, ...]
+"""Positional arguments that have to be evaluated; every node of the trees is one that this file lists."""
 
 
-def read_input(text: str, program: str, *, is_answer: bool = False) -> str | Computed | None:
+def read_input(text: str, program: str, *, is_answer: bool = False) -> str | Expressions | None:
     """Return canonical arguments for the program's ``f``, or what to evaluate for them; None if it is no input. An
     answer may compute, but not search: it must do without loops and conditions, and cannot use the program."""
     try:
@@ -77,13 +70,13 @@ def answer_may_state(argument: ast.expr, *, lambdas: bool = False) -> bool:
     return not has_defaults and methods.isdisjoint(FORMATS) and _is_allowed(argument.body, names, True, _CHOOSING)
 
 
-def evaluation_request(inputs: Sequence[Computed], program: str, repeats: int) -> ExecutionRequest:
-    """Return one call that computes the arguments of all these inputs."""
-    rows = ast.unparse(ast.List([ast.Tuple(list(each.arguments), ast.Load()) for each in inputs], ast.Load()))
-    tree = parse_program(program) if any(each.uses_program for each in inputs) else None
-    used = {name.id for each in inputs for name in _names_in(*each.arguments)}
+def evaluation_request(inputs: Sequence[Expressions], program: str, repeats: int) -> ExecutionRequest:
+    """Return one call that computes the arguments of all these inputs, with the program if they use a name of it."""
+    rows = ast.unparse(ast.List([ast.Tuple(list(each), ast.Load()) for each in inputs], ast.Load()))
+    tree = parse_program(program)
+    used = {name.id for each in inputs for name in _names_in(*each)}
     known = _names_of(tree) if tree is not None else frozenset()
-    lines = [program] if tree is not None else []
+    lines = [program] if used & known else []
     lines += [f"{name} = {value}" for name, value in _CONSTANTS.items() if name in used and name not in known]
     # Evaluated before the entry function's name is taken, which the program's functions may call.
     lines += [f"{_RESULT} = {rows}", f"def {ENTRY}():", f"    return {_RESULT}"]
@@ -99,7 +92,7 @@ def evaluated_inputs(result: ExecutionResult, count: int) -> tuple[str, ...] | N
     return tuple(map(values.canonical_arguments, rows))
 
 
-def _read_expressions(text: str, program: str, is_answer: bool) -> str | Computed | None:
+def _read_expressions(text: str, program: str, is_answer: bool) -> str | Expressions | None:
     if len(text) > MAX_EXPRESSION_CHARS:
         return None
     tree, stated = parse_program(program), _stated(text)
@@ -117,7 +110,7 @@ def _read_expressions(text: str, program: str, is_answer: bool) -> str | Compute
     except values.TooLargeError:
         return None
     except values.PlainDataError:
-        return Computed(arguments, any(name.id in known for name in _names_in(*arguments)))
+        return arguments
 
 
 def _stated(text: str) -> tuple[list[ast.expr], dict[str, ast.expr]] | None:

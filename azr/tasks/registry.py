@@ -128,21 +128,21 @@ class SingleCallKind(TaskKind):
     def proposal(self, task: Task) -> tuple[Section, ...]:
         return (Section("program", task.program), Section("input", task.inputs[0]))
 
-    async def validate(self, proposal: base.Proposal, limits: base.ProposalLimits, run: Run) -> Task | RejectReason:
+    async def validate(self, proposal: base.Proposal, run: Run) -> Task | RejectReason:
         # References show their outputs, so a proposal may state one too; what counts is what the program returns.
         stated = base.section_texts([s for s in proposal.sections if s.label != "output"], "program", "input")
         if stated is None:
             return RejectReason.MALFORMED
         program = stated[0].strip("\n")
-        if len(program.encode("utf-8", "surrogatepass")) > limits.source_bytes:
+        if len(program.encode("utf-8", "surrogatepass")) > proposal.source_bytes:
             return RejectReason.TOO_LARGE
         given = read_input(stated[1], program)
         if given is None or not is_program(program):
             return RejectReason.MALFORMED
-        inputs = await base.evaluate_inputs((given,), program, run, limits.repeats)
+        inputs = await base.evaluate_inputs((given,), program, run, proposal.repeats)
         if isinstance(inputs, RejectReason):
             return inputs
-        result = await run(ExecutionRequest(program=program, inputs=inputs, repeats=limits.repeats))
+        result = await run(ExecutionRequest(program=program, inputs=inputs, repeats=proposal.repeats))
         reason = base.reject_reason(result, self.accepted_statuses)
         if reason is not None:
             return reason
@@ -198,7 +198,7 @@ class Abduction(SingleCallKind):
         given = read_input(stated[0], task.program, is_answer=True) if stated is not None else None
         if given is None:
             return Verdict.MALFORMED
-        inputs = await base.evaluate_inputs((given,), task.program, run, _REPEATS)
+        inputs = await base.evaluate_inputs((given,), "", run, _REPEATS)
         match inputs:
             case RejectReason.LOST:
                 return Verdict.UNGRADED
@@ -284,16 +284,17 @@ class Induction(TaskKind):
     def proposal(self, task: Task) -> tuple[Section, ...]:
         return (*(Section("input", text) for text in task.inputs), Section("message", task.message))
 
-    async def validate(self, proposal: base.Proposal, limits: base.ProposalLimits, run: Run) -> Task | RejectReason:
+    async def validate(self, proposal: base.Proposal, run: Run) -> Task | RejectReason:
         """Takes a message and at least the configured number of inputs, of which the first ones are kept. No two of
         them may be equal, ``1`` and ``1.0`` included: a repeat would show the solver a hidden answer."""
         messages = [s.text.strip() for s in proposal.sections if s.label == "message"]
-        texts = [s.text for s in proposal.sections if s.label == "input"][: limits.induction_inputs]
-        fewest = limits.induction_inputs if limits.fewest_induction_inputs is None else limits.fewest_induction_inputs
+        texts = [s.text for s in proposal.sections if s.label == "input"][: proposal.induction_inputs]
+        fewest = proposal.fewest_induction_inputs
+        fewest = proposal.induction_inputs if fewest is None else fewest
         if len(messages) != 1 or len(texts) < fewest:
             return RejectReason.MALFORMED
         message, program = messages[0], proposal.references[0].program
-        if len(message) > MESSAGE_CHARS or len(program.encode("utf-8", "surrogatepass")) > limits.source_bytes:
+        if len(message) > MESSAGE_CHARS or len(program.encode("utf-8", "surrogatepass")) > proposal.source_bytes:
             return RejectReason.TOO_LARGE
         if not is_program(program):  # only a seed's
             return RejectReason.MALFORMED
@@ -302,7 +303,7 @@ class Induction(TaskKind):
         given = [each for each in (read_input(text, program) for text in texts) if each is not None]
         if len(given) < len(texts):
             return RejectReason.MALFORMED
-        stated = await base.evaluate_inputs(given, program, run, limits.repeats)
+        stated = await base.evaluate_inputs(given, program, run, proposal.repeats)
         if isinstance(stated, RejectReason):
             return stated
         kept: dict[str, tuple[object, ...]] = {}
@@ -313,7 +314,7 @@ class Induction(TaskKind):
         inputs = tuple(kept)
         if len(inputs) < fewest:
             return RejectReason.MALFORMED
-        result = await run(ExecutionRequest(program=program, inputs=inputs, repeats=limits.repeats))
+        result = await run(ExecutionRequest(program=program, inputs=inputs, repeats=proposal.repeats))
         reason = base.reject_reason(result)
         if reason is not None:
             return reason

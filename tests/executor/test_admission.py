@@ -13,7 +13,7 @@ from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor import protocol
 from azr.executor.pool import SandboxPool
 from azr.records import Task
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
+from azr.tasks.base import Proposal, RejectReason, Verdict
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 from tests.executor.conftest import CONFIG, execute_many
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 WALL_S = 1.0
 _TRIES = 6
 """On a busy machine a third of the limit may take all of it."""
-LIMITS = ProposalLimits(source_bytes=16_384, induction_inputs=6, repeats=4)
+LIMITS = {"source_bytes": 16_384, "induction_inputs": 6, "repeats": 4}
 
 
 def _turns_per_s() -> float:
@@ -77,7 +77,7 @@ class Unchecked:
 
 async def _validate(run, kind: str, program: str, given: str) -> Task | RejectReason:
     sections = (Section("program", program), Section("input", given))
-    return await KINDS[kind].validate(Proposal(id="t", sections=sections), LIMITS, run)
+    return await KINDS[kind].validate(Proposal(id="t", sections=sections, **LIMITS), run)
 
 
 NO_CLOCKS = "import time\ntime.process_time = time.monotonic = time.clock_gettime = lambda *a: 0.0\n"
@@ -97,8 +97,8 @@ async def test_a_program_that_needs_less_than_half_of_the_limit_makes_one():
     sections = (Section("program", BURN), Section("input", str(0.3 * wall_s)))
     async with SandboxPool(replace(CONFIG, workers=2, wall_s=wall_s, backend="namespace"), repeats=2) as pool:
         for _ in range(_TRIES):
-            proposal, limits = Proposal(id="t", sections=sections), replace(LIMITS, repeats=2)
-            made = await KINDS["deduction"].validate(proposal, limits, Unchecked(pool))
+            proposal = Proposal(id="t", sections=sections, **(LIMITS | {"repeats": 2}))
+            made = await KINDS["deduction"].validate(proposal, Unchecked(pool))
             if isinstance(made, Task):
                 break
     assert isinstance(made, Task), made
@@ -261,6 +261,6 @@ async def test_determinism_that_was_not_established_makes_no_task(timed: Sandbox
     async def undetermined(request: ExecutionRequest) -> ExecutionResult:
         return replace(await timed.execute(replace(request, repeats=1)), deterministic=None)
 
-    proposal = Proposal(id="t", sections=KINDS[kind].proposal(seed), references=(seed,))
-    assert isinstance(await KINDS[kind].validate(proposal, LIMITS, timed.execute), Task)
-    assert await KINDS[kind].validate(proposal, LIMITS, undetermined) is RejectReason.NON_DETERMINISTIC
+    proposal = Proposal(id="t", sections=KINDS[kind].proposal(seed), references=(seed,), **LIMITS)
+    assert isinstance(await KINDS[kind].validate(proposal, timed.execute), Task)
+    assert await KINDS[kind].validate(proposal, undetermined) is RejectReason.NON_DETERMINISTIC

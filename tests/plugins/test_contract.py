@@ -1,6 +1,5 @@
 """The project's own kinds and the example keep the contract, and other kinds fail it."""
 
-from dataclasses import replace
 from itertools import count
 from unittest.mock import AsyncMock
 
@@ -8,14 +7,14 @@ import pytest
 
 from azr.config import ExecutorConfig
 from azr.plugins.contract import KindContract
-from azr.tasks.base import ProposalLimits, Verdict
+from azr.tasks.base import Verdict
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 from examples.expressions import Expressions
 from examples.repair import BROKEN, PAIRS, WHOLE, Repair
 
 ADD = "def f(a):\n    return a + 1"
-SMALL = ProposalLimits(source_bytes=500, induction_inputs=2, repeats=2)
+SMALL = {"source_bytes": 500, "induction_inputs": 2, "repeats": 2}
 
 
 def program(text: str, given: str = "1") -> tuple[Section, ...]:
@@ -27,7 +26,7 @@ def outputs(*texts: str) -> tuple[tuple[Section, ...], ...]:
 
 
 class OfPrograms(KindContract):
-    limits = SMALL
+    bounds = SMALL
     executor = ExecutorConfig(workers=2, backend="namespace")
     proposals = (program(ADD), program("def f(a, b):\n    return [a, b]", "'x', 2"))
     refused = (program("x = 1"), program("def f(a): return 1 / 0"), program(ADD, "a +"), program("import os\n" + ADD))
@@ -58,7 +57,7 @@ class TestError(OfPrograms):
 
 class TestInduction(OfPrograms):
     kind = KINDS["induction"]
-    limits = replace(SMALL, induction_inputs=6)
+    bounds = SMALL | {"induction_inputs": 6}
     references = (KINDS["deduction"].seed(),)
     proposals = ((*(Section("input", str(n)) for n in range(6)), Section("message", "It changes nothing.")),)
     refused = ((Section("input", "1"), Section("message", "It changes nothing.")),)

@@ -24,13 +24,13 @@ from azr.runs.sample_file import JsonLines, newest_tasks
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.rewards import reward_proposal
 from azr.selfplay.seeds import check_seeds, read_seeds
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
+from azr.tasks.base import Proposal, RejectReason, Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS, derived_tasks
 from tests import tables
 from tests.tables import table
 
-LIMITS = ProposalLimits(source_bytes=1000, induction_inputs=3, repeats=2)
+LIMITS = {"source_bytes": 1000, "induction_inputs": 3, "repeats": 2}
 
 
 async def run_nothing(request: object) -> None:
@@ -38,8 +38,8 @@ async def run_nothing(request: object) -> None:
 
 
 async def proposed(kind: str, *sections: Section, run: object = run_nothing, references: Sequence[Task] = ()) -> object:
-    proposal = Proposal(id="p1", sections=sections, references=references, step=7)
-    return await KINDS[kind].validate(proposal, LIMITS, run)
+    proposal = Proposal(id="p1", sections=sections, references=references, step=7, **LIMITS)
+    return await KINDS[kind].validate(proposal, run)
 
 
 async def test_the_example_kind_is_validated_graded_and_stored() -> None:
@@ -91,7 +91,7 @@ async def test_tasks_of_a_file_are_checked_as_proposals(plugin, tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in records))
     lines = read_seeds(path)
     buffer = TaskBuffer(["sums"])
-    passed, refused, _ = await check_seeds(lines, buffer, LIMITS, run_nothing, lambda task: None)
+    passed, refused, _ = await check_seeds(lines, buffer, run_nothing, lambda task: None)
     assert [each["line"] for each in refused] == [2, 3]
     assert "no task of kind sums (KeyError: 'numbers')" in refused[0]["detail"]
     (task,) = passed

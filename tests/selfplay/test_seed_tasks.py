@@ -11,7 +11,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.seeds import check_seeds, read_seeds
-from azr.tasks.base import ProposalLimits, RejectReason
+from azr.tasks.base import RejectReason
 from azr.tasks.normalize import held_out_keys, is_program
 from azr.tasks.prompts import CompactFormat
 from benchmarks import seed_tasks
@@ -51,9 +51,8 @@ async def test_every_seed_of_the_coder_recipe_passes_and_none_is_a_program_of_cr
                  for key in held_out_keys(each["code"])}  # fmt: skip
     buffer = TaskBuffer(coder.kinds, benchmark=benchmark)
     lines = read_seeds(Path(coder.selfplay.seeds or ""))
-    limits = ProposalLimits(source_bytes=2000, induction_inputs=2, repeats=2)
     async with SandboxPool(seed_tasks.EXECUTOR, seed=0) as pool:
-        _, refused, _ = await check_seeds(lines, buffer, limits, pool.execute, lambda task: None)
+        _, refused, _ = await check_seeds(lines, buffer, pool.execute, lambda task: None)
     assert refused == []
     assert set(buffer.sizes().values()) == {coder.selfplay.seed_tasks}
 

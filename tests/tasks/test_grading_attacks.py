@@ -18,7 +18,7 @@ from azr.config import ExecutorConfig
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.records import Task
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
+from azr.tasks.base import Proposal, RejectReason, Verdict
 from azr.tasks.prompts import ChatFormat, Section
 from azr.tasks.registry import KINDS
 from tests import tables
@@ -27,7 +27,7 @@ from tests.executor.conftest import execute_many, sandboxes, usable_backends
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 STYLE = ChatFormat(str)
-LIMITS = ProposalLimits(source_bytes=16_384, induction_inputs=6, repeats=2)
+LIMITS = {"source_bytes": 16_384, "induction_inputs": 6, "repeats": 2}
 NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
 
 
@@ -44,8 +44,8 @@ def answer(fence: str, text: str) -> str:
 async def propose(pool: SandboxPool, kind: str, *sections: Section, references: tuple[Task, ...] = ()) -> object:
     """What becomes of a proposal, from the response's text to the task."""
     parsed = STYLE.parse(STYLE.response(sections))
-    proposal = Proposal(id="t", sections=parsed, references=references, step=1)
-    return await KINDS[kind].validate(proposal, LIMITS, pool.execute)
+    proposal = Proposal(id="t", sections=parsed, references=references, step=1, **LIMITS)
+    return await KINDS[kind].validate(proposal, pool.execute)
 
 
 async def task_of(pool: SandboxPool, kind: str, program: str, given: str) -> Task:

@@ -13,15 +13,15 @@ from azr.config import ExecutorConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.records import Task
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict, evaluate_inputs
-from azr.tasks.inputs import Computed, evaluation_request, read_input
+from azr.tasks.base import Proposal, RejectReason, Verdict, evaluate_inputs
+from azr.tasks.inputs import evaluation_request, read_input
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 from tests.tables import table
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-LIMITS = ProposalLimits(source_bytes=16_384, induction_inputs=4, repeats=2)
+LIMITS = {"source_bytes": 16_384, "induction_inputs": 4, "repeats": 2}
 PROGRAM = "STEP = 3\ndef double(n):\n    return 2 * n\ndef f(a, b=STEP, *more, c=0):\n    return a, b, more"
 ANY = "def f(*items):\n    return list(items)"
 
@@ -69,7 +69,7 @@ async def test_what_is_no_input_is_refused_before_anything_runs(text):
 async def test_no_text_raises_and_what_is_evaluated_is_a_program(text):
     for is_answer in (False, True):
         stated = read_input(text, PROGRAM, is_answer=is_answer)
-        if isinstance(stated, Computed):
+        if isinstance(stated, tuple):
             request = evaluation_request([stated], PROGRAM, 2)
             *before, entry = ast.parse(request.program).body
             assert isinstance(entry, ast.FunctionDef) and isinstance(before[-1], ast.Assign)
@@ -110,8 +110,8 @@ async def test_all_inputs_of_a_proposal_are_evaluated_in_one_request(pool):
     texts = ("'a' * 3", "'b'", "x='c'", "'d' + 'd'")
     sections = [*(Section("input", text) for text in texts), Section("message", "letters")]
     reference = KINDS["deduction"].make_task("r", "def f(x):\n    return x", ("1",), ("1",))
-    proposal = Proposal(id="t", sections=sections, references=[reference])
-    task = await KINDS["induction"].validate(proposal, LIMITS, run)
+    proposal = Proposal(id="t", sections=sections, references=[reference], **LIMITS)
+    task = await KINDS["induction"].validate(proposal, run)
     assert isinstance(task, Task)
     assert task.inputs == task.outputs == ("'aaa'", "'b'", "'c'", "'dd'")
     assert [request.inputs for request in requests] == [("",), task.inputs]
@@ -124,7 +124,7 @@ async def test_a_task_is_the_same_however_its_input_was_written(pool, kind):
 
     async def task(text: str) -> Task | RejectReason:
         sections = (Section("program", program), Section("input", text))
-        return await KINDS[kind].validate(Proposal(id="t", sections=sections), LIMITS, pool.execute)
+        return await KINDS[kind].validate(Proposal(id="t", sections=sections, **LIMITS), pool.execute)
 
     plain = await task("'abab', 3")
     assert isinstance(plain, Task)
@@ -135,9 +135,9 @@ async def test_a_task_is_the_same_however_its_input_was_written(pool, kind):
 async def test_expressions_that_repeat_an_input_are_found_out(pool):
     async def induction(*texts: str, fewest: int | None = None) -> Task | RejectReason:
         sections = [*(Section("input", text) for text in texts), Section("message", "m")]
-        limits = ProposalLimits(source_bytes=99, induction_inputs=4, fewest_induction_inputs=fewest, repeats=2)
-        proposal = Proposal(id="t", sections=sections, references=[KINDS["deduction"].seed()])
-        return await KINDS["induction"].validate(proposal, limits, pool.execute)
+        bounds = LIMITS | {"source_bytes": 99, "fewest_induction_inputs": fewest}
+        proposal = Proposal(id="t", sections=sections, references=[KINDS["deduction"].seed()], **bounds)
+        return await KINDS["induction"].validate(proposal, pool.execute)
 
     texts = ("'aa'", "1", "'a' * 2", "a=1.0", "5")
     assert await induction(*texts) is RejectReason.MALFORMED
@@ -166,7 +166,7 @@ async def test_hostile_expressions_end_in_the_sandbox(pool, hasty, text):
     assert await evaluate(pool, text, is_answer=is_answer) is HOSTILE[text]
     # The error kind too, for which an exception of the program would be an answer.
     sections = (Section("program", ANY), Section("input", text))
-    outcome = await KINDS["error"].validate(Proposal(id="t", sections=sections), LIMITS, pool.execute)
+    outcome = await KINDS["error"].validate(Proposal(id="t", sections=sections, **LIMITS), pool.execute)
     assert outcome is HOSTILE[text]
     task = KINDS["abduction"].make_task("t", ANY, ("1",), ("[1]",))
     verdict = await KINDS["abduction"].grade(task, [Section("input", text)], pool.execute)
@@ -190,7 +190,7 @@ async def test_a_program_that_returns_something_else_than_inputs_is_refused(pool
     for lie in ("41", "[41]", "[(1,), (2,)]", "{}", "[]"):
         lying = program.format(lie=lie)
         stated = read_input("f(1)", lying)
-        assert isinstance(stated, Computed)
+        assert isinstance(stated, tuple)
         assert await evaluate_inputs([stated], lying, unchecked, 2) is RejectReason.MALFORMED
     lying = program.format(lie="[(41,)]")
     assert await evaluate_inputs([read_input("f(1)", lying)], lying, unchecked, 2) == ("41",)
@@ -202,7 +202,7 @@ async def test_a_lost_evaluation_is_nobodys_fault():
 
     sections = (Section("program", ANY), Section("input", "1 + 1"))
     for kind in ("deduction", "abduction"):
-        outcome = await KINDS[kind].validate(Proposal(id="t", sections=sections), LIMITS, lost)
+        outcome = await KINDS[kind].validate(Proposal(id="t", sections=sections, **LIMITS), lost)
         assert outcome is RejectReason.LOST
     task = KINDS["abduction"].make_task("t", ANY, ("2",), ("[2]",))
     assert await KINDS["abduction"].grade(task, [Section("input", "1 + 1")], lost) is Verdict.UNGRADED

@@ -8,11 +8,11 @@ import pytest
 
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
+from azr.tasks.base import Proposal, RejectReason, Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS, derived_tasks
 
-LIMITS = ProposalLimits(source_bytes=500, induction_inputs=6, repeats=2)
+LIMITS = {"source_bytes": 500, "induction_inputs": 6, "repeats": 2}
 ADD = "def f(a, b):\n    return a + b"
 
 
@@ -48,8 +48,8 @@ async def nothing_runs(request: ExecutionRequest) -> ExecutionResult:
 
 
 async def validate(kind: str, *sections: Section, run=nothing_runs, references=()) -> Task | RejectReason:
-    proposal = Proposal(id="t", sections=sections, references=references, step=1)
-    return await KINDS[kind].validate(proposal, LIMITS, run)
+    proposal = Proposal(id="t", sections=sections, references=references, step=1, **LIMITS)
+    return await KINDS[kind].validate(proposal, run)
 
 
 async def task(kind: str, program: str, given: str, output: str) -> Task:

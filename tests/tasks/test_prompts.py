@@ -15,7 +15,7 @@ from azr.execution import ExecutionRequest
 from azr.executor.pool import SandboxPool
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, TaskKind, Verdict
+from azr.tasks.base import Proposal, RejectReason, TaskKind, Verdict
 from azr.tasks.normalize import held_out_keys
 from azr.tasks.prompts import (
     ChatFormat,
@@ -119,9 +119,9 @@ def test_chat_prompts_state_the_form_and_the_rules_that_are_graded(kind):
 
 
 async def accepted(pool: SandboxPool, kind: TaskKind, sections: Sequence[Section], references: Sequence[Task]) -> Task:
-    limits = ProposalLimits(source_bytes=2000, induction_inputs=FACTS.induction_inputs, repeats=2)
-    proposal = Proposal(id="t", sections=sections, references=references)
-    task = await kind.validate(proposal, limits, pool.execute)
+    bounds = {"source_bytes": 2000, "induction_inputs": FACTS.induction_inputs, "repeats": 2}
+    proposal = Proposal(id="t", sections=sections, references=references, **bounds)
+    task = await kind.validate(proposal, pool.execute)
     assert isinstance(task, Task), task
     return task
 
@@ -297,10 +297,10 @@ async def test_worked_examples_are_right(kind: TaskKind):
     """Every one is accepted by the validation, its stated outputs are what it returns, and its answer is right."""
     async with SandboxPool(ExecutorConfig(workers=2, wall_s=30.0)) as pool:
         for count in (NUM_INPUTS, 10):
-            limits = ProposalLimits(source_bytes=2000, induction_inputs=count, repeats=2)
+            bounds = {"source_bytes": 2000, "induction_inputs": count, "repeats": 2}
             for example in kind.examples(count):
-                proposal = Proposal(id=example.id, sections=kind.proposal(example), references=[example])
-                task = await kind.validate(proposal, limits, pool.execute)
+                proposal = Proposal(id=example.id, sections=kind.proposal(example), references=[example], **bounds)
+                task = await kind.validate(proposal, pool.execute)
                 assert isinstance(task, Task), f"{example.program}: {task}"
                 assert replace(task, parents=()) == example
                 assert await kind.grade(task, kind.solution(example), pool.execute) is Verdict.RIGHT

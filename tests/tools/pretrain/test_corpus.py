@@ -8,7 +8,7 @@ import torch
 from azr import values
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
-from azr.tasks.base import Proposal, ProposalLimits, Verdict
+from azr.tasks.base import Proposal, Verdict
 from azr.tasks.normalize import parse_program
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS, NO_ERROR
@@ -23,7 +23,7 @@ from tools.pretrain.generator import (
     random_sample,
 )
 
-LIMITS = ProposalLimits(source_bytes=4096, induction_inputs=6, repeats=1)
+LIMITS = {"source_bytes": 4096, "induction_inputs": 6, "repeats": 1}
 
 
 def test_documents_are_the_same_for_the_same_seed_and_answers_parse_back(corpus_config, documents):
@@ -56,7 +56,7 @@ async def test_every_kind_accepts_its_own_proposals_and_solutions():
                 return ExecutionResult(outputs=tuple(calls), deterministic=True)
 
             sections = CompactFormat().parse(CompactFormat().response(kind.proposal(task)))
-            accepted = await kind.validate(Proposal(id="t", sections=sections, references=[task]), LIMITS, run)
+            accepted = await kind.validate(Proposal(id="t", sections=sections, references=[task], **LIMITS), run)
             assert isinstance(accepted, Task)
             assert (accepted.program, accepted.inputs, accepted.outputs) == (task.program, task.inputs, task.outputs)
             assert await kind.grade(task, kind.solution(task), run) is Verdict.RIGHT

@@ -50,7 +50,7 @@ class KindName(TaskKind):
         """The first task."""
         return self.task("seed-kind_name", [2, 1])
 
-    async def validate(self, proposal, limits, run):
+    async def validate(self, proposal, run):
         """The task that a proposal becomes, or why it becomes none. ``await run(request)`` executes a program."""
         stated = section_texts(proposal.sections, "numbers")
         numbers = read(stated[0]) if stated else None
