@@ -128,9 +128,8 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
     seeds = _read_seeds(config) if not run.step and config.kinds and config.selfplay.seeds is not None else None
     screen = Screen.read(patterns_of(config.safety))
     folder = model_folder(config.model.path, fetch=fetch)
+    stored = read_rows(rows_file(config.data.path), config.data) if config.data.path is not None else []
     if folder is None:
-        if config.data.path is not None:
-            read_rows(rows_file(config.data.path), config.data)
         if config.eval.path is not None:
             exam_questions(Path(config.eval.path))
         raise ModelUnreachable(
@@ -139,7 +138,7 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
     if fetch or folder == Path(config.model.path):
         check_weights(folder)
     # Only now, because these take seconds to load.
-    from azr.datasets.choice import check_identity, load_rows
+    from azr.datasets.choice import check_identity, choose_rows
     from azr.evaluation.periodic import PeriodicEval
     from azr.selfplay.corpus import read_corpus
     from azr.selfplay.seeding import first_tasks
@@ -150,7 +149,7 @@ def prepare(run: Run, *, fetch: bool = True) -> Prepared:
     codec.check_prompts(kinds, config.rollout.max_prompt_tokens)
     _check_model(config, folder)
     evaluation, corpus = PeriodicEval(config, codec), list[Task]()
-    rows, notes = load_rows(config, codec) if config.data.path is not None else ([], [])
+    rows, notes = choose_rows(stored, config, codec) if stored else ([], [])
     if run.resume is not None:
         PromptForm(codec.template, codec.stops).check(run.folder.prompt_form)
         if config.data.path is not None:

@@ -27,14 +27,18 @@ FORMS_CHECKED = 200
 
 
 def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[str]]:
-    """Return the rows to train on, in the file's order, and lines on what is left out.
+    """Read the rows of `data.path` and choose among them. Raises UserError as both do."""
+    return choose_rows(read_rows(rows_file(str(config.data.path)), config.data), config, codec)
 
-    Raises UserError when the file is none, no row is left, none has traces that are to be trained on, a row cannot be
-    written in the model's template or tokens, or a package that a grader needs is missing.
+
+def choose_rows(stored: Sequence[DataRow], config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[str]]:
+    """Return the rows of a file to train on, in their order, and lines on what is left out.
+
+    Raises UserError when no row is left, none has traces that are to be trained on, a row cannot be written in the
+    model's template or tokens, or a package that a grader needs is missing.
     """
-    assert config.data.path is not None
-    path, limit = rows_file(config.data.path), config.rollout.max_prompt_tokens
-    rows, own = [_told(row, config, codec) for row in read_rows(path, config.data)], config.data.environment
+    path, limit = config.data.path, config.rollout.max_prompt_tokens
+    rows, own = [_told(row, config, codec) for row in stored], config.data.environment
     check_graders({each.name: each.question for row in reversed(rows) for each in row.graders if each.name != own})
     fitting = []
     for number, row in enumerate(rows, 1):
