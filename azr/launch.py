@@ -109,11 +109,11 @@ def load_recipe(name: str) -> Config:
     if is_run(name):
         saved = read_config(Path(name) / RUN_CONFIG)
         # Paths of this project's data become those from this working directory.
-        model, exam, seeds = saved.model, saved.eval, saved.selfplay
+        model, suites, seeds = saved.model, saved.eval, saved.selfplay
         return replace(
             saved,
             model=replace(model, path=find_own_data(model.path)),
-            eval=replace(exam, path=find_own_data(exam.path) if exam.path is not None else None),
+            eval=replace(suites, path=find_own_data(suites.path) if suites.path is not None else None),
             selfplay=replace(seeds, seeds=find_own_data(seeds.seeds) if seeds.seeds is not None else None),
         )
     if name.endswith((*_YAML, _SCRIPT)):

@@ -23,7 +23,7 @@ from azr.config_tree import config_options, leaves, override, to_tree
 from azr.doctor import Mark
 from azr.doctor.machine import Gpus, check_disk, check_machine, memory_bytes, oldest_gpu, product_flops, query_gpus
 from azr.errors import UserError, printable
-from azr.hardware import compute_type
+from azr.hardware import Device, compute_type
 from azr.launch import Run, is_run, load_recipe, resolve
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload, shape_of
 from azr.plan.memory import checkpoint_bytes, model_roles
@@ -62,9 +62,14 @@ def main(argv: Sequence[str]) -> int:
 def launch(default: Config, argv: Sequence[str] | None = None) -> None:
     """Run a recipe's config with the overrides of the command line, and end the process with the command's code. With
     ``argv`` return after a success, and end the process after a failure."""
+    words = sys.argv[1:] if argv is None else argv
+
+    def command() -> int:
+        return exit_code(lambda: _start(parse(default, words)))
+
     if argv is None:
-        run_as_process(lambda: exit_code(lambda: _start(parse(default, sys.argv[1:]))))
-    if code := exit_code(lambda: _start(parse(default, argv))):
+        run_as_process(command)
+    if code := command():
         sys.exit(code)
 
 
@@ -78,25 +83,29 @@ def _start(options: argparse.Namespace) -> int:
         verify: Verify = options.verify or "headers"
         mine = None if options.dry_run else owned
         run = resolve(options.config, options.resume, restart=options.restart, verify=verify, owned=mine)
-        if options.dry_run:
-            return _dry_run(run)
-        if run.end is not None:
+        if run.end is not None and not options.dry_run:
             hand_over(run.folder, run.config, run.step, print)
             print(run.end)
             return 0
-        return _run(run)
+        config, because = decide_recomputation(run.config, gpus := query_gpus())
+        warnings = _check_here(config, gpus, suppose=options.dry_run)
+        on_cpu = _is_on_cpu(config, gpus)
+        minutes = cpu_notes(config, config.run.steps - run.step) if on_cpu else []
+        run = dataclasses.replace(run, config=config)
+        if options.dry_run:
+            return _dry_run(run, [*because, *warnings, *minutes], on_cpu=on_cpu)
+        for warning in warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        return _run(run, because, minutes)
 
 
-def _run(run: Run) -> int:
-    """Run to the end. Raises UserError if the run is refused or does not fit."""
-    config, because = decide_recomputation(run.config, gpus := query_gpus())
-    for note in _check_here(config, gpus):
-        print(f"warning: {note}", file=sys.stderr)
-    prepared = prepare(dataclasses.replace(run, config=config))
+def _run(run: Run, because: Sequence[str], minutes: Sequence[str]) -> int:
+    """Run to the end, with lines for its log and for the terminal. Raises UserError if the run is refused."""
+    prepared = prepare(run)
     prepared = dataclasses.replace(prepared, notes=[*prepared.notes, *because])
     if run.restart and (kept := run.folder.keep_aside()) is not None:
         print(f"the run that was there is kept in {kept}", file=sys.stderr)
-    for line in cpu_notes(config, gpus, config.run.steps - run.step):
+    for line in minutes:
         print(line, flush=True)
     from azr.runtime import Driver  # Ray and vLLM take seconds to load.
 
@@ -139,7 +148,7 @@ def fit_notes(config: Config, gpus: Gpus, host_gib: float | None = None, *, supp
         if old.mark is Mark.MISSING:
             raise UserError(f"{old.message}.")
         notes.append(old.message)
-        config = override(config, {"train.dtype": compute_type(config.train.dtype, "cuda")})
+        config = _typed(config, "cuda")
     plan = known_plan(config, size, host_gib if here.all else None) if size else None
     return notes + (check_memory(plan) if plan is not None else [])
 
@@ -150,15 +159,21 @@ def decide_recomputation(config: Config, gpus: Gpus) -> tuple[Config, list[str]]
         return config, []
     on_cpu = _is_on_cpu(config, gpus)
     gib = min(gpus.sizes_mib, default=0) / 1024 if config.cluster.address is None else 0
-    typed = override(config, {"train.dtype": compute_type(config.train.dtype, "cpu" if on_cpu else "cuda")})
+    typed = _typed(config, "cpu" if on_cpu else "cuda")
     decided, because = decide_here(typed, memory_bytes() / GIB if on_cpu else gib, on_cpu=on_cpu)
-    return override(config, {"train.gradient_checkpointing": decided.train.gradient_checkpointing}), [because]
+    return dataclasses.replace(decided, train=dataclasses.replace(decided.train, dtype=config.train.dtype)), [because]
 
 
-def cpu_notes(config: Config, gpus: Gpus, steps: int) -> list[str]:
-    """Return a line on the minutes of self-play on CPUs; none for rows, on GPUs, and of a model of unknown shape."""
+def _typed(config: Config, device: Device) -> Config:
+    """Return the config with `train.dtype` auto decided."""
+    dtype = compute_type(config.train.dtype, device)
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, dtype=dtype))
+
+
+def cpu_notes(config: Config, steps: int) -> list[str]:
+    """Return a line on the minutes of self-play on CPUs; none for rows, and of a model of unknown shape."""
     with suppress(UserError):
-        if _is_on_cpu(config, gpus) and config.data.path is None:
+        if config.data.path is None:
             return [cpu_time(config, steps, product_flops(compute_type(config.train.dtype, "cpu")))]
     return []
 
@@ -179,17 +194,15 @@ def disk_notes(config: Config, *, suppose: bool = False) -> list[str]:
     return check_disk(Path(config.run.root), copies, checkpoint_bytes(roles, config.train), suppose=suppose)
 
 
-def _dry_run(run: Run) -> int:
-    """Print what would run. Raises UserError if the run would be refused or does not fit."""
-    config, notes = decide_recomputation(run.config, gpus := query_gpus())
-    notes += [*_check_here(config, gpus, suppose=True), *cpu_notes(config, gpus, config.run.steps - run.step)]
+def _dry_run(run: Run, notes: list[str], *, on_cpu: bool) -> int:
+    """Print what would run. Raises UserError if the run would be refused."""
     if run.resume is not None:
         notes = [*run.resume.notes, *([run.end] if run.end is not None else []), *notes]
     try:
         notes += prepare(run, fetch=False).notes
     except ModelUnreachable as unchecked:
         notes.append(str(unchecked))
-    print(describe(config, on_cpu=_is_on_cpu(config, gpus)))
+    print(describe(run.config, on_cpu=on_cpu))
     for note in notes:
         print(f"# {note}")
     return 0

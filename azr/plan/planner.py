@@ -90,7 +90,7 @@ def decide_checkpointing(config: Config, taken: Callable[[Config], float], has: 
     `CHECKPOINTING_SHARE` of those that it `has`, or else full. Return the config, and why if it was auto."""
     why = ""
     for mode in RECOMPUTED if config.train.gradient_checkpointing == "auto" else ():
-        config = override(config, {"train.gradient_checkpointing": mode})
+        config = replace(config, train=replace(config.train, gradient_checkpointing=mode))
         needed = taken(config)
         counted = f"training takes {needed / GIB:.1f} of {has / GIB:.1f} GiB"
         if needed <= CHECKPOINTING_SHARE * has or mode == "full":
@@ -256,10 +256,14 @@ def check_memory(plan: Plan) -> list[str]:
 
 def _cpu_bytes(config: Config) -> dict[str, float]:
     """Bytes of a run on the CPUs of one machine, by what they hold, at most."""
-    config = override(config, {"train.dtype": compute_type(config.train.dtype, "cpu")})
+    train = replace(config.train, dtype=compute_type(config.train.dtype, "cpu"))
     load, shape = Workload.of(config, Assumptions()), shape_of(config.model.path)
-    roles, ranks, engines = memory.model_roles(config, shape), config.train.data_parallel, config.rollout.engines
-    train, tokens = config.train, min(config.train.tokens_per_micro_batch, load.max_tokens)
+    roles, ranks, engines = (
+        memory.model_roles(replace(config, train=train), shape),
+        train.data_parallel,
+        config.rollout.engines,
+    )
+    tokens = min(train.tokens_per_micro_batch, load.max_tokens)
     on_cpu = replace(train, shard="zero3" if train.offload_optimizer else train.shard)  # nothing is offloaded there
     return {role.name: ranks * sum(memory.states(role, on_cpu).values()) for role in roles} | {
         "activations": ranks * max(sum(memory.training(role, train, tokens).values()) for role in roles),
@@ -276,7 +280,7 @@ def decide_here(config: Config, gib: float, *, on_cpu: bool) -> tuple[Config, st
         if gib and (plan := known_plan(config, gib)) is not None:
             return plan.decided, plan.because
     why = "train.gradient_checkpointing auto is full: memory or model are not known here"
-    return override(config, {"train.gradient_checkpointing": "full"}), why
+    return replace(config, train=replace(config.train, gradient_checkpointing="full")), why
 
 
 def cpu_time(config: Config, steps: int, flops: float) -> str:
