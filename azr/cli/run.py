@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -62,11 +63,7 @@ def main(argv: Sequence[str]) -> int:
 def launch(default: Config, argv: Sequence[str] | None = None) -> None:
     """Run a recipe's config with the overrides of the command line, and end the process with the command's code. With
     ``argv`` return after a success, and end the process after a failure."""
-    words = sys.argv[1:] if argv is None else argv
-
-    def command() -> int:
-        return exit_code(lambda: _start(parse(default, words)))
-
+    command = partial(exit_code, lambda: _start(parse(default, sys.argv[1:] if argv is None else argv)))
     if argv is None:
         run_as_process(command)
     if code := command():
@@ -88,10 +85,14 @@ def _start(options: argparse.Namespace) -> int:
             print(run.end)
             return 0
         config, because = decide_recomputation(run.config, gpus := query_gpus())
-        warnings = _check_here(config, gpus, suppose=options.dry_run)
-        on_cpu = _is_on_cpu(config, gpus)
-        minutes = cpu_notes(config, config.run.steps - run.step) if on_cpu else []
-        run = dataclasses.replace(run, config=config)
+        check_machine(config, gpus)
+        warnings = fit_notes(config, gpus, memory_bytes() / GIB, suppose=options.dry_run)
+        warnings += disk_notes(config, suppose=options.dry_run)
+        run, on_cpu = dataclasses.replace(run, config=config), _is_on_cpu(config, gpus)
+        minutes, steps = list[str](), config.run.steps - run.step
+        if on_cpu and config.data.path is None:
+            with suppress(UserError):  # the shape of the model is not known
+                minutes = [cpu_time(config, steps, product_flops(compute_type(config.train.dtype, "cpu")))]
         if options.dry_run:
             return _dry_run(run, [*because, *warnings, *minutes], on_cpu=on_cpu)
         for warning in warnings:
@@ -120,13 +121,6 @@ def _run(run: Run, because: Sequence[str], minutes: Sequence[str]) -> int:
         print(f"error: {printable(str(error))}: --resume goes on from the last checkpoint", file=sys.stderr)
         return 1
     return 0
-
-
-def _check_here(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
-    """Compare the run with this machine. Return warnings; raises UserError if it cannot start or does not fit."""
-    check_machine(config, gpus)
-    fits = fit_notes(config, gpus, memory_bytes() / GIB, suppose=suppose)
-    return [*fits, *disk_notes(config, suppose=suppose)]
 
 
 def fit_notes(config: Config, gpus: Gpus, host_gib: float | None = None, *, suppose: bool = False) -> list[str]:
@@ -170,14 +164,6 @@ def _typed(config: Config, device: Device) -> Config:
     return dataclasses.replace(config, train=dataclasses.replace(config.train, dtype=dtype))
 
 
-def cpu_notes(config: Config, steps: int) -> list[str]:
-    """Return a line on the minutes of self-play on CPUs; none for rows, and of a model of unknown shape."""
-    with suppress(UserError):
-        if config.data.path is None:
-            return [cpu_time(config, steps, product_flops(compute_type(config.train.dtype, "cpu")))]
-    return []
-
-
 def _is_on_cpu(config: Config, gpus: Gpus) -> bool:
     return config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or gpus.all)
 
@@ -202,9 +188,7 @@ def _dry_run(run: Run, notes: list[str], *, on_cpu: bool) -> int:
         notes += prepare(run, fetch=False).notes
     except ModelUnreachable as unchecked:
         notes.append(str(unchecked))
-    print(describe(run.config, on_cpu=on_cpu))
-    for note in notes:
-        print(f"# {note}")
+    print("\n".join([describe(run.config, on_cpu=on_cpu), *(f"# {note}" for note in notes)]))
     return 0
 
 
