@@ -141,7 +141,8 @@ class _Module:
         """Yield functions at the top and in classes, with dotted names and whether they are methods of an object."""
         for node in self._tree.body:
             if isinstance(node, ast.FunctionDef):
-                yield node.name, node, False
+                first = [each.arg for each in (*node.args.posonlyargs, *node.args.args)][:1]
+                yield node.name, node, first in (["self"], ["cls"])  # classes are given it elsewhere
             elif isinstance(node, ast.ClassDef):
                 for each in node.body:
                     if isinstance(each, ast.FunctionDef) and not each.name.startswith("__"):
