@@ -27,6 +27,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 ADVICE = "take a fresh copy of the model, or another step"
 """Remedy for a damaged file of a model."""
+_GIVE = "give a Hugging Face model folder (azr export NAME FOLDER writes one of a hub model that reads images)"
 _WEIGHTS = "model.safetensors"
 _EMBEDDING = "embed_tokens.weight"
 _SIZES = (
@@ -48,9 +49,9 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
     if (folder / "config.json").is_file():
         return folder
     if must_be_local(path):
-        raise UserError(f"{named} {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
+        raise UserError(f"{named} {path!r} holds no model (no config.json there); {_GIVE}.")
     refused = f"{named} {path!r} is no local folder and could not be fetched from the hub"
-    with hub_errors(f"{refused}; give a Hugging Face model folder, or mend this"):
+    with hub_errors(f"{refused}; {_GIVE}, or mend this"):
         from huggingface_hub import snapshot_download
         from huggingface_hub.constants import HF_HUB_OFFLINE
         from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
@@ -64,9 +65,7 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
                 f"The hub refuses {named} {path!r}: ask for access on its page, and run .venv/bin/hf auth login."
             ) from error
         except (RepositoryNotFoundError, HFValidationError) as error:
-            raise UserError(
-                f"{named} {path!r} is no local folder, and the hub has no such model; give a Hugging Face model folder."
-            ) from error
+            raise UserError(f"{named} {path!r} is no local folder, and the hub has no such model; {_GIVE}.") from error
         except OSError as error:
             if not fetch:
                 return None
