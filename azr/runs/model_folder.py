@@ -27,7 +27,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 ADVICE = "take a fresh copy of the model, or another step"
 """Remedy for a damaged file of a model."""
-_GIVE = "give a Hugging Face model folder (azr export NAME FOLDER writes one of a hub model that reads images)"
+_GIVE = "give a Hugging Face model folder"
 _WEIGHTS = "model.safetensors"
 _EMBEDDING = "embed_tokens.weight"
 _SIZES = (
@@ -49,7 +49,8 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
     if (folder / "config.json").is_file():
         return folder
     if must_be_local(path):
-        raise UserError(f"{named} {path!r} holds no model (no config.json there); {_GIVE}.")
+        of_text = "azr export NAME FOLDER writes one of a hub model that reads images"
+        raise UserError(f"{named} {path!r} holds no model (no config.json there); {_GIVE} ({of_text}).")
     refused = f"{named} {path!r} is no local folder and could not be fetched from the hub"
     with hub_errors(f"{refused}; {_GIVE}, or mend this"):
         from huggingface_hub import snapshot_download

@@ -162,7 +162,7 @@ def dry_run_at(hub: Hub, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("answer, said", [
-    (None, "the hub has no such model; give a Hugging Face model folder "),
+    (None, "the hub has no such model; give a Hugging Face model folder."),
     ((403, {"X-Error-Code": "GatedRepo"}), "The hub refuses model.path"),
 ], ids=["no such model", "gated"])  # fmt: skip
 def test_what_the_hub_refuses_is_refused(answer, said, tmp_path):
