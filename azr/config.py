@@ -1,6 +1,6 @@
 """Every option of a run: one typed tree, torch-free. Bounds stand on the field, meaning and unit below it.
 
-Algorithm and training have theirs in `azr.config_training`; `azr.prepare.contradictions` has the rules between options.
+Algorithm and training have theirs in `azr.config_training`; `azr.config_rules` has the rules between options.
 `azr.config_tree` builds the tree from YAML and from the command line, and checks the bounds. Derived values are
 properties, so an override of a parent field always reaches them.
 """

@@ -23,7 +23,7 @@ from azr.cli.run import parse
 from azr.cluster.push_choice import TRANSFERS, refusal
 from azr.cluster.weight_transfers import OUTBOXES
 from azr.config import Config
-from azr.prepare import check
+from azr.config_rules import check
 from azr.prompts.codec import PromptCodec
 from azr.runs.metrics import PhaseClock
 from azr.system import System

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from azr.cli.run import parse
 from azr.config import Config
-from azr.prepare import check
+from azr.config_rules import check
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Sample
 from azr.runs.metrics import PhaseClock

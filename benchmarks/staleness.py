@@ -35,8 +35,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from azr import prepare as prepare_
-from azr import system
+from azr import config_rules, system
 from azr.cli.run import launch
 from azr.concurrency import gather
 from azr.config import (
@@ -55,8 +54,9 @@ from azr.config import (
     TokenMask,
     TrainConfig,
 )
+from azr.config_rules import check
 from azr.launch import resolve
-from azr.prepare import check, prepare
+from azr.prepare import prepare
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Stops
 from azr.rollout import engine_group
@@ -207,8 +207,8 @@ def learn(root: Path, importance: str, age: int, steps: int, prompts: int) -> Pa
 
 def learn_here(argv: Sequence[str]) -> None:
     """Train the recipe with these options, also without the correction that a run with old samples must have."""
-    every = prepare_.contradictions
-    prepare_.contradictions = lambda config: (each for each in every(config) if "importance is none" not in each)
+    every = config_rules.contradictions
+    config_rules.contradictions = lambda config: (each for each in every(config) if "importance is none" not in each)
     launch(azr_14m_learn.config, argv)
 
 

@@ -11,9 +11,9 @@ import azr
 import playground
 from azr.cli.run import describe
 from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config, KLConfig, NoImportance
+from azr.config_rules import check
 from azr.config_tree import ESTIMATOR, config_options, leaves, override, to_tree
 from azr.errors import SECTIONS, UserError
-from azr.prepare import check
 from tests.mistakes import mistake
 from tests.recipes import from_yaml, recipes
 from tests.tables import table

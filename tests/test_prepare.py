@@ -13,10 +13,11 @@ from transformers import AutoConfig
 
 from azr.cli.options import Parser
 from azr.config import Config
+from azr.config_rules import check
 from azr.config_tree import override
 from azr.errors import UserError
 from azr.launch import resolve
-from azr.prepare import Prepared, _prompt_notes, check, load_codec
+from azr.prepare import Prepared, _prompt_notes, load_codec
 from azr.prepare import prepare as prepare_run
 from azr.records import Stops
 from azr.runs.checkpoint_store import INITIAL, ResumeState

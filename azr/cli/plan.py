@@ -8,12 +8,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from azr.cli.options import RECIPE_HELP, Parser, above, whole
+from azr.config_rules import check
 from azr.config_tree import override
 from azr.errors import UserError
 from azr.launch import load_recipe
 from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.planner import plan_run, text
-from azr.prepare import check
 
 USAGE = "usage: azr plan RECIPE [--gpus N] [--gpu-memory GIB] [--section.key value ...]"
 

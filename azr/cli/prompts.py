@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from azr.cli.options import RECIPE_HELP, Parser
 from azr.config import Config
+from azr.config_rules import check
 from azr.config_tree import override
 from azr.errors import UserError
 from azr.launch import load_recipe
-from azr.prepare import check, load_codec
+from azr.prepare import load_codec
 from azr.records import ROLES, PromptIds, Role
 from azr.runs.model_folder import model_folder
 from azr.tasks.registry import KINDS
@@ -23,7 +24,6 @@ from azr.tasks.registry import KINDS
 if TYPE_CHECKING:
     from azr.datasets.rows import DataRow
     from azr.prompts.codec import PromptCodec
-
 
 Shown = tuple[str, Sequence[int] | PromptIds, int]
 """Name of a prompt, its tokens, and how many it may have."""

@@ -20,6 +20,7 @@ import yaml
 from azr.cli.main import exit_code, run_as_process
 from azr.cli.options import RECIPE_HELP, Parser, value_text
 from azr.config import Config
+from azr.config_rules import check
 from azr.config_tree import config_options, leaves, override, to_tree
 from azr.doctor import Mark
 from azr.doctor.machine import Gpus, check_disk, check_machine, memory_bytes, oldest_gpu, product_flops, query_gpus
@@ -29,7 +30,7 @@ from azr.launch import Run, is_run, load_recipe, resolve
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload, shape_of
 from azr.plan.memory import checkpoint_bytes, model_roles
 from azr.plan.planner import check_memory, cpu_text, cpu_time, decide_here, known_plan, plan_run, step_lines, text
-from azr.prepare import ModelUnreachable, check, prepare
+from azr.prepare import ModelUnreachable, prepare
 from azr.runs.checkpoint_store import LATEST, Verify, resolve_run
 from azr.runs.run_dir import RunDirectory
 from azr.runs.stop_signal import StopRequested, stop_line

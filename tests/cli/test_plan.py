@@ -9,7 +9,7 @@ import pytest
 
 from azr.cli import run
 from azr.cli.main import dispatch
-from azr.prepare import check
+from azr.config_rules import check
 from playground import base, data_base
 from tests.e2e.three_kinds import config as mini
 from tests.recipes import recipes

@@ -25,6 +25,7 @@ from azr.config import (
     SelfPlayConfig,
     TrainConfig,
 )
+from azr.config_rules import contradictions
 from azr.config_tree import override
 from azr.errors import UserError
 from azr.plan.inputs import _SHAPES as SHAPES
@@ -42,7 +43,6 @@ from azr.plan.memory import (
     training,
 )
 from azr.plan.planner import Plan, check_memory, decide_here, make_plan, plan_run, suggest, text
-from azr.prepare import contradictions
 from azr.records import Completion
 from playground.azr_coder7b_ppo import config as recipe
 from tests.conftest import byte_tokenizer

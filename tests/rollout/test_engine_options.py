@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from azr.config import Config
+from azr.config_rules import check
 from azr.config_tree import override
 from azr.errors import UserError
 from azr.own_data import own_data
-from azr.prepare import check
 from azr.rollout.engine_options import TAKEN, argument_types, engine_options
 from azr.rollout.vllm_adapter import compute_threads
 from tests.tables import table

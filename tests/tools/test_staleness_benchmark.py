@@ -71,7 +71,7 @@ def test_the_runs_of_the_choices_of_importance_are_sound(importance: str, tmp_pa
         patch.setattr(staleness.subprocess, "run", lambda command, **_: commands.append(command))
         assert staleness.learn(tmp_path, importance, 2, 8, 32) == tmp_path / f"{importance}_2"
     (command,) = commands
-    monkeypatch.setattr(staleness.prepare_, "contradictions", staleness.prepare_.contradictions)
+    monkeypatch.setattr(staleness.config_rules, "contradictions", staleness.config_rules.contradictions)
     assert staleness.main([*command[3:], "--dry-run"]) == 0
     config = from_yaml(capsys.readouterr().out)
     assert (config.algorithm.importance.name, config.steps_ahead) == (importance, 2)
