@@ -25,7 +25,7 @@ _HOMES = {
 }  # fmt: skip
 __all__ = sorted(_HOMES)
 
-# The name that `ast.parse` gives to a text: what it finds odd about a model's is no news for who reads the log.
+# The name that `ast.parse` gives to a text: what it finds odd about a model's is not news for who reads the log.
 warnings.filterwarnings("ignore", module="<unknown>")
 
 

@@ -37,7 +37,7 @@ class Run:
         """``path``: folder of the run. Raises UserError if there is no run."""
         self.path = Path(path)
         if not is_run(str(path)):
-            raise UserError(f"{path} is no run: name the folder of one, such as orz_ckpt/azr_14m_mini.")
+            raise UserError(f"{path} is not a run: name the folder of one, such as orz_ckpt/azr_14m_mini.")
         self._files = RunDirectory(self.path)
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ Replay = Literal["newest", "newest_and_seeds", "learnability", "easy_to_hard"]
 CONTINUED = ("completion", "worked")
 """Values of `model.prompt_format` that let a model continue examples."""
 TEMPLATES = ("auto", "conversation", "tokenizer")
-"""Values of `model.template` that are no file."""
+"""Values of `model.template` that are not a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +236,7 @@ class RolloutConfig:
     tools: Literal["none", "python", "python_calls", "notebook", "notebook_calls"] = "none"
     """A sandboxed Python tool for answers to rows and to evaluated questions that ask neither for a program nor what
     one returns. `python`: a turn that ends with a block of Python is replied to with its output; `python_calls`: one
-    with a tool call of the chat template; `notebook`, `notebook_calls`: and programs go on from those before them."""
+    with a tool call of the chat template; `notebook`, `notebook_calls`: and programs continue those before them."""
     turns: Count = 4
     """Most turns of the model in a conversation with a tool or an environment. All turns and replies have
     `max_response_tokens` together."""
@@ -251,7 +251,7 @@ class RolloutConfig:
     staleness: CountOrZero = 0
     """Updates of the policy by which a sampled token may be older than the policy that is trained on it. Above 0, and
     with engines of their own (`cluster.colocate` off), the next steps are played while one is learned; responses that
-    are in flight when the weights change are paused and go on. Not with `run.deterministic`."""
+    are in flight when the weights change are paused and continue. Not with `run.deterministic`."""
     partial: bool = False
     """End a step when 90% of its self-play work is done, and carry the rest over to the next step with the tokens it
     has (partial rollouts). Answers to rows of a file are always waited for. That takes one of `staleness`: with 1 no

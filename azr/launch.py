@@ -58,10 +58,10 @@ class Run:
             return None
         run, elapsed_s = self.config.run, self.resume.state.elapsed_s
         if self.step >= run.steps:
-            return f"step {self.step} of --run.steps {run.steps} is done, so nothing is left to do: raise it to go on"
+            return f"step {self.step} of --run.steps {run.steps} is done, so nothing is left: raise it to continue"
         if run.max_minutes is not None and elapsed_s > 60 * run.max_minutes:
             taken = f"the {self.step} steps have taken {elapsed_s / 60:.1f} minutes of --run.max-minutes"
-            return f"{taken} {run.max_minutes:g}, so nothing is left to do: raise it to go on"
+            return f"{taken} {run.max_minutes:g}, so nothing is left: raise it to continue"
         return None
 
 
@@ -206,6 +206,6 @@ def read_config(file: Path, above: tuple[Path, ...] = ()) -> Config:
     except FileNotFoundError as error:
         raise UserError(f"There is no file {file}.") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{file} is no config of a run: it is not text in UTF-8.") from error
+        raise UserError(f"{file} is not a config of a run: it is not text in UTF-8.") from error
     except (OSError, UserError) as error:
-        raise UserError(f"{file} is no config of a run: {error}") from error
+        raise UserError(f"{file} is not a config of a run: {error}") from error

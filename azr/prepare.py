@@ -136,7 +136,7 @@ def _prompt_notes(config: Config, codec: PromptCodec, stated_format: str) -> lis
     """Return what `model.template auto` and `model.prompt_format` auto chose, and a warning if thinking is opened by a
     tag that the vocabulary lacks. `stated_format`: before that choice.
 
-    That is no error: base models learn to close the tag in the paper, whose prompts open it in pieces too.
+    That is not an error: base models learn to close the tag in the paper, whose prompts open it in pieces too.
     """
     notes = []
     if stated_format == "auto" and config.model.prompt_format == "completion":

@@ -231,7 +231,7 @@ Reason = Literal[
     "no_gold",  # what it is compared with cannot be read, or fails when it is run
     "grader_failed",  # the grader raised, returned something else than it should, or took too long
     "no_reward",  # its reward function returned None
-    "environment_failed",  # the environment of its conversation could not go on
+    "environment_failed",  # the environment of its conversation could not continue
     "attempts_ungraded",  # no attempt at the proposed task could be graded
 ]
 """Why a response is malformed or could not be graded, for counting; `Judgement.detail` says it in a sentence."""

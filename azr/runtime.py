@@ -82,7 +82,7 @@ class Driver:
 
         When a trainer's process dies, everything is restarted from the last checkpoint.
 
-        Raises UserError for a user's mistake, RunEnded, with the last step saved, when going on is of no use,
+        Raises UserError for a user's mistake, RunEnded, with the last step saved, when continuing is of no use,
         TimeoutError when a wait passed its deadline, OSError when the last step could not be saved, and StopRequested
         after a signal. In each case nothing is left running, and nothing was written before the actors were up.
         """

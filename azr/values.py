@@ -23,7 +23,7 @@ by their text), ``-0.0`` keeps its sign, and what has no literal is written as a
 Bounds: longer texts, deeper nesting, more values or longer integers than the constants below are refused, not cut.
 ``1e999`` is ``inf``, ``1_000`` is 1000, adjacent strings are one and comments are skipped, as in Python. Lone
 surrogates may be written by an escape, but not be in the text. F-strings, ``...``, line continuations, and any other
-name, operator or call are no plain data.
+name, operator or call are not plain data.
 
 Standard library only: the sandboxed interpreter imports this file too.
 """

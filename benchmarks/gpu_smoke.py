@@ -6,7 +6,7 @@ Needs the installed project and nothing else: it makes its own models of 0.5B, 1
 ``--real-model`` is the folder of a pretrained one, such as Qwen2.5-Coder-0.5B-Instruct, which then plays a few steps.
 Each case is a process of its own; one that fails or runs out of time leaves the others alone. The most telling come
 first, on two GPUs those that need them. It ends by itself after the minutes, which are enough for the first list by the
-plan; ``--second`` adds another one. Called again with the same folder, it goes on with what has not succeeded. After
+plan; ``--second`` adds another one. Called again with the same folder, it continues what has not succeeded. After
 each case it prints what has been measured since, and writes all of it as JSON, with the output of every case; in the
 end a table beside what the first GPUs showed, what the plan predicts and what is aimed at. Exit code 1 when a case did
 not run to its end. ``--dry-run`` prints the commands with the minutes that each should take. ``--tiny`` does it all
@@ -241,7 +241,7 @@ def cases(sizes: Sizes, out: Path, real_model: Path | None = None) -> list[Case]
     listed += [
         steps("gae", sizes.small, 1, offload, "--checkpoint.every=1", *eager, limit_s=150, goal="a checkpoint"),
         steps("gae resumed", sizes.small, 2, offload, "--resume", "--cluster.push=host", *eager, limit_s=150,
-              after="gae", goal="goes on with the critic's and the policy's state"),
+              after="gae", goal="continues the critic's and the policy's state"),
         *model(sizes.largest),
         steps("7B with adapters", sizes.largest, 1, *trrpp, lora, no_checkpoint, *eager, limit_s=200, gpus=1,
               goal="a step and a push of 15 GB"),
@@ -389,9 +389,9 @@ def main() -> int:
         "--out",
         type=Path,
         default=Path("orz_ckpt/gpu_smoke"),
-        help="folder for models, runs, logs; one that is there goes on where it was cut",
+        help="folder for models, runs, logs; one that is there continues where it was cut",
     )
-    parser.add_argument("--second", action="store_true", help="go on with the second list; --tiny takes both")
+    parser.add_argument("--second", action="store_true", help="continue the second list; --tiny takes both")
     parser.add_argument("--only", nargs="+", metavar="CASE", help="these cases, with those that they need")
     parser.add_argument("--real-model", type=Path, metavar="DIR", help="folder of a pretrained model to play with")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and what the plan predicts, and end")
@@ -459,7 +459,7 @@ class Report:
         measured = self.measured
         try:
             measured = smoke_rows.measure(self._out)
-        except (KeyError, ValueError) as error:  # half a line of a case that was killed; the others go on
+        except (KeyError, ValueError) as error:  # half a line of a case that was killed; the others continue
             self.say(f"    what the cases have written cannot be read: {error!r}")
         for key, value in measured.items():
             if key not in self.measured:

@@ -111,7 +111,7 @@ REFUSALS = (
         _is(RejectReason.NON_DETERMINISTIC, True),
     ),
     Refusal(
-        "an input is no plain data", "`range(1, 10)`, `[TreeNode(1), TreeNode(2)]`",
+        "an input is not plain data", "`range(1, 10)`, `[TreeNode(1), TreeNode(2)]`",
         "no literal states it, so no solver could be shown or give it; `list(range(1, 10))` passes",
         _object_as_input,
     ),

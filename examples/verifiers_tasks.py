@@ -83,7 +83,7 @@ if __name__ != "__main__":
     scorer = start_scorer()
 else:
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a taskset prints is no row and no reward
+    os.dup2(2, 1)  # what a taskset prints is not a row and no reward
     loaded = load(json.loads(os.environ["VERIFIERS_TASKSET"]))
     if sys.argv[1:] == ["score"]:
         print("ready", file=out, flush=True)

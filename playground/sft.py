@@ -1,7 +1,7 @@
 """Supervised fine-tuning on traces, with LUFFY's base model on eight 48 GB GPUs: ``python -m playground.sft``.
 
 Three epochs of 46 thousand traces at 64 a step. docs/data.md says how the published file becomes data/luffy.jsonl.
-RL goes on from what it exports: ``azr export`` and ``--model.path``.
+RL continues from what it exports: ``azr export`` and ``--model.path``.
 """
 
 from dataclasses import replace

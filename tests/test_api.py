@@ -40,7 +40,7 @@ def test_a_run_is_read(tmp_path):
     for wrong in (lambda: list(run.samples(3)), lambda: run.frame("answers"), lambda: run.policy):
         with pytest.raises(azr.UserError):
             wrong()
-    with pytest.raises(azr.UserError, match="is no run"):
+    with pytest.raises(azr.UserError, match="is not a run"):
         azr.Run(tmp_path)
 
 

@@ -32,7 +32,7 @@ def test_every_recipe_is_sound_planned_read_back_has_room_to_reason_and_holds_on
     assert len((Path(playground.__path__[0]) / f"{name}.py").read_text().splitlines()) <= 45
 
 
-@pytest.mark.parametrize("text, options, says", table(__file__, "texts that are no config"))
+@pytest.mark.parametrize("text, options, says", table(__file__, "texts that are not a config"))
 def test_other_texts_are_refused_in_one_line(text, options, says):
     with mistake(*options.split(), says=says):
         from_yaml(text)

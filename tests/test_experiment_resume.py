@@ -1,4 +1,4 @@
-"""Runs that are killed with rollouts in flight and go on: every proposal of every step is there exactly once."""
+"""Runs that are killed with rollouts in flight and continue: every proposal of every step is there exactly once."""
 
 import asyncio
 import itertools

@@ -67,7 +67,7 @@ async def test_what_always_hangs_is_left_alone_for_a_while(functions, monkeypatc
     troubles = await asyncio.gather(*(call(functions, "hang") for _ in range(50)), return_exceptions=True)
     said = Counter(str(each) for each in troubles if isinstance(each, WorkerError))
     assert sorted(said.values()) == [MAX_HANGS, 50 - MAX_HANGS], said
-    assert await call(functions, "echo", what=1) == 1, "other functions go on"
+    assert await call(functions, "echo", what=1) == 1, "other functions continue"
     monkeypatch.setattr(isolated, "REST_S", 0.0)
     functions._rests_until["a function to hang"] = 0.0
     for _ in range(2):  # it is asked again, and as before once it answered

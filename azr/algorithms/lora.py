@@ -65,7 +65,7 @@ def add_adapters(model: PreTrainedModel, lora: LoraConfig) -> None:
         from bitsandbytes.nn import Linear4bit
 
         for layer in filter(lambda module: isinstance(module, Linear4bit), model.modules()):
-            # A CPU would reorder the bits when it first scores, and ZeRO-3 would go on with those it keeps.
+            # A CPU would reorder the bits when it first scores, and ZeRO-3 would continue with those it keeps.
             layer.support_avx512bf16_for_cpu = False
     names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     check_targets(lora.targets, sorted(set(names)))

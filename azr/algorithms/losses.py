@@ -113,7 +113,7 @@ def value_loss(
     moved_R = values_R - old_values_R
     bounded_R = old_values_R + moved_R.clamp(-VALUE_CLIP, VALUE_CLIP)
     bounded_loss_R = (returns_R - bounded_R).square() / 2
-    clipped_R = (moved_R.abs() > VALUE_CLIP) & (bounded_loss_R > loss_R)  # a rounding of V_clip is no clipping
+    clipped_R = (moved_R.abs() > VALUE_CLIP) & (bounded_loss_R > loss_R)  # a rounding of V_clip is not clipping
     loss_R = torch.maximum(loss_R, bounded_loss_R)
     # Explained variance is that of the critic behind the advantages, so it is measured on the old values.
     old_error_R = (returns_R - old_values_R).double()

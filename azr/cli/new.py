@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
     if not folder.absolute().parent.is_dir():
-        raise UserError(f"{folder.absolute().parent} is no folder, so {folder.name} cannot be written there.")
+        raise UserError(f"{folder.absolute().parent} is not a folder, so {folder.name} cannot be written there.")
     _write(name, folder)
     print(
         f"{folder} is a package with the kind {name}. Next:\n"

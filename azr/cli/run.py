@@ -73,7 +73,7 @@ def launch(default: Config, argv: Sequence[str] | None = None) -> None:
 
 def _start(options: argparse.Namespace) -> int:
     if options.restart and options.resume is not None:
-        raise UserError("--resume goes on with a run and --restart begins it again: give one of them.")
+        raise UserError("--resume continues a run and --restart begins it again: give one of them.")
     if options.resume is None and options.verify is not None:
         raise UserError("--verify says how the checkpoint of --resume is looked at: leave it out, or add --resume.")
     check(options.config)
@@ -119,7 +119,7 @@ def _run(run: Run, because: Sequence[str], minutes: Sequence[str]) -> int:
     except (OSError, TimeoutError) as error:
         if not run.folder.log.exists():
             raise
-        print(f"error: {printable(str(error))}: --resume goes on from the last checkpoint", file=sys.stderr)
+        print(f"error: {printable(str(error))}: --resume continues from the last checkpoint", file=sys.stderr)
         return 1
     return 0
 
@@ -213,7 +213,7 @@ def parser(default: Config, *, recipe: bool = False) -> Parser:
         parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
     parser.add_argument("--dry-run", action="store_true", help="check everything that can be checked without starting "
         "anything, print the resolved config and the plan, and exit")  # fmt: skip
-    parser.add_argument("--resume", nargs="?", const=LATEST, metavar="RUN", help="go on with the run of this name from "
+    parser.add_argument("--resume", nargs="?", const=LATEST, metavar="RUN", help="continue the run of this name from "
         "its newest complete checkpoint; or name a run or a checkpoint by its folder")  # fmt: skip
     parser.add_argument("--restart", action="store_true", help="begin again: a run of this name that is there already "
         "is kept under another name")  # fmt: skip
@@ -248,7 +248,7 @@ def describe(config: Config, *, on_cpu: bool = False) -> str:
     try:
         plan = cpu_text(config, memory_bytes()) if on_cpu else text(*plan_run(config, nodes, assumed))
     except UserError as error:
-        # The shape of the model is not known here, which is no mistake in the config.
+        # The shape of the model is not known here, which is not a mistake in the config.
         step = step_lines(config, Workload.of(config, assumed))
         plan = "\n".join([*step, f"no tables of bytes and seconds: {error}"])
     comment = "\n".join(f"# {line}".rstrip() for line in [head, *plan.splitlines()])

@@ -178,7 +178,7 @@ def send_weights(
     engines.
     """
     seconds, nbytes, started = dict.fromkeys(("gather", "pack", "load"), 0.0), 0, time.perf_counter()
-    failure: Exception | None = None  # engines are not called after one, but the ranks go on gathering together
+    failure: Exception | None = None  # engines are not called after one, but the ranks continue gathering together
     try:
         if not (outbox.leads or outbox.every_rank):
             return None

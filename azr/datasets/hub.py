@@ -46,7 +46,7 @@ def rows_file(named: str) -> Path:
         raise UserError(f"{named} takes the package datasets: run pip install -e '.[hub]' in the clone.")
     from huggingface_hub import HfApi, constants
 
-    with hub_errors(f"{named} is no file, and no data set that can be read (HF_HUB_OFFLINE=1 uses the cache alone)"):
+    with hub_errors(f"{named} is not a file, and no data set that can be read (HF_HUB_OFFLINE=1 uses the cache alone)"):
         if is_on_hub(named) and not constants.HF_HUB_OFFLINE:
             HfApi().dataset_info(source[0], timeout=HUB_S)  # `datasets` would try for half a minute
         rows = importlib.import_module("datasets").load_dataset(*source, split=split or "train")

@@ -60,7 +60,7 @@ class DataRow:
     """One question to train on."""
 
     turns: tuple[Turn, ...]
-    """The conversation that the model goes on with; a user's turn is its last."""
+    """The conversation that the model continues; a user's turn is its last."""
     graders: tuple[RowGrader, ...]
     traces: tuple[str, ...] = ()
     """Whole responses of another model."""
@@ -178,7 +178,7 @@ def _source(fields: Row) -> str:
     source = re.sub(r"[^\w.-]+", "-", stated) if isinstance(stated, str) else ""
     if not source or source in (*KINDS, "eval"):
         raise ValueError(
-            f"the source {stated!r} is no text, or names a kind or eval: take another by --data.fields source=NAME"
+            f"the source {stated!r} is not text, or names a kind or eval: take another by --data.fields source=NAME"
         )
     return source
 
@@ -213,7 +213,7 @@ def _weights(grader: Any) -> dict[GraderName, float]:
     for name, weight in stated.items():
         check_grader(name)
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 1e-6 <= weight <= 1e6:
-            raise ValueError(f"the weight {weight!r} of its grader {name} is no number from 0.000001 to 1,000,000")
+            raise ValueError(f"the weight {weight!r} of its grader {name} is not a number from 0.000001 to 1,000,000")
     if not stated:
         raise ValueError("its grader names none: write one, or several with their weights")
     return {name: float(weight) for name, weight in stated.items()}
@@ -243,7 +243,7 @@ def _says_something(value: Any) -> bool:
 
 def _traces(traces: Any) -> tuple[str, ...]:
     if not isinstance(traces, list) or not all(isinstance(each, str) and each.strip() for each in traces):
-        raise TypeError("its traces are no list of texts that say something")
+        raise TypeError("its traces are not a list of texts that say something")
     return tuple(traces)
 
 

@@ -88,7 +88,7 @@ def installed(package: str) -> str | None:
 
 
 def packages_section(has_gpus: bool) -> FindingGroup:
-    """Versions of the packages that a run stands on, against those that pyproject.toml pins."""
+    """Versions of the packages that a run needs, against those that pyproject.toml pins."""
     pinned = pins()
     findings = [_package(name, pinned[name], installed(name)) for name in PACKAGES]
     if has_gpus and (installed("torch") or "").endswith("+cpu"):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class EnvironmentFailed(Exception):
-    """An environment cannot go on, through no fault of the model; the message says why. Its answer is ungraded."""
+    """An environment cannot continue, through no fault of the model; the message says why. Its answer is ungraded."""
 
 
 class Environment(AbstractAsyncContextManager["Environment"]):

@@ -43,7 +43,7 @@ def described(name: str) -> dict[str, Any]:
     Raises UserError if it cannot be loaded, or a tool lacks types or docstring.
     """
     if not inspect.isclass(found := load_grader(name) if ":" in name else None) or not hasattr(found, "reset"):
-        raise UserError(f"{name} is no FILE.py:CLASS whose class has a method reset: docs/environments.md shows one.")
+        raise UserError(f"{name} is not a FILE.py:CLASS whose class has a method reset: see docs/environments.md.")
     about: dict[str, Any] = _said(name, ("describe",), {}, ": docs/environments.md shows what its tools need")
     if not about["steps"] and not about["tools"]:
         raise UserError(f"{name} has neither a method step nor tools: add one; docs/environments.md shows both.")

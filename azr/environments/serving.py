@@ -12,7 +12,7 @@ from azr.isolated import InvalidReply, serve
 from azr.text import brief
 
 _OWN = ("reset", "step", "reward", "close")
-"""Methods that are no tools."""
+"""Methods that are not tools."""
 
 
 def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
@@ -58,7 +58,7 @@ def load(arguments: Sequence[str]) -> Callable[[Any], Any]:
         if what == "step":
             said = finished(environment.step(asked["text"]))
             if pays and not (isinstance(said, tuple) and len(said) == 2):
-                raise InvalidReply(f"{brief(said)}, which is no pair of a reply and a reward")
+                raise InvalidReply(f"{brief(said)}, which is not a pair of a reply and a reward")
             reply, paid = said if pays else (said, None)
             return text_of(reply), checked(paid, "environment")[SCORE]
         if what == "reward":

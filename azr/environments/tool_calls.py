@@ -131,7 +131,7 @@ def _call(value: Any) -> tuple[str, Mapping[str, Any]]:
     if isinstance(arguments, str):  # OpenAI's form, JSON in JSON
         arguments, _ = _json_at(arguments.strip(), 0)
     if not isinstance(name, str) or not isinstance(arguments, dict):
-        raise Unreadable("it is no object with name and arguments")
+        raise Unreadable("it is not an object with name and arguments")
     return name, arguments
 
 

@@ -20,7 +20,7 @@ from azr.text import brief
 ANSWERS = "answers.jsonl.gz"
 """File name in a folder of `azr eval`."""
 _LONGEST_PROTOCOL = 1 << 16
-"""Bytes; a longer file that begins with no whole protocol is no evaluation's."""
+"""Bytes; a longer file that begins with no whole protocol is not an evaluation's."""
 
 
 def without_texts(answer: Sample) -> Sample:

@@ -231,7 +231,7 @@ async def answer_all(
                 sample.step, sample.prompt, sample.index = step, prompt, index
                 if sample.completion.observed:
                     sample.response, sample.observed = text_and_spans(sample.completion, codec.decode)
-                else:  # an end token is no part of an answer
+                else:  # an end token is not part of an answer
                     sample.response = codec.response_text(sample.completion)
                 sample.completion = NO_TOKENS  # nothing is trained on it, and the answers of all questions are kept
             done(samples)

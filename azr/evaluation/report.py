@@ -108,7 +108,7 @@ def gains(folder: Path) -> list[str]:
     """Return a sentence per suite on a run's last evaluation against its first; none for fewer than two."""
     try:
         differences = differences_of_run(folder)
-    except UserError as error:  # of a run that went on with other questions
+    except UserError as error:  # of a run with other questions
         return [str(error)]
     sentences = []
     for each in differences:

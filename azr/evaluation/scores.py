@@ -132,7 +132,7 @@ def rows(answers: Sequence[Sample], ks: Collection[int], samples: int) -> list[R
 
 
 def _parts(answer: Sample) -> Mapping[str, bool]:
-    """Return the verdicts among the parts; a number is no row of the table."""
+    """Return the verdicts among the parts; a number is not a row of the table."""
     parts = {} if answer.judgement is None else answer.judgement.parts
     return {name: value for name, value in parts.items() if isinstance(value, bool)}
 

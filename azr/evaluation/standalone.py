@@ -187,7 +187,7 @@ def check_out(out: Path, *, resume: bool) -> None:
     if problem := write_problem(there):
         raise UserError(f"{there} cannot be written into ({problem}): choose another folder by --out.")
     if not resume and any((out / name).exists() for name in (report.ANSWERS, report.RESULTS)):
-        raise UserError(f"{out} holds an evaluation already: go on with it by --resume, or choose another --out.")
+        raise UserError(f"{out} holds an evaluation already: continue it by --resume, or choose another --out.")
 
 
 def digest_of(folder: Path) -> str:

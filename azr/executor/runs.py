@@ -115,7 +115,7 @@ class Runs:
         try:
             for run in asyncio.as_completed(runs):
                 again = await run
-                # A repeat that ran out of time is no contradiction, for a busy machine may be to blame: it is late.
+                # A repeat that ran out of time is not a contradiction, for a busy machine may be to blame: it is late.
                 late = [call.status is CallStatus.TIMEOUT for call in again]
                 for index, (first, call) in enumerate(zip(calls, again, strict=True)):
                     agreed[index] &= late[index] or first.status is CallStatus.TIMEOUT or self._agree(first, call)

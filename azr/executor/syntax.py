@@ -35,7 +35,7 @@ _FIRST_OF_METHODS = frozenset({"extend", "join", "update"})
 _BY_KEY = frozenset({"max", "min", "sort", "sorted"})
 """What calls the function that is given as ``key``."""
 _DATA = frozenset({"real", "imag", "numerator", "denominator", "start", "stop", "step", "maxlen", "__name__"})
-"""Attributes that are no bound methods."""
+"""Attributes that are not bound methods."""
 _SINGLETONS = frozenset(
     {"bool", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "set", "str", "tuple", "type"}
 )

@@ -92,10 +92,10 @@ class RunIndex:
     """The index of one run directory. Threads and processes may use it at once, each by an object of its own."""
 
     def __init__(self, run: Path) -> None:
-        """Open the index, or make an empty one; `refresh` fills it. Raises UserError when the folder is no run
+        """Open the index, or make an empty one; `refresh` fills it. Raises UserError when the folder is not a run
         directory, nor one that azr eval has written."""
         self.is_evaluation = not is_run(run) and (run / ANSWERS).is_file()
-        """The folder is no run's but of azr eval."""
+        """The folder is not a run's but of azr eval."""
         if not self.is_evaluation and not is_run(run):
             runs = [path for path in run.iterdir() if is_run(path)] if run.is_dir() else []
             newest = max(runs, key=lambda path: path.stat().st_mtime, default=Path("orz_ckpt/NAME"))
@@ -316,7 +316,7 @@ def kept(value: Any) -> Any:
 
 
 def _num_nodes(program: str) -> int | None:
-    """Nodes of the syntax tree; None for what is no program."""
+    """Nodes of the syntax tree; None for what is not a program."""
     try:
         return sum(1 for _ in ast.walk(ast.parse(program)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

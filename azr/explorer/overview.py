@@ -127,7 +127,7 @@ def _evaluations(compared: Compared, runs: Measured, names: Sequence[str]) -> It
 
 
 def _matching(names: Sequence[str], pattern: str) -> dict[str, str]:
-    """Return the metrics of this name with what stands in its parentheses, or else their name."""
+    """Return the metrics of this name with the text in its parentheses, or else their name."""
     found = ((name, re.fullmatch(pattern, name)) for name in names)
     return {name: ", ".join(filter(None, match.groups())) or name for name, match in found if match is not None}
 

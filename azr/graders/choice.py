@@ -31,7 +31,7 @@ _BOXED = re.compile(
     + r"""([A-Z]|\d)(?:[\s)\]}$'"*.]*$|[\s}\\]*[).:\]](?!\d)|\}|\s*$)""",
     re.IGNORECASE,
 )  # fmt: skip
-"""A label alone, or before its option's text; what goes on as mathematics does is a value."""
+"""A label alone, or before its option's text; what continues as mathematics does is a value."""
 _AND = r"""(?:[\s)\]}$'"*_.]{0,9}(?:,|;|/|\||\(|\\?&|\b(?:or|and|then|perhaps|maybe|possibly)\b)){1,3}"""
 _LISTED = re.compile(_WRAPPED + _LABEL + f"(?={_AND})", re.IGNORECASE)
 _MORE = re.compile(
@@ -70,7 +70,7 @@ class ChoiceGrader:
 
 
 def _label(text: str, labels: tuple[str, ...]) -> str | None:
-    """The label that the text gives last, in a box or in words, or two of them (``A, B``), which are no answer. A box
+    """Return the label that the text gives last, in a box or in words; or two (``A, B``), which are no answer. A box
     that holds none of them is a value."""
     text = text.translate(_FULL_WIDTH)
     said = [(found.start(), _only(found, labels)) for found in _STATED.finditer(text)]

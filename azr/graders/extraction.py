@@ -8,7 +8,7 @@ from collections.abc import Sequence
 MAX_RESPONSE = 2**18
 """Of a longer response only the end is read, characters."""
 MAX_FINAL = 2_000
-"""Longest final answer of a mathematical question, characters: what is longer is no final answer."""
+"""Longest final answer of a mathematical question, characters: what is longer is not a final answer."""
 
 _THOUGHT = "</think>"
 _BETWEEN = re.compile(
@@ -33,7 +33,7 @@ _REASON = re.compile(
     r",?\s+(?:since|because|as|so|which|not|per|but|making|meaning)\b"
     r"|\s+\((?=[^()]{0,99}(?<![A-Za-z\\])(?!sin|cos|tan|cot|sec|csc|log|exp|sqrt|mod|or |and |not )[a-z]{3})"
 )
-"""What goes on after an answer: a clause, or words in parentheses."""
+"""What follows an answer: a clause, or words in parentheses."""
 UNSEEN = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad"))
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?%?")
 

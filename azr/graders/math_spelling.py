@@ -217,7 +217,7 @@ def _words(text: str) -> tuple[set[str], bool]:
 
 
 def same_word(gold: str, answer: str) -> bool:
-    """Whether both are one text of words, however their letters are written; names of quantities are no words."""
+    """Whether both are one text of words, however their letters are written; names of quantities are not words."""
     one, other = (_WORDS.sub(r"\1", text).strip().strip(".").strip() for text in (gold, answer))
     is_word = re.fullmatch(r"[A-Za-z]{3,}|[A-Za-z]{2,}(?: [A-Za-z]+)+|[Nn][Oo]", one) is not None
     return is_word and one.casefold() == other.casefold()
@@ -225,7 +225,7 @@ def same_word(gold: str, answer: str) -> bool:
 
 def clock_verdict(gold: str, answer: str) -> bool | None:
     """Whether two times of day are the same; None when the gold answer is none. A ratio ends in no leading zero and can
-    be reduced no more; a zero after the colon is no ratio at all."""
+    be reduced no more; a zero after the colon is not a ratio at all."""
     wanted, given = _clock(gold), _clock(answer)
     if wanted is None:
         return None
@@ -275,7 +275,7 @@ def _tuple(items: Iterable[str]) -> str:
 
 def _assigned(text: str) -> dict[str, str] | None:
     """What a text says of several names, in their order; None when it says anything else. Indices number the roots of
-    one equation, and so are no names."""
+    one equation, and so are not names."""
     parts = [item.split("=") for item in _items(_AND.sub(",", re.sub(_SPACE, " ", respelled(text))))]
     names = {part[0].strip(): part[1].strip() for part in parts if len(part) == 2}
     bases = {found[1] for name, value in names.items() if value and (found := _VARIABLE.fullmatch(name))}

@@ -151,13 +151,13 @@ def try_grader(name: str, question: Question) -> None:
 def checked(returned: object, form: Form = "own") -> dict[str, Any]:
     """Return score and parts of what a function returned. Raises InvalidReply for anything that it must not return.
 
-    A reward function's score is any finite number; parts of verl's that are no numbers are left out.
+    A reward function's score is any finite number; parts of verl's that are not numbers are left out.
     """
     if form == "trl":
         try:
             (returned,) = returned  # type: ignore[misc]
         except (TypeError, ValueError) as error:
-            raise InvalidReply(f"{brief(returned)}, which is no list of one reward for one completion") from error
+            raise InvalidReply(f"{brief(returned)}, which is not a list of one reward for one completion") from error
     parts = dict(returned) if isinstance(returned, Mapping) else {SCORE: returned}
     if SCORE not in parts:
         raise InvalidReply(f"a dict without {SCORE!r}, which must be True, False, None or a number from 0 to 1")
@@ -177,7 +177,7 @@ def checked(returned: object, form: Form = "own") -> dict[str, Any]:
         if not isinstance(name, str) or not _PART.fullmatch(name):
             raise InvalidReply(f"a part named {brief(name)}, which must be up to 40 letters, digits, '_', '-' and '.'")
         if not isinstance(value, bool) and not (isinstance(value, float) and math.isfinite(value)):
-            raise InvalidReply(f"the part {name} {brief(value)}, which is no bool and no finite number")
+            raise InvalidReply(f"the part {name} {brief(value)}, which is neither a bool nor a finite number")
     return {SCORE: score, "parts": parts}
 
 

@@ -1,7 +1,7 @@
 """Values as JSON and back, on both sides of a sandbox's wall: its text is a part of every program that is called.
 
 What JSON has is itself; other values are objects with one letter as key. Subclasses count as what they derive from,
-and what is no plain data becomes an `Opaque`, which equals nothing. Standard library only.
+and what is not plain data becomes an `Opaque`, which equals nothing. Standard library only.
 """
 
 import collections

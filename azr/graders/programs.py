@@ -61,7 +61,7 @@ class Calls:
     recorder: str = ""
     """A program whose ``record()`` returns the arguments of all calls, for a suite whose tests are a program."""
     prelude: str = ""
-    """Definitions of the question, run before every answer. A function ``entry`` in them is no answer."""
+    """Definitions of the question, run before every answer. A function ``entry`` in them is not an answer."""
     begun: bool = False
     """The prelude ends with the head of the function, so that an answer may be its body."""
     atol: float = 0.0
@@ -195,7 +195,7 @@ def assembled(gold: Calls, answer: str) -> tuple[str, str]:
         return gold.prelude, answer
     if not defines(answer, gold.entry):
         return "", gold.prelude + _as_body(gold.prelude, answer)
-    # A head alone is no program.
+    # A head alone is not a program.
     return gold.prelude if parses(gold.prelude) else f"{gold.prelude}\n    pass\n", answer
 
 

@@ -171,7 +171,7 @@ def f(text, budget_s, most):
     answer, _ = _begin("answer")
     if _PRELUDE:
         exec(compile(_PRELUDE, "prelude", "exec"), answer)
-        # What the question defines is no answer to it.
+        # What the question defines is not an answer to it.
         for name in (_ENTRY, "Solution"):
             answer.pop(name, None)
     exec(compile(_SOURCE, "answer", "exec"), answer)

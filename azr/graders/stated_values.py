@@ -171,7 +171,7 @@ def _keywords(text: str, gold: ProgramValue) -> str | None:
 
 
 def _block_value(content: str, gold: ProgramValue) -> str | None:
-    """Return a block's value. A line without quotes that is no code is a string."""
+    """Return a block's value. A line without quotes that is not code is a string."""
     stated = value_in(content, gold)
     return stated if stated is not None else _unquoted(content.strip(), gold)
 

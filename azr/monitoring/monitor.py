@@ -68,7 +68,7 @@ def raise_if_flagged(stop_at: int | None, run: Path, step: int, samples: Sequenc
     most, count = _hits(flagged).most_common(1)[0]
     raise RunEnded(
         f"{len(flagged)} responses of step {step} were flagged, most of them ({count}) by the rule {most}, and "
-        f"safety.stop_at is {stop_at}, so the run ends here: azr show {run} --flagged shows them; go on with another "
+        f"safety.stop_at is {stop_at}, so the run ends here: azr show {run} --flagged shows them; take another "
         "safety.stop_at or safety.patterns."
     )
 

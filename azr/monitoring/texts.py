@@ -74,7 +74,7 @@ class Screen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 try:
                     re.compile(pattern, re.IGNORECASE)
                 except (re.error, OverflowError, RecursionError) as error:
-                    what = f"{pattern!r} of the rule {rule.name} in {path} is no regular expression ({error})"
+                    what = f"{pattern!r} of the rule {rule.name} in {path} is not a regular expression ({error})"
                     raise UserError(f"safety.patterns: {what}: correct it.") from error
             if not rule.patterns:
                 raise UserError(f"safety.patterns: the rule {rule.name} in {path} has no patterns: give it one.")

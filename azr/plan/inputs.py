@@ -121,7 +121,7 @@ def shape_of(path: str, config_file: str | None = None) -> ModelShape:
         try:
             tree = parse_object(file.read_bytes())
         except (OSError, ValueError) as error:
-            raise UserError(f"{file} is no model's config.json: {error}") from error
+            raise UserError(f"{file} is not a model's config.json: {error}") from error
         return _stated(tree, file)
     if path in KNOWN:
         return KNOWN[path]
@@ -246,7 +246,7 @@ class Assumptions:
     prefill_mfu: float = _assume(0.45, "Share of the peak at which engines read prompts")
     push_gb_s: float = _assume(26, "GB/s of a push inside a node; measured with cluster.push ipc and 3.1 GB")
     turns_s: float = _assume(
-        0.9, "Seconds of a step for sleep, wake and all that is in no phase, beside the bytes that turns move; measured"
+        0.9, "Seconds of a step for sleep, wake and all that is in no phase, without bytes that turns move; measured"
     )
     driver_ms: float = _assume(
         0.4,

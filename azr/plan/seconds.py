@@ -131,7 +131,7 @@ class StepTimes:
         return {what: at + stepping for what, at in self._passing(role, passes, updates, reduces=True).items()}
 
     def push(self, policy: ModelRole) -> Seconds:
-        """All weights once into each node, while inside each they go on to its engines.
+        """All weights once into each node, while inside each they pass to its engines.
 
         Through host memory one node sends to all others; collectives pass them on from node to node.
         """

@@ -94,7 +94,7 @@ def _checked(plugin: str, kind: TaskKind, beside: Collection[str]) -> PluginKind
             raise UserError(f"The kind {kind.name} of the plug-in {plugin} has {said}.")
     if unknown := set(kind.reference_kinds) - {*KINDS, *beside}:
         raise UserError(
-            f"The kind {kind.name} of the plug-in {plugin} has references of {min(unknown)!r}, which is no kind."
+            f"The kind {kind.name} of the plug-in {plugin} has references of {min(unknown)!r}, which is not a kind."
         )
     try:
         problem = _problem(kind)
@@ -116,7 +116,7 @@ def _problem(kind: TaskKind) -> str:
             if style.parse(style.response(sections), kind.labels) != sections:
                 return "its proposal or solution is not read back as it was written"
     if kind.references_per_prompt(6) not in range(7):
-        return "references_per_prompt(6) is no number from 0 to 6"
+        return "references_per_prompt(6) is not a number from 0 to 6"
     kind.proposer_instructions(facts)
     kind.solver_instructions(facts)
     return ""

@@ -1,7 +1,7 @@
 """Calls of a plug-in's kinds and functions, which run in the driver: it is the user's own code.
 
 A call that fails costs one answer: one sentence names the function, and its traceback is in the log. A slow call is
-named while it goes on; it holds up the run, and nothing can end it.
+named while it runs; it holds up the run, and nothing can end it.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _number(returned: object, *_: object) -> float:
     number = plain_number(returned)
     if isinstance(number, int | float) and math.isfinite(number):
         return float(number)
-    raise InvalidReply(f"{brief(returned)}, which is no finite number")
+    raise InvalidReply(f"{brief(returned)}, which is not a finite number")
 
 
 def _advantages(returned: object, estimator: Estimator, batch: Batch) -> Tensor:
@@ -138,7 +138,7 @@ def _advantages(returned: object, estimator: Estimator, batch: Batch) -> Tensor:
     import torch
 
     if not isinstance(returned, torch.Tensor):
-        raise InvalidReply(f"{brief(returned)}, which is no tensor")
+        raise InvalidReply(f"{brief(returned)}, which is not a tensor")
     if returned.shape != batch.seq_index_R.shape:
         tokens = len(batch.seq_index_R)
         raise InvalidReply(f"a tensor of the shape {tuple(returned.shape)}, and there are {tokens:,} response tokens")
@@ -159,7 +159,7 @@ def _delegate(method: str) -> Any:
 
 
 class PluginKind(TaskKind):
-    """A plug-in's kind in a run, which goes on without the response that the kind fails over.
+    """A plug-in's kind in a run, which continues without the response that the kind fails over.
 
     Every accepted task has been shown once, so a task that cannot be shown costs its proposal only.
     """
@@ -198,20 +198,20 @@ class PluginKind(TaskKind):
 
     def _tasks(self, returned: object, *_: object) -> tuple[Task, ...]:
         if not isinstance(returned, tuple):
-            raise InvalidReply(f"{brief(returned)}, which is no tuple of tasks")
+            raise InvalidReply(f"{brief(returned)}, which is not a tuple of tasks")
         return tuple(checked_task(self.kind, each) for each in returned)
 
 
 def _verdict(returned: object) -> Verdict:
     if not isinstance(returned, Verdict):
-        raise InvalidReply(f"{brief(returned)}, which is no Verdict")
+        raise InvalidReply(f"{brief(returned)}, which is not a Verdict")
     return returned
 
 
 async def _judged(
     function: PluginFunction, judge: Callable[[Run], Awaitable[object]], run: Run, read: Callable[[object], T]
 ) -> T | None:
-    """Return what a kind makes of a response, None if it fails. Raises what ``run`` raises, which is no fault of it."""
+    """Return what a kind makes of a response, None if it fails. Raises what ``run`` raises, which is not its fault."""
     failures = list[Exception]()
 
     async def execute(request: ExecutionRequest) -> ExecutionResult:

@@ -37,7 +37,7 @@ def read_stated(plugin: str) -> Stated:
     """Read a plug-in: an installed package's entry points if it has any, one of them as ``group:name``, or a module.
 
     Raises UserError if it cannot be imported (after the traceback of a module that exists), or states nothing or
-    something that is no kind, estimator or function.
+    something that is not a kind, estimator or function.
     """
     group, _, name = plugin.partition(":")
     entries = entries_of(plugin)
@@ -59,7 +59,7 @@ def read_stated(plugin: str) -> Stated:
                 raise UserError(f"The plug-in {plugin} calls two {what}s {given.name!r}: give each another name.")
             name = given.name
         elif not callable(given):
-            raise UserError(f"{name} of the plug-in {plugin} is no function.")
+            raise UserError(f"{name} of the plug-in {plugin} is not a function.")
         stated[group][name] = given
     if not entries and not any(stated.values()):
         raise UserError(f"The plug-in {plugin} defines no kinds, proposer_rewards, bonuses or estimators: add one.")
@@ -88,7 +88,7 @@ def _of_entries(entries: list[EntryPoint]) -> Iterator[tuple[str, str, Any]]:
 def checked_task(kind: TaskKind, task: object, id: str | None = None) -> Task:
     """Return a kind's task. Raises InvalidReply if it cannot be played, shown, or written as JSON and read again."""
     if not isinstance(task, Task) or task.kind != kind.name or id not in (None, task.id):
-        raise InvalidReply(f"{brief(task)}, which is no task of the kind with the id that was asked for")
+        raise InvalidReply(f"{brief(task)}, which is not a task of the kind with the id that was asked for")
     if task.program and not is_program(task.program):
         raise InvalidReply("a task whose program does not define f: other things belong into the payload")
     kind.io_pairs(task)

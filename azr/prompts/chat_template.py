@@ -141,7 +141,7 @@ def render(template: str, tokenizer: PreTrainedTokenizerBase, question: str) -> 
 def render_conversation(
     template: str, tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn], tools: Sequence[Tool] = ()
 ) -> str:
-    """The prompt that goes on with a conversation, oldest turn first, at whose end a user asks.
+    """The prompt that continues a conversation, oldest turn first, at whose end a user asks.
 
     Raises:
         UserError: the template cannot write as many turns, or leaves one out, or a tool.
@@ -228,7 +228,7 @@ def turn_end(template: str, tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """Texts of the tokens that are no text."""
+    """Texts of the tokens that are not text."""
     added = tokenizer.added_tokens_decoder.values()
     return {token.content for token in added if token.special} | set(tokenizer.all_special_tokens)
 

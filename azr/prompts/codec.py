@@ -217,7 +217,7 @@ class PromptCodec:
         ids = completion.response_ids
         rest = ids[:-1] if len(ids) and ids[-1] in self.stops.token_ids else ids
         end = self.decode(ids[len(rest) :])
-        # Bytes of an incomplete character before the end become the same, unless the end goes on with them.
+        # Bytes of an incomplete character before the end become the same, unless the end continues them.
         if completion.text is not None and "\ufffd" not in end:
             return completion.text.removesuffix(end)
         return self.decode(rest)

@@ -93,7 +93,7 @@ def _splits_text(tokenizer: PreTrainedTokenizerBase) -> bool:
 def table_decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[Sequence[int]], str] | None:
     """Return a function that decodes ids by a table of the tokens' bytes, which is filled in on demand.
 
-    Bytes that are no UTF-8 become U+FFFD. Returns None for a tokenizer whose text is not the concatenation of its
+    Bytes that are not UTF-8 become U+FFFD. Returns None for a tokenizer whose text is not the concatenation of its
     tokens' bytes.
     """
     is_plain = isinstance(tokenizer, PreTrainedTokenizerFast) and (

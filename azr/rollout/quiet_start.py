@@ -36,7 +36,7 @@ def quiet_start(model_path: str) -> Iterator[None]:
             raise
         except (ValueError, RuntimeError, NotImplementedError, OSError) as error:
             log.seek(0)
-            # What ended the core process stands only in what that process printed.
+            # Only the output of the core process says what ended it.
             causes = _CAUSE.findall(log.read().decode(errors="replace")) if _OF_CORE in str(error) else []
             why = causes[-1] if causes else " ".join(str(error).split())
             raise UserError(f"vLLM does not start with {model_path}: {why}") from error

@@ -140,7 +140,7 @@ def with_stops(body: bytes, stops: Stops) -> bytes:
     """Return the request with the stops of training added.
 
     A request's own ``stop`` replaces the stop strings, even an empty one; ``ignore_eos`` omits the end tokens. Stop
-    strings stay in the response, as in training. A body that is no JSON object stays unchanged: vLLM reports the error.
+    strings stay in the response, as in training. A body that is not a JSON object stays unchanged: vLLM reports it.
     """
     try:
         request = json.loads(body)

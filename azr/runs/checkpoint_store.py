@@ -1,5 +1,5 @@
 """The checkpoints of one run on disk: a folder per step with a manifest of its files, complete or not there. And where
-a run goes on, with which changes of its config, before anything is started."""
+a run continues, with which changes of its config, before anything is started."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class AsyncCheckpointer:
         done: int,
     ) -> None:
         """``write`` puts all there is after a step into a folder, or raises OSError when the disk is full; ``log`` gets
-        a line for a checkpoint that could not be saved; ``done`` is the step the run goes on from."""
+        a line for a checkpoint that could not be saved; ``done`` is the step the run continues from."""
         self._store, self._every, self._write, self._log = store, every, write, log
         self._saving: asyncio.Task[None] | None = None
         self.done = self.saved = done
@@ -157,7 +157,7 @@ class AsyncCheckpointer:
         try:
             await self._saving
         except OSError as error:
-            self._log(f"no checkpoint of step {self.done} was saved, and the run goes on: {error}")
+            self._log(f"no checkpoint of step {self.done} was saved, and the run continues: {error}")
         finally:
             self._saving = None
 
@@ -203,7 +203,7 @@ def verify(folder: Path, level: Verify) -> list[str]:
     for name, (nbytes, digest) in expected.items():
         file = folder / name
         if name.startswith("/") or ".." in file.parts[len(folder.parts) :]:
-            raise CorruptCheckpoint(f"{path} lists {name}, which is no file of this folder")
+            raise CorruptCheckpoint(f"{path} lists {name}, which is not a file of this folder")
         if not file.is_file():
             raise CorruptCheckpoint(f"{file} is missing")
         if file.stat().st_size != nbytes:
@@ -309,7 +309,7 @@ def resolve_run(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:
         if step_of(place) >= 0:
             step, place = step_of(place), place.parent.parent
     if not RunDirectory(place).config.is_file():
-        raise UserError(f"There is no run in {place} to go on with: leave out --resume, or name a run directory.")
+        raise UserError(f"There is no run in {place} to continue: leave out --resume, or name a run directory.")
     return replace(run, root=str(place.parent), name=place.name), step
 
 
@@ -372,7 +372,7 @@ def config_changes(saved: Config, wanted: Config) -> list[str]:
             f"algorithm.estimator was {saved.algorithm.estimator.name}, so the checkpoint has no critic for "
             f"{wanted.algorithm.estimator.name}: keep the estimator, or start another run."
         )
-    # An option of one estimator is no option of another.
+    # An option of one estimator is not an option of another.
     pairs = {name: (before.get(name, "unset"), after.get(name, "unset")) for name in after | before}
     changed = {name: pair for name, pair in pairs.items() if not _same(*pair) and name not in _PLACE}
     return [f"{name}: {old} -> {new}" for name, (old, new) in changed.items()]

@@ -67,7 +67,7 @@ def find_source(place: Path, step: int | None) -> Source:
     is_here = (place / "config.json").is_file()
     if is_here or not must_be_local(str(place)):
         if step is not None:
-            what = "is one model and has no steps" if is_here else "is no run here, and a model has no steps"
+            what = "is one model and has no steps" if is_here else "is not a run here, and a model has no steps"
             raise UserError(f"{place} {what}: leave out --step.")
         folder = model_folder(str(place), fetch=True, named=f"There is no run {place} here, and the model")
         assert folder is not None, "fetching finds it or raises"
@@ -88,10 +88,10 @@ def find_source(place: Path, step: int | None) -> Source:
 
 
 def policies(place: Path) -> dict[int, Path]:
-    """The folders of a run's policies by step. Raises UserError when there is none, or this is no run."""
+    """The folders of a run's policies by step. Raises UserError when there is none, or this is not a run."""
     run = RunDirectory(place)
     if not run.config.is_file():
-        raise UserError(f"{place} is no run: name a run directory, such as orz_ckpt/first.")
+        raise UserError(f"{place} is not a run: name a run directory, such as orz_ckpt/first.")
     saved = run.checkpoints.glob("*/policy")
     folders = {step: path for path in saved if (step := step_of(path.parent)) >= 0}
     if not folders:

@@ -51,7 +51,7 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
     if must_be_local(path):
         of_text = "azr export NAME FOLDER writes one of a hub model that reads images"
         raise UserError(f"{named} {path!r} holds no model (no config.json there); {_GIVE} ({of_text}).")
-    refused = f"{named} {path!r} is no local folder and could not be fetched from the hub"
+    refused = f"{named} {path!r} is not a local folder and could not be fetched from the hub"
     with hub_errors(f"{refused}; {_GIVE}, or mend this"):
         from huggingface_hub import snapshot_download
         from huggingface_hub.constants import HF_HUB_OFFLINE
@@ -66,7 +66,7 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
                 f"The hub refuses {named} {path!r}: ask for access on its page, and run .venv/bin/hf auth login."
             ) from error
         except (RepositoryNotFoundError, HFValidationError) as error:
-            raise UserError(f"{named} {path!r} is no local folder, and the hub has no such model; {_GIVE}.") from error
+            raise UserError(f"{named} {path!r} is neither a local folder nor a model of the hub; {_GIVE}.") from error
         except OSError as error:
             if not fetch:
                 return None
@@ -155,7 +155,7 @@ def check_model(folder: Path) -> None:
         try:
             Tokenizer.from_file(str(path))
         except Exception as error:  # The library raises nothing narrower.
-            raise UserError(f"{path} is no tokenizer ({error}): {ADVICE}.") from error
+            raise UserError(f"{path} is not a tokenizer ({error}): {ADVICE}.") from error
 
 
 def check_weights(folder: Path) -> None:
@@ -195,12 +195,12 @@ def check_weights(folder: Path) -> None:
 
 def _stated_shapes(file: Path) -> dict[str, tuple[int | None, ...]]:
     """Return the shapes that a config.json states, of weights by the ends of their names; None for a size that it
-    leaves out. Raises UserError for a size that is no whole number from 1, and for heads that cannot be shared out."""
+    leaves out. Raises UserError for a size that is not a whole number from 1, or heads that cannot be shared out."""
     config = read_object(file)
     tree = config["text_config"] if isinstance(config.get("text_config"), dict) else config
     for name in _SIZES:
         if (size := tree.get(name)) is not None and (type(size) is not int or size < 1):
-            raise UserError(f"{file} has {name} {size!r}, which is no whole number from 1: {ADVICE}.")
+            raise UserError(f"{file} has {name} {size!r}, which is not a whole number from 1: {ADVICE}.")
     vocabulary, hidden, inner, heads, keys, head = map(tree.get, _SIZES)
     is_known = config.get("model_type") in CHECKED
     divided = [("num_attention_heads", heads, "num_key_value_heads", keys)]

@@ -30,7 +30,7 @@ WINDOW = 3
 
 @dataclass(slots=True)
 class Phase:
-    """One kind of work inside a step; several go on at once."""
+    """One kind of work inside a step; several run at once."""
 
     name: str
     since: float

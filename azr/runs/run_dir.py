@@ -94,14 +94,14 @@ class RunDirectory:
         if not self.config.is_file():
             raise UserError(f"{path} holds other files and no run: choose another --run.name.")
         if not restart:
-            there = "go on with it by --resume, begin again with --restart"
+            there = "continue it by --resume, begin again with --restart"
             if not any(self.checkpoints.glob("step_*")):
                 there = "it has no checkpoint, so --resume begins it again; --restart does so beside it"
             raise UserError(f"{path} already holds a run: {there}, or choose another --run.name.")
 
     def keep_aside(self) -> Path | None:
         """Rename the folder, so that another run can have its name. Returns the new path, None if there is no run.
-        Raises UserError if a process that is alive owns the run, or the folder is no run's."""
+        Raises UserError if a process that is alive owns the run, or the folder is not a run's."""
         self.check_free(restart=True)
         if not self.path.is_dir() or not any(self.path.iterdir()):
             return None
@@ -143,7 +143,7 @@ class RunDirectory:
             for path in last.parent.glob("*.gz"):
                 if path.name.startswith("."):
                     path.unlink()
-                # A run that goes on from step 0 seeds its buffer again.
+                # A run that continues from step 0 seeds its buffer again.
                 elif path.name > last.name or step == 0:
                     _move(path, aside / last.parent.name)
         for path in checkpoints:
@@ -156,7 +156,7 @@ class RunDirectory:
         return None
 
     def rewrite_config(self, config: Config) -> None:
-        """Replace ``config.yaml`` by one rename, with the commands so far and this one: the run goes on with other
+        """Replace ``config.yaml`` by one rename, with the commands so far and this one: the run continues with other
         options."""
         before = self.config.read_text(encoding="utf-8")
         commands = [line for line in before.splitlines(keepends=True) if line.startswith("# ")]
@@ -184,8 +184,7 @@ class PromptForm:
             raise UserError(f"{path} cannot be read ({error!r}): remove it to use the model's template.") from error
 
     def keep(self, path: Path) -> None:
-        """Write it for a new run, whole or not at all: that may be killed meanwhile. Check it for one that goes on, as
-        `check`."""
+        """Write it for a new run, whole or not at all: that may be killed meanwhile. For a resumed one, `check` it."""
         self.check(path)
         if not path.exists():
             with atomic_write(path) as staging:
@@ -242,7 +241,7 @@ class RunOwner:
             os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode())
         except OSError as error:
             self.release()
-            raise UserError(f"{run} cannot be written ({error.strerror}), so its run cannot go on there.") from error
+            raise UserError(f"{run} cannot be written ({error.strerror}), so its run cannot continue there.") from error
         except BaseException:
             self.release()
             raise

@@ -178,7 +178,7 @@ class RunLogger:
 
 class BackgroundWriter:
     """One thread that writes beside the next step, one piece of work after the other. After one has failed, which is
-    logged, none is begun any more, and the failure is raised before the run goes on without what it lacks."""
+    logged, none is begun any more, and the failure is raised before the run continues without what it lacks."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "writer")

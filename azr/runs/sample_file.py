@@ -116,7 +116,7 @@ def read_record(line: bytes, kind: type[T]) -> T:
         try:
             return msgspec.convert(map_texts(json.loads(line), clean), kind)  # msgspec refuses half a surrogate pair
         except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
-            raise ValueError(f"it is no {kind.__name__} ({error})") from error
+            raise ValueError(f"it is not a {kind.__name__} ({error})") from error
 
 
 def read_sample(line: bytes) -> Sample:
@@ -191,9 +191,9 @@ class FileOffset:
                         hasher.update(chunk)
                         left -= len(chunk)
         except OSError as error:
-            raise UserError(f"{path} cannot be read ({error.strerror}), so the run cannot go on.") from error
+            raise UserError(f"{path} cannot be read ({error.strerror}), so the run cannot continue.") from error
         if left or hasher.hexdigest() != self.digest:
-            raise UserError(f"{path} was altered since the checkpoint was saved, so the run cannot go on from it.")
+            raise UserError(f"{path} was altered since the checkpoint was saved, so the run cannot continue from it.")
         return hasher
 
     def truncate(self, path: Path, aside: Path) -> None:
@@ -222,7 +222,7 @@ class JsonLines:
     def __init__(self, path: Path, offset: FileOffset = FileOffset()) -> None:
         """Append to a file that ends at ``offset``, or to a new one. Raises as `FileOffset.check`."""
         self._hasher, self._size = offset.check(path), offset.size
-        assert not path.exists() or path.stat().st_size == offset.size, f"{path} goes on after its offset"
+        assert not path.exists() or path.stat().st_size == offset.size, f"{path} continues after its offset"
         self._file = path.open("ab", buffering=0)
 
     def write(self, records: Iterable[Mapping[str, object]]) -> None:

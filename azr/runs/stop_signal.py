@@ -46,7 +46,7 @@ class StopRequested(Exception):
 def stop_line(signal_number: int, run: RunDirectory) -> str:
     """Return the line with which a run ends after a signal."""
     begun = run.config.is_file()
-    left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
+    left = "what was done is saved, and --resume continues from there" if begun else "nothing had been done yet"
     return f"{StopRequested(signal_number)}: {left}"
 
 

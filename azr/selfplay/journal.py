@@ -127,7 +127,7 @@ class Journal:
         await asyncio.gather(*requests, return_exceptions=True)
 
     def copy(self, step: int) -> list[dict[str, Any]]:
-        """Return what a run needs that goes on after this step, for `write_journal`, while the work goes on."""
+        """Return what a run needs to continue after this step, for `write_journal`; the work is still running."""
         left_over = {item.key: item for item in self.left_over.get(step, ())}
         for item in left_over.values():
             self.open(item)  # one that had not asked for anything
@@ -142,7 +142,7 @@ class Journal:
             return
         for tree in json.loads(gzip.decompress((folder / FILE).read_bytes())):
             origin = tree["origin"]
-            # It sets nothing that is no part of the constructor.
+            # It sets nothing that is not part of the constructor.
             item = replace(msgspec.convert(origin | (origin["shown"] or {}), WorkItem))
             item.answers = {text: [Completion(**each) for each in some] for text, some in tree["answered"].items()}
             self._items[item.key] = item

@@ -112,7 +112,7 @@ def read_seeds(path: Path, kinds: Sequence[str] = SINGLE_CALL_KINDS) -> list[See
             lines += [(number, task) for task in stated]
         except msgspec.ValidationError as error:
             what = "record of a seed" if "snippet" in record else "task"
-            lines.append((number, f"the line is no {what}: {error}"))
+            lines.append((number, f"the line is not a {what}: {error}"))
         except ValueError as error:
             lines.append((number, str(error)))
     if not any(isinstance(task, Task) for _, task in lines):
@@ -152,7 +152,7 @@ def _check_stated(task: Task) -> None:
         try:
             kind.proposal(task)
         except Exception as error:
-            raise ValueError(f"it is no task of kind {task.kind} ({type(error).__name__}: {error})") from error
+            raise ValueError(f"it is not a task of kind {task.kind} ({type(error).__name__}: {error})") from error
         return
     if not 1 <= len(task.inputs) <= MAX_INPUTS:
         raise ValueError(f"a task has 1 to {MAX_INPUTS} inputs, not {len(task.inputs)}")
@@ -249,7 +249,7 @@ async def _check(
 def _detail(reason: RejectReason, result: ExecutionResult | None) -> str:
     if result is None or reason is RejectReason.MALFORMED:
         return {
-            RejectReason.MALFORMED: "no function f with a parameter, or inputs that are no values or mostly repeats",
+            RejectReason.MALFORMED: "no function f with a parameter, or inputs that are not values or mostly repeats",
             RejectReason.TOO_LARGE: "the program or the message is too long",
             RejectReason.NOT_ALLOWED: "the message states the program",
         }.get(reason, str(reason))

@@ -71,10 +71,10 @@ def _unreadable(sections: Sequence[Section]) -> str:
         if section.label == "program" and (why := _unreadable_program(section.text)):
             return why
     if len(sections) == 1:
-        return f"the answer holds one {sections[0].label}, which is no plain data or not what was asked"
+        return f"the answer holds one {sections[0].label}, which is not plain data or not what was asked"
     counts = Counter(str(section.label) for section in sections)
     held = ", ".join(f"{count} {label}{'s' * (count > 1)}" for label, count in counts.items()) or "nothing"
-    return f"the answer holds {held}: others were asked, one of them is no plain data, or two inputs are equal"
+    return f"the answer holds {held}: others were asked, one of them is not plain data, or two inputs are equal"
 
 
 def _unreadable_program(text: str) -> str:

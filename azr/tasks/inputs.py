@@ -49,7 +49,7 @@ Expressions = tuple[ast.expr, ...]
 
 
 def read_input(text: str, program: str, *, is_answer: bool = False) -> str | Expressions | None:
-    """Return canonical arguments for the program's ``f``, or what to evaluate for them; None if it is no input. An
+    """Return canonical arguments for the program's ``f``, or what to evaluate for them; None if it is not an input. An
     answer may compute, but not search: it must do without loops and conditions, and cannot use the program."""
     try:
         return values.canonical_arguments(values.parse_arguments(text))

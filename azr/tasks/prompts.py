@@ -222,7 +222,7 @@ class CompletionFormat:
 
     head = "Exercise"
     stop_strings: tuple[str, ...] = ("```\n\n", f"\n{head} ")
-    """The end of an example, where some models go on in prose, and the head of the next one."""
+    """The end of an example, where some models continue in prose, and the head of the next one."""
     fewest_shown: ClassVar[int] = 3
     """Examples of a proposal prompt: worked ones are added to fewer references."""
     worked_shown: ClassVar[int] = 2

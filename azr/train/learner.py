@@ -208,7 +208,7 @@ class Learner:
             if skipped >= MAX_SKIPPED_STEPS:
                 raise RunEnded(
                     f"The last {skipped:.0f} optimizer steps of the {model} had a loss or gradient that is not finite "
-                    "and were skipped, so the run ends here with the weights from before them: go on with a lower "
+                    "and were skipped, so the run ends here with the weights from before them: continue with a lower "
                     f"train.{model}_lr or train.grad_clip, or with train.dtype=float32."
                 )
 

@@ -168,5 +168,5 @@ def _meta(file: Any, path: Path) -> dict[str, Any]:
     try:
         meta: dict[str, Any] = json.loads(file.metadata()[_META])
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is damaged (its description is no JSON): use another checkpoint") from error
+        raise UserError(f"{path} is damaged (its description is not JSON): use another checkpoint") from error
     return meta

@@ -1,6 +1,6 @@
 """A model role addressed as one object: its ranks are started, called and ended together, all with deadlines.
 
-A rank is not replaced when it dies: its peers cannot go on without it, so the runtime starts everything again.
+A rank is not replaced when it dies: its peers cannot continue without it, so the runtime starts everything again.
 """
 
 from __future__ import annotations

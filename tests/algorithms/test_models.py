@@ -123,4 +123,4 @@ def test_compiled_layers_give_the_same_values_and_gradients_and_share_graphs(che
         graphs.append(counters["stats"]["unique_graphs"])
     for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-12)
-    assert graphs[0] == graphs[2] > 1, "another length, or another layer, is no other graph"
+    assert graphs[0] == graphs[2] > 1, "another length, or another layer, is not another graph"

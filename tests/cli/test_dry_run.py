@@ -68,7 +68,7 @@ def test_a_run_that_is_there_is_not_overwritten_but_may_go_on(here, capsys):
     assert "already holds a run: it has no checkpoint, so --resume begins it again" in capsys.readouterr().err
     (there.checkpoints / "step_000003").mkdir()
     assert dry_run(here) == 2
-    assert "already holds a run: go on with it by --resume" in capsys.readouterr().err
+    assert "already holds a run: continue it by --resume" in capsys.readouterr().err
     assert dry_run(here, "--resume", str(there.checkpoints / "step_000099")) == 2
     assert "has no checkpoint of step 99: there are those of steps 3." in capsys.readouterr().err
 
@@ -115,7 +115,7 @@ def test_a_run_begun_in_the_clone_goes_on_from_another_folder(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("options, said", [
-    (["--run.steps", "3"], "step 3 of --run.steps 3 is done, so nothing is left to do: raise it to go on"),
+    (["--run.steps", "3"], "step 3 of --run.steps 3 is done, so nothing is left: raise it to continue"),
     (["--run.max-minutes", "0.4"], "the 3 steps have taken 0.5 minutes of --run.max-minutes 0.4, so nothing"),
 ])  # fmt: skip
 async def test_a_run_at_its_end_starts_nothing(here, options, said, monkeypatch, capsys):
@@ -162,7 +162,7 @@ def dry_run_at(hub: Hub, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("answer, said", [
-    (None, "the hub has no such model; give a Hugging Face model folder."),
+    (None, "nor a model of the hub; give a Hugging Face model folder."),
     ((403, {"X-Error-Code": "GatedRepo"}), "The hub refuses model.path"),
 ], ids=["no such model", "gated"])  # fmt: skip
 def test_what_the_hub_refuses_is_refused(answer, said, tmp_path):

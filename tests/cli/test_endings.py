@@ -99,5 +99,5 @@ def test_what_the_machine_does_to_a_run_that_began_is_one_sentence(ends, error, 
         ends(error)
     assert ended.value.code == 1
     printed, said = capsys.readouterr()
-    assert said.endswith(f"error: {error}: --resume goes on from the last checkpoint\n") and "Traceback" not in said
+    assert said.endswith(f"error: {error}: --resume continues from the last checkpoint\n") and "Traceback" not in said
     assert printed.startswith("expected: ") and printed.endswith("start and evaluations not counted\n")

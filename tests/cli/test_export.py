@@ -253,7 +253,7 @@ def text(content: bytes):
     (10, "model.safetensors.index.json", text(b"{}"), "names no tensors"),
     (10, "config.json", Path.unlink, "config.json cannot be read"),
     (10, "config.json", text(b"{}"), "config.json has no model_type"),
-    (10, "tokenizer.json", Path.unlink, "has no vocabulary"), (10, "tokenizer.json", cut, "is no tokenizer"),
+    (10, "tokenizer.json", Path.unlink, "has no vocabulary"), (10, "tokenizer.json", cut, "is not a tokenizer"),
     (10, "tokenizer_config.json", Path.unlink, "tokenizer_config.json cannot be read"),
     (10, "tokenizer_config.json", text(b"[]"), "holds no JSON object"),
     (10, "tokenizer_config.json", text(b"\xff"), "holds no JSON object (it is not UTF-8)"),

@@ -102,7 +102,7 @@ BROKEN = {
     "circle": ("base: back.yaml", "circle.yaml builds on back.yaml builds on circle.yaml: a config cannot build on"),
     "back": ("base: circle.yaml", "a config cannot build on itself"),
     "itself": ("base: itself.yaml", "itself.yaml builds on itself.yaml: a config cannot build on itself"),
-    "orphan": ("base: gone.yaml", "is no config of a run: There is no file "),
+    "orphan": ("base: gone.yaml", "is not a config of a run: There is no file "),
     "unnamed": ("base: azr_coder7b", "There is no recipe 'azr_coder7b'; did you mean azr_coder7b_ppo?"),
     "number": ("base: 7", "base is 7; it must be the name of a recipe"),
     "empty": ("base:\nrun: {steps: 3}", "base is None; it must be the name of a recipe"),

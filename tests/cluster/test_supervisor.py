@@ -122,7 +122,7 @@ async def test_a_call_answers_or_says_what_was_waited_for(ray_cluster: None, ord
         with pytest.raises(kind, match=r"^this knob is wrong: turn it$") as refusal:
             await call("fail", kind, timeout_s=60, to="fail")
         assert type(refusal.value) is kind
-    with pytest.raises(RayTaskError, match="in fail"):  # what is no sentence keeps the traceback of the actor
+    with pytest.raises(RayTaskError, match="in fail"):  # what is not a sentence keeps the traceback of the actor
         await call("fail", RuntimeError, timeout_s=60, to="fail")
 
 

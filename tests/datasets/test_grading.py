@@ -137,7 +137,7 @@ async def test_what_one_of_several_cannot_read_or_grade_is_not_paid() -> None:
 def test_weights_that_are_none_are_named() -> None:
     for grader, said in (
         ({}, "its grader names none"), ({"math": None}, "its grader names none"),
-        ({"math": 0}, "the weight 0 of its grader math is no number from 0.000001 to 1,000,000"),
+        ({"math": 0}, "the weight 0 of its grader math is not a number from 0.000001 to 1,000,000"),
         ({"math": True}, "the weight True of its grader math"), ({"math": "1"}, "the weight '1' of its grader math"),
         ({"math": float("nan")}, "the weight nan of its grader math"), (["math"], r"the grader \['math'\] is none of"),
         ({"maths": 1}, "the grader 'maths' is none of value, calls"),

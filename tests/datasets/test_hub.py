@@ -70,7 +70,7 @@ def test_a_folder_holds_splits(tmp_path: Path) -> None:
     (tmp_path / "set" / "data" / "train-00000-of-00001.parquet").write_bytes(parquet(ROWS[:3]))
     rows_file.cache_clear()
     assert len(read_rows(rows_file(str(tmp_path / "set")))) == 3
-    with pytest.raises(UserError, match=r'set:nosuch is no file, and no data set .*: Unknown split "nosuch"'):
+    with pytest.raises(UserError, match=r'set:nosuch is not a file, and no data set .*: Unknown split "nosuch"'):
         rows_file(f"{tmp_path / 'set'}:nosuch")
 
 
@@ -83,6 +83,6 @@ def test_a_data_set_of_the_hub_is_read(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         missing = azr(hub, tmp_path, "data", "me/nosuch", tmp_path / "no.jsonl", *against)
     assert [json.loads(line)["answer"] for line in out.read_text().splitlines()] == ["1", "2", "3", "4"]
-    assert missing.returncode == 2 and missing.stderr.startswith("error: me/nosuch is no file, and no data set")
+    assert missing.returncode == 2 and missing.stderr.startswith("error: me/nosuch is not a file, and no data set")
     gone = azr(hub, tmp_path, "data", "me/rows:test", tmp_path / "no.jsonl", *against)
     assert gone.returncode == 2 and "Connection refused" in gone.stderr and gone.stderr.count("\n") == 1

@@ -106,7 +106,7 @@ def test_a_row_is_known_by_its_id_wherever_it_stands_and_rows_of_another_file_be
     assert other.left_after(1).file == other.left_after(2).file == "another digest"
     first = RowOrder(ids_of(6), FILE_DIGEST, 1, NO_ROWS_TAKEN)
     assert first.take(31, 1) == [(0, epoch_order(0, 6, 1)[0])], "rows that join a run later begin with their first"
-    # A run of which no row is left goes on with the next epoch.
+    # A run of which no row is left continues with the next epoch.
     for left in ((), ("gone",)):
         order = order_of(3, left=RowsLeft(epoch=4, ids=left, file=FILE_DIGEST))
         assert order.take(9, 3) == [(5, row) for row in epoch_order(5, 3, 1)]

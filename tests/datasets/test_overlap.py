@@ -112,7 +112,7 @@ def test_a_program_that_is_asked_about_is_found_whatever_its_input(tmp_path):
 @pytest.mark.parametrize("rows, says", [
     ([row("1 + 1?")], "None of the 1 rows of "), ([], "None of the 0 rows of "),
     ([row("2 + 2?"), {"prompt": "3?"}], "row 2: it has no field 'grader': name one for all rows by --data.grader math"),
-    ([row("2 + 2?"), 7], "row 2: it is no JSON object"),
+    ([row("2 + 2?"), 7], "row 2: it is not a JSON object"),
 ])  # fmt: skip
 @pytest.mark.parametrize("out", ["out.jsonl", "out.jsonl.gz"])
 def test_a_file_of_which_nothing_is_left_or_that_is_none_of_rows_leaves_nothing_behind(tmp_path, rows, says, out):

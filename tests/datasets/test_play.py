@@ -186,7 +186,7 @@ async def test_rows_are_asked_until_enough_of_them_teach(refilled):
         assert each.used == ("trained" if TAUGHT[int(each.problem_id) % 3] else "unlearnable")
         assert each.reward is not None
     left = orders[0].left_after(1)
-    assert [int(id) for id in left.ids] == dealt[fewest:], "the next step goes on with the next row, a resumed one too"
+    assert [int(id) for id in left.ids] == dealt[fewest:], "the next step takes the next row, a resumed one too"
     later = [await refilled(each, 2, prompts=2, refill=1) for each in (orders[0], order_of_sums(left))]
     assert later[0] == later[1] and {each.used for each in later[0].samples} == {"trained"}
     assert {int(each.problem_id) for each in later[0].samples} == set(dealt[fewest : fewest + 2])

@@ -67,7 +67,7 @@ CHOICE = {**MATH, "grader": "choice", "answer": "A", "options": ["a", "b"]}
 STDIN = {**CALLS, "grader": "stdin", "inputs": ["1"], "outputs": ["2"]}
 NO_TURN, NO_USER = ([{"role": role, "content": "?"}] for role in ("human", "assistant"))
 NO_ROWS: dict[str, list[Any]] = {
-    "it is no JSON object": [[1]],
+    "it is not a JSON object": [[1]],
     "it has no field 'grader': name one for all rows by --data.grader math or": [{"prompt": "?", "answer": "4"}],
     "it has no field 'answer', which the grader math needs: take one of prompt, grader, gold by --data.fields answer": [
         {"prompt": "?", "grader": "math", "gold": "4"}
@@ -83,16 +83,16 @@ NO_ROWS: dict[str, list[Any]] = {
         {**MATH, "prompt": [{**TURNS[1], **each}]}
         for each in ({"tool_calls": [{"id": 1}]}, {"images": ["a.png"]}, {"reasoning_content": "?", "audio": None})
     ],
-    "the source .* is no text, or names a kind or eval: take another by --data.fields source=NAME": [
+    "the source .* is not text, or names a kind or eval: take another by --data.fields source=NAME": [
         {**MATH, "source": each} for each in ("eval", "deduction", "", ["a"])
     ],
     "its prompt does not end with a user's": [{**MATH, "prompt": NO_USER}],
     "its prompt is the text of a list of turns": [{**MATH, "prompt": each} for each in TURNS_AS_TEXT],
     "the id '1' is that of": [{**MATH, "id": "1"}],
-    "its traces are no list of texts": [{**MATH, "traces": "<think>"}],
+    "its traces are not a list of texts": [{**MATH, "traces": "<think>"}],
     r"its id \[1\] is neither text nor a whole number": [{**MATH, "id": [1]}],
     "its text holds half a character": [{**MATH, **halved} for halved in HALVED],
-    "its options are no list of 2 to 26": [{**CHOICE, "options": each} for each in ("ab", ["a"])],
+    "its options are not a list of 2 to 26": [{**CHOICE, "options": each} for each in ("ab", ["a"])],
     "the answer '?(True|-1)'? is none of A, B": [{**CHOICE, "answer": each} for each in (True, -1)],
     "inputs and outputs are not both lists": [{**STDIN, "inputs": "12"}],
     "an input is longer than 16 MiB": [{**STDIN, "inputs": ["1" * 2**24]}],
@@ -101,15 +101,15 @@ NO_ROWS: dict[str, list[Any]] = {
         *({**STDIN, "inputs": [each]} for each in ({}, 5, None)),
     ],
     "its inputs are not lists, of the arguments of one call each": [{**CALLS, "inputs": [1]}],
-    r"its entry 'f\(x\)' is no name of a function": [{**CALLS, "entry": "f(x)"}],
+    r"its entry 'f\(x\)' is not a name of a function": [{**CALLS, "entry": "f(x)"}],
     "its program is refused: line 1: (invalid syntax|imports os|uses open)": [
         {**VALUE, "program": each} for each in ("def f(:", "import os\ndef f(a): return 1", "def f(a): return open(a)")
     ],
     "its program does not define f": [{**VALUE, "program": "g = 1"}],
-    "its output is no plain data: ": [{**VALUE, "output": "g(1)"}],
+    "its output is not plain data: ": [{**VALUE, "output": "g(1)"}],
     "its program, input and output are not all text": [{**VALUE, "input": 1}],
     "the answer .* is tests of a program": [{**MATH, "answer": each} for each in TESTS],
-    "its tolerance .* is no number from 0": [{**MATH, "tolerance": each} for each in ("1e-3", -1, True)],
+    "its tolerance .* is not a number from 0": [{**MATH, "tolerance": each} for each in ("1e-3", -1, True)],
 }  # fmt: skip
 
 
@@ -196,10 +196,11 @@ LFS = b"version https://git-lfs.github.com/spec/v1\nsize 3\n"
     (JSONL, '{"prompt": "Café?"}'.encode("latin-1"), "row 1: .*not UTF-8: save the file as UTF-8"),
     (JSONL, json.dumps(MATH, indent=1).encode(), "row 1: its JSON takes several lines"),
     (JSONL, json.dumps([MATH, MATH], indent=1).encode(), "row 1: its JSON takes several lines"),
-    (JSONL, f"[{LINE}, {LINE}]".encode(), "row 1: it is no JSON object, but an array"), (JSONL, b"", "holds no rows"),
+    (JSONL, f"[{LINE}, {LINE}]".encode(), "row 1: it is not a JSON object, but an array"),
+    (JSONL, b"", "holds no rows"),
     (JSONL, (LINE * 2).encode(), "row 1: it is more than one JSON value"), (PARQUET, b"PAR1", "row 1: "),
     (JSONL, b'{"answer": ' + b"1" * 5_000 + b"}", "row 1: it holds a number of over 4,300 digits: write it as text"),
-    (JSONL, b"Entry not found", "row 1: it is no JSON .*'Entry not found'"), (PACKED, b"{}", "not compressed by gzip"),
+    (JSONL, b"Entry not found", "row 1: it is not JSON .*'Entry not found'"), (PACKED, b"{}", "not compressed by gzip"),
     *((name, LFS, "is a Git LFS pointer") for name in (JSONL, PARQUET, PACKED)),
     (JSONL, b"\n <!DOCTYPE HTML><html></html>", "is an HTML page"), (PARQUET, b"\xef\xbb\xbf<html>", "is an HTML page"),
     (JSONL, b"<?xml version='1.0'?><Error/>", "is an XML page"), (JSONL, b"PAR1\0\0", "is a parquet file"),

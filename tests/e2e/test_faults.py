@@ -120,7 +120,7 @@ root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount f
 
 @root_alone
 def test_stops_jumps_of_the_clock_a_second_resume_and_a_full_shm_change_nothing(straight, tmp_path: Path) -> None:
-    """Nor does a copy of the folder that is made meanwhile, which goes on by itself to the same end."""
+    """Nor does a copy of the folder that is made meanwhile, which continues by itself to the same end."""
     clock = Path(__file__).with_name("clock.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "clock.so", clock], check=True)
     jump, run, copy = tmp_path / "jump", tmp_path / "three_kinds", tmp_path / "copy" / "three_kinds"
@@ -176,7 +176,7 @@ def test_a_full_disk_and_a_dead_raylet_or_agent_end_a_run_with_a_sentence_and_it
 
     try:
         for line, strike, codes, said in (
-            ("step 2/3 · valid", fill, (1,), "could not be written: the disk is full: --resume goes on"),
+            ("step 2/3 · valid", fill, (1,), "could not be written: the disk is full: --resume continues"),
             ("continuing after step", kills("raylet/raylet"), (1, 2), ""),
             ("continuing after step", kills("ray::DashboardAgent"), (1, 2), ""),
         ):

@@ -240,7 +240,7 @@ async def test_only_the_last_turn_is_graded_and_limits_end_a_conversation(tmp_pa
     talks = partial(talk, codec_of(tmp_path), pool)
     claims = "```python\nprint('\\\\boxed{1764}')\n```"
     ((sample,), _), ((at_once,), _) = await talks((claims, "See above.")), await talks((ANSWER,))
-    assert (sample.verdict, at_once.verdict) == ("malformed", "right"), "what a program prints is no answer"
+    assert (sample.verdict, at_once.verdict) == ("malformed", "right"), "what a program prints is not an answer"
     assert at_once.completion.observed == ()
     (sample,), model = await talks((BLOCK,) * 9, turns=3)
     assert len(model.asked) == 3 and sample.judgement.parts["tool_calls"] == 3 and sample.verdict == "malformed"

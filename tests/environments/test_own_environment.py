@@ -202,7 +202,7 @@ async def test_numbers_of_steps_are_parts_and_their_sum_is_the_reward_unless_one
     (stated,), *_ = await play(tmp_path, f"{module}:Both", {}, ("ab", ""))
     assert stated.reward == 0.5 and {"turn_1": 2, "style": 2}.items() <= stated.judgement.parts.items()
     (odd,), *_ = await play(tmp_path, f"{module}:Both", {}, ("odd",))
-    assert odd.used == "ungraded" and "returned 'on', which is no pair of a reply" in odd.judgement.detail
+    assert odd.used == "ungraded" and "returned 'on', which is not a pair of a reply" in odd.judgement.detail
 
 
 async def test_rows_whose_environment_says_too_much_are_passed_over(tmp_path: Path, module: str) -> None:
@@ -227,7 +227,7 @@ async def test_what_goes_wrong_in_it_costs_its_own_answers(row, text, said, tmp_
 
 @pytest.mark.parametrize(("name", "said"), [
     ("Bare", "has neither a method step nor tools"), ("Untold", "has no docstring"),
-    ("os", "has no function 'os'"), ("Other", "is no FILE.py:CLASS whose class has a method reset"),
+    ("os", "has no function 'os'"), ("Other", "is not a FILE.py:CLASS whose class has a method reset"),
     ("Shops", "has no function 'Shops'; did you mean Shop"),
 ])  # fmt: skip
 def test_classes_that_are_no_environment_are_refused_in_a_sentence(name: str, said: str, module: str) -> None:

@@ -69,5 +69,5 @@ def test_no_two_tasks_are_about_the_same_program_and_the_sealed_exam_is_the_one_
 
 def test_what_is_no_exam_is_refused_in_one_sentence(tmp_path):
     (tmp_path / "deduction.jsonl").write_text('{"id": "a", "difficulty": "short"}\n')
-    with pytest.raises(UserError, match=r"jsonl, row 1: this is no row of the suite \(it has no field 'program'\)"):
+    with pytest.raises(UserError, match=r"jsonl, row 1: this is not a row of the suite \(it has no field 'program'\)"):
         exam_questions(tmp_path)

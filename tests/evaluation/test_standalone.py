@@ -1,4 +1,4 @@
-"""A whole evaluation with scripted answers: what it leaves, what it goes on from, and whom it makes way for."""
+"""A whole evaluation with scripted answers: what it leaves, what it continues from, and whom it makes way for."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -80,7 +80,7 @@ async def test_what_an_engine_answered_before_it_failed_is_not_asked_again(model
         await run_evaluation(evaluation(model, data), out, first)
     assert not (out / "results.json").exists()
     kept = len(keys(out))
-    with pytest.raises(UserError, match="holds an evaluation already: go on with it by --resume"):
+    with pytest.raises(UserError, match="holds an evaluation already: continue it by --resume"):
         check_out(out, resume=False)
     (row,) = await run_evaluation(evaluation(model, data), out, second)
     assert second.asked == 2 * (ROWS - kept // 3) and len(set(keys(out))) == len(keys(out)) == 3 * ROWS

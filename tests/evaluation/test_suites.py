@@ -113,10 +113,10 @@ def test_a_bad_row_is_named_by_file_and_number(tmp_path, name):
     path.parent.mkdir(exist_ok=True)
     if path.suffix == ".json":
         path.write_text(json.dumps([{"prompt": [{"value": "1+1?"}], "final_answer": "2"}, {"final_answer": "3"}]))
-        with mistake(says=f"{of}, row 2: this is no row of the suite (it has no field 'prompt'"):
+        with mistake(says=f"{of}, row 2: this is not a row of the suite (it has no field 'prompt'"):
             SUITES[name].read(tmp_path)
         return
-    packed, of_line = path.suffix == ".gz", ("row 1: .*no field", "row 1: it is no JSON object", "row 1: it is no JSON")
+    packed, of_line = path.suffix == ".gz", ("row 1: .*no field", "it is not a JSON object", "row 1: it is not JSON")
     for line, says in zip((b'{"x": 1}\n', b"[1]\n", b'{"x": \xff\n'), of_line, strict=True):
         path.write_bytes(gzip.compress(line) if packed else line)
         with pytest.raises(UserError, match=f"{of}, {says}"):
@@ -289,5 +289,5 @@ def test_the_list_says_what_is_there(tmp_path: Path):
 def test_a_bomb_of_gzip_is_refused(tmp_path, monkeypatch, name, content):
     (tmp_path / name).write_bytes(gzip.compress(content))
     monkeypatch.setattr(files, "_MOST_UNPACKED", 10**5)
-    with pytest.raises(UserError, match=r"unpacks to over 100 times its size|row 1: it is no JSON"):
+    with pytest.raises(UserError, match=r"unpacks to over 100 times its size|row 1: it is not JSON"):
         list(files.read_rows(tmp_path / name))

@@ -23,7 +23,7 @@ EXPRESSION_INPUTS = frozenset(
         "sample_522", "sample_694", "sample_720", "sample_760", "sample_770",
     }
 )  # fmt: skip
-"""CRUXEval inputs that are no plain data but expressions: ``'$78'.upper()``, ``range(100, 120)``, ``lambda x: x < 2``,
+"""CRUXEval inputs that are not plain data but expressions: ``'$78'.upper()``, ``range(100, 120)``, ``lambda x: x < 2``,
 ``dict(did=0)``, ``'a' + 'b'``, a name of the program's own. Such a text is refused where arguments are stated, and
 runs as part of a program."""
 
@@ -40,7 +40,7 @@ UNSTATABLE = {
     "Mbpp/255": ("output_too_large", "value"), "Mbpp/462": ("output_too_large", "value"),
     "Mbpp/630": ("output_too_large", "value"),
 }  # fmt: skip
-"""MBPP+ solutions some of whose values are no plain data, or too much of it: the status, and words of its error."""
+"""MBPP+ solutions some of whose values are not plain data, or too much of it: the status, and words of its error."""
 
 MEMORY_HUNGRY = frozenset({"Mbpp/255"})
 """MBPP+ solutions that need more than 128 MiB on one of their extra inputs."""
@@ -49,7 +49,7 @@ MEMORY_HUNGRY = frozenset({"Mbpp/255"})
 REFUSED_PROPOSALS = {
     "CRUXEval": {
         "sample_135": "`f` takes no argument", "sample_344": "an input holds a lambda",
-        "sample_364": "an input holds a lambda", "sample_522": "an input is no plain data",
+        "sample_364": "an input holds a lambda", "sample_522": "an input is not plain data",
     },
     "MBPP+": {
         "Mbpp/596": "imports os, sys, timeit or secrets",
@@ -69,7 +69,7 @@ _LINES_BY_REASON = {
     "fewer than half of the inputs differ": (156, 1145, 1229, 1245, 2563, 2595, 2605, 2619, 2624, 2784, 2906, 2929),
     "imports os, sys, timeit or secrets": (480, 1041, 1096, 1388, 1475, 1532, 1840, 1968, 1994, 2224, 2468),
     "the message is longer than 4,000 characters": (1180, 1184, 1718, 1890, 2592, 2593, 2616),
-    "an input is no plain data": (371, 1466, 2437, 3098, 3126),
+    "an input is not plain data": (371, 1466, 2437, 3098, 3126),
     "the message states the program": (1580, 1616, 1824, 1841, 2013), "an input holds a lambda": (113, 853, 1827),
     "returns too much or takes too long": (230, 1505, 1924), "uses open or eval": (2547, 2626, 2659),
     "imports queue": (533, 2287), "an input leaves something out": (1103,), "raises an exception": (2429,),

@@ -141,7 +141,7 @@ def test_damaged_files_are_shown_as_far_as_they_go_with_a_sentence(tmp_path: Pat
     said = dict(queries.problems(index))
     assert said["step_000001.jsonl.gz"] == "it is cut short: what comes before is shown"
     assert said["step_000002.jsonl.gz"].startswith("it is damaged")
-    assert said["step_000003.jsonl.gz"].startswith("3 of its lines cannot be read, the first because it is no ")
+    assert said["step_000003.jsonl.gz"].startswith("3 of its lines cannot be read, the first because it is not a ")
     assert said["step_000005.jsonl.gz"].startswith("it is damaged")
     assert said["metrics.jsonl"].startswith("2 of its lines cannot be read")
     assert "step_000004.jsonl.gz" not in said
@@ -311,7 +311,7 @@ def test_answers_come_without_texts_and_whole_when_asked_for_and_what_is_none_or
     more = read_side("a side", path)
     (problem,) = more.problems
     assert list(more.answers) == [key]
-    assert problem.startswith("now/answers.jsonl.gz: 3 of its lines cannot be read, the first because it is no Sample")
+    assert problem.startswith("now/answers.jsonl.gz: 3 of its lines cannot be read, the first because it is not a Sam")
     long = [replace(each, prompt=90 * "-" + f"\n1 + {id}", problem_id=str(id)) for id in (1, 2) for each in answers]
     both = read_side("a side", write_evaluation(tmp_path / "two", long) / "answers.jsonl.gz")
     assert both.prompts([("exam", "1"), ("exam", "2"), ("exam", "3")]) == {

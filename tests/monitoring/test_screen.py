@@ -67,7 +67,7 @@ RULE = "[[rule]]\nname = 'x'\npatterns = ['a']\n"
 
 @pytest.mark.parametrize("text, said", [
     ("nonsense", "holds no rules"), ("", "holds no rules .*rule"), (RULE + "colour = 'red'", "holds no rules .*colour"),
-    (RULE.replace("'a'", "'('"), r"'\(' of the rule x in .* is no regular expression"),
+    (RULE.replace("'a'", "'('"), r"'\(' of the rule x in .* is not a regular expression"),
     (RULE.replace("'x'", "'A b'"), "the rule name 'A b' in .* not of a-z"),
     (RULE + RULE, "is there twice or not of a-z"), (RULE.replace("['a']", "[]"), "the rule x in .* has no patterns"),
     (RULE + "where = 'prompt'", "holds no rules .*prompt"), (None, r"gone\.toml holds no rules"),
@@ -85,7 +85,7 @@ async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkey
     texts = ["a needle", "a" * 60 + "b", "\ud800 lone", "x" * 1_000_000 + "needle", "\x00\n\r needle"]
     async with TextReader(rules) as reader:
         found = await reader.flags([(text, False) for text in texts])
-        rules.write_text("edited while the run goes on")
+        rules.write_text("edited while the run continues")
         assert await reader.flags([(texts[1], False)]) == [None], "nor does a process that starts no more"
     flags = [None if each is None else [name for name, _, _ in each] for each in found]
     assert flags == [["slow"], None, [], ["slow"], ["slow"]]

@@ -94,7 +94,7 @@ def test_what_a_known_shape_says_was_counted_is_what_is_counted(tmp_path):
 @pytest.mark.parametrize("change, said", [
     ({"num_key_value_heads": None, "head_dim": None}, None),
     ({"num_attention_heads": "4"}, "has num_attention_heads '4', where a plan needs a whole number"),
-    ({"hidden_size": None}, "lacks 'hidden_size'"), (None, "is no model's config.json: it is not a JSON object"),
+    ({"hidden_size": None}, "lacks 'hidden_size'"), (None, "is not a model's config.json: it is not a JSON object"),
 ])  # fmt: skip
 def test_a_config_is_read_as_transformers_reads_it(change, said, tmp_path):
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 8}

@@ -69,7 +69,7 @@ async def test_a_task_needs_no_program_and_has_a_payload_and_labels_of_its_own(p
         text = style.response((Section("numbers", "3 4 5"),))
         sections = style.parse(text, kind.labels)
         assert sections == (Section("numbers", "3 4 5"),)
-        assert style.parse(text) is None, "to the other kinds this is no section"
+        assert style.parse(text) is None, "to the other kinds this is not a section"
     task = await proposed("sums", *sections)
     assert task.payload == {"numbers": [3, 4, 5]}
     assert await kind.grade(task, kind.solution(task), run_nothing) is Verdict.RIGHT
@@ -160,7 +160,7 @@ async def test_an_answer_that_a_kind_fails_over_is_ungraded_and_its_programs_run
         assert await kind.grade(kind.seed(), (Section("output", "fine"),), run_nothing) is Verdict.RIGHT
     assert "kind broken, grade raised RuntimeError: out of patience; such a response is not trained on" in caplog.text
     assert 'case "raise": raise RuntimeError("out of patience")' in caplog.text, "the traceback"
-    assert "kind broken, grade returned 'perhaps', which is no Verdict" in caplog.text
+    assert "kind broken, grade returned 'perhaps', which is not a Verdict" in caplog.text
     asked = list[ExecutionRequest]()
 
     async def run(request: ExecutionRequest) -> ExecutionResult:
@@ -187,7 +187,7 @@ async def test_a_kind_derives_tasks_from_those_of_others_and_others_from_its(plu
     (back,) = derived_tasks(derived, ["deduction"], 5, random.Random(0))
     assert (back.kind, back.outputs) == ("deduction", ("11",))
     assert derived_tasks(replace(deduction, message="nonsense"), ["lengths"], 5, random.Random(0)) == []
-    assert "kind lengths, derive_tasks returned [], which is no tuple of tasks" in caplog.text
+    assert "kind lengths, derive_tasks returned [], which is not a tuple of tasks" in caplog.text
 
 
 TASK = replace(KINDS["deduction"].seed(), solve_rate=0.75)
@@ -211,8 +211,9 @@ def pay(proposer: str = "learnability", *bonuses: str) -> dict[str, float] | Non
 
 
 @pytest.mark.parametrize("name, said", [
-    ("raises", "raised ZeroDivisionError: division by zero"), ("infinite", "returned nan, which is no finite number"),
-    ("nonsense", "returned 'much', which is no finite number"),
+    ("raises", "raised ZeroDivisionError: division by zero"),
+    ("infinite", "returned nan, which is not a finite number"),
+    ("nonsense", "returned 'much', which is not a finite number"),
 ])  # fmt: skip
 def test_a_proposal_that_a_reward_or_bonus_fails_over_is_not_paid(bad, name, said, caplog):
     assert pay(name) is None
@@ -243,7 +244,7 @@ BATCH = Batch(rewards=[1.0, 0.0, -1.0, 0.5], response_lengths=[2, 3, 1, 0], kind
 def test_what_an_estimator_fails_over_is_not_learned(bad: str, caplog: pytest.LogCaptureFixture) -> None:
     for name, said in (
         ("short", "returned a tensor of the shape (4,), and there are 6 response tokens"),
-        ("list", "returned [1.0, 0.0, -1.0, 0.5], which is no tensor"),
+        ("list", "returned [1.0, 0.0, -1.0, 0.5], which is not a tensor"),
         ("limitless", "returned numbers that are not finite"), ("fails", "raised ZeroDivisionError: division by zero"),
         ("remembers", "returned advantages, and a state that JSON changes: take texts, numbers, lists and"),
     ):  # fmt: skip

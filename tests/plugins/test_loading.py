@@ -111,7 +111,7 @@ def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(plugin: Write, t
 
 @pytest.mark.parametrize("entry, says", [
     ("[azr.kinds]\nyours = MODULE:Mine", "'yours' in azr.kinds for the kind 'mine': give both the same"),
-    ("[azr.kinds]\nmine = MODULE:Their", ":Their, which"), ("[azr.rewards]\nhalf = MODULE:kinds", " is no function"),
+    ("[azr.kinds]\nmine = MODULE:Their", ":Their, which"), ("[azr.rewards]\nhalf = MODULE:kinds", " is not a function"),
     ("[azr.kinds]\nmine = no_such_module:Mine", "cannot be imported: ModuleNotFoundError"),
 ])  # fmt: skip
 def test_entry_points_that_cannot_be_used_are_one_sentence(package: Write, entry: str, says: str) -> None:

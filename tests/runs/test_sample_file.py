@@ -88,7 +88,7 @@ def test_half_a_surrogate_pair_is_read_as_its_escape() -> None:
 
 def test_what_is_no_sample_is_a_sentence() -> None:
     for line in (b"no json", b"\xff", b"[]", b"[" * 100_000, b'{"step": 3}', sample_line(sample("judge"))):
-        with pytest.raises(ValueError, match="it is no Sample"):
+        with pytest.raises(ValueError, match="it is not a Sample"):
             read_sample(line)
     for schema in (3, 5):
         with pytest.raises(ValueError, match=f"it has schema {schema}, and this version of azr reads schema 4"):

@@ -152,7 +152,7 @@ def test_three_rounds_of_one_role_in_a_row_end_the_run() -> None:
     for _ in range(5):
         watch.observe("a round", bad("solver"))
         watch.raise_if_over()
-    assert len(lines) == 12, "it goes on without an end where it may not stop"
+    assert len(lines) == 12, "it continues without an end where it may not stop"
 
 
 def test_three_rounds_without_an_executor_end_the_run() -> None:

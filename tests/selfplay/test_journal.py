@@ -290,7 +290,7 @@ def random_config(rng: random.Random) -> Config:
 
 
 async def played_run(config: Config, folder: Path, kill_rate: float, steps: int = 5) -> list[StepResult]:
-    """Play some steps. A run that is killed, in any moment, goes on after the last step that it recorded."""
+    """Play some steps. A run that is killed, in any moment, continues after the last step that it recorded."""
     # Of equal proposals, who comes first is stored, so without an order there are none to compare runs by.
     spread = 30 if config.run.deterministic or config.rollout.partial else 10**9
     engine = Dice(partial(anything, spread), gives_up=0.03)

@@ -193,7 +193,7 @@ async def test_a_file_without_any_task_that_passes_is_a_users_mistake_and_says_w
 
 @pytest.mark.parametrize("data, said", [
     (None, "No such file or directory"), (b"", r"holds no task \(it is empty\)"), (b"\n\n", "it is empty"),
-    (b"\n{", r"holds no task \(line 2: it is not JSON"), (b"{}", "line 1: the line is no task"),
+    (b"\n{", r"holds no task \(line 2: it is not JSON"), (b"{}", "line 1: the line is not a task"),
     (b"[" * 100_000, "line 1: its JSON is nested too deep"),
 ])  # fmt: skip
 async def test_a_file_without_any_task_is_refused_in_one_sentence(tmp_path, data, said):

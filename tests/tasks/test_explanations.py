@@ -60,7 +60,7 @@ async def test_two_equal_proposals_and_wrong_answers_say_why(play):  # noqa: F81
         Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED,
     ]  # fmt: skip
     assert solved[answers[1]].answer == (("output", "4"),) and solved[answers[1]].detail == "f(2) gives 3, not 4"
-    assert solved[answers[2]].detail == "the answer holds one output, which is no plain data or not what was asked"
+    assert solved[answers[2]].detail == "the answer holds one output, which is not plain data or not what was asked"
     assert solved[answers[3]].detail.startswith("cut off after")
     assert [solved[text].reason for text in answers] == ["", "", "unreadable", "cut_off"]
 

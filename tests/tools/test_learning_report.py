@@ -206,6 +206,6 @@ def test_folders_without_results_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     of = config(tmp_path, "short")
     RunLogger.create(RunDirectory.of(of.run), of, Progress(io.StringIO())).close()
-    for name, said in (("empty", "is no run directory"), ("short", "let it end")):
+    for name, said in (("empty", "is not a run directory"), ("short", "let it end")):
         with pytest.raises(UserError, match=said):
             read(tmp_path / name)

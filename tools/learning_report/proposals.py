@@ -12,7 +12,7 @@ from azr.runs.sample_file import read_sample, read_tasks
 
 def proposals(run: Path, step: int, count: int) -> str:
     """The first ``count`` proposals of a step in the order of their prompts, none left out: the share of right answers
-    or why it is no task, the program's lines with semicolons between them, and its input."""
+    or why it is not a task, the program's lines with semicolons between them, and its input."""
     folder = RunDirectory(run)
     rates = {task.id: task.solve_rate for task in read_tasks(folder.tasks)}
     with gzip.open(folder.rollouts(step)) as file:

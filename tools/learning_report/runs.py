@@ -53,13 +53,13 @@ def read(path: Path, base: Path | None = None, evaluations: str = "eval") -> Run
     run's directory that has those of its checkpoints.
 
     Raises:
-        UserError: this is no run directory, it has no evaluation before and after its steps, or the base's is missing.
+        UserError: this is not a run directory, it has no evaluation before and after its steps, or none of the base.
     """
     try:
         config = from_tree(parse_yaml((path / "config.yaml").read_text()), Config())
         lines: list[Metrics] = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     except OSError as error:
-        raise UserError(f"{path} is no run directory: {error}") from error
+        raise UserError(f"{path} is not a run directory: {error}") from error
     steps, evals = [line for line in lines if line["step"]], [line for line in lines if has_eval(line)]
     if not steps or len(evals) < 2:
         raise UserError(f"{path} has no evaluation before and after its steps: let it end, with eval.every above 0.")

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=Path("data/azr_14m_base"), help="folder that is written")
-    parser.add_argument("--start", help="folder of a model to go on from, with its tokenizer, instead of a new one")
+    parser.add_argument("--start", help="folder of a model to continue from, with its tokenizer, instead of a new one")
     parser.add_argument("--minutes", type=float, default=32.0, help="length of the learning rate's schedule")
     # Half of the way: a model that has settled has little left to learn from self-play.
     parser.add_argument("--stop-at", type=float, default=0.47, help="share of the schedule after which the run ends")

@@ -70,8 +70,8 @@ CORPORA = {
         answers_only=True,
     ),
 }
-"""By name: what `data/azr_14m_base` was trained on; deductions of few operations, worked out, for a model that goes on
-from it."""
+"""By name: what `data/azr_14m_base` was trained on; deductions of few operations, worked out, for a model trained
+on from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class PaddedBatch:
     ids_BT: torch.Tensor
     """Token ids, int64; 0 is padding."""
     real_BT: torch.Tensor
-    """Whether a token is no padding, bool."""
+    """Whether a token is not padding, bool."""
     answers_BT: torch.Tensor
     """Whether a token belongs to the answer, bool."""
 

@@ -212,7 +212,7 @@ class _Chain:
         self.hints.append(hint)
 
     def last_is_block(self) -> bool:
-        """Whether the last step was no plain assignment, so that returning the value adds something to it."""
+        """Whether the last step was not a plain assignment, so that returning the value adds something to it."""
         return not self.lines[-1].startswith(f"{self.value} = ")
 
     def step(self) -> None:

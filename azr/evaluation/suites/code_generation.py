@@ -134,7 +134,7 @@ def private_tests(packed: str) -> list[dict[str, Any]]:
             raise ValueError("the private tests are too long, or no pickle of one text alone") from None
         tests = json.loads(texts[0])
     if not isinstance(tests, list):
-        raise ValueError("the private tests are no list")
+        raise ValueError("the private tests are not a list")
     return tests
 
 

@@ -28,7 +28,7 @@ def exam_files(folder: Path) -> dict[str, Path]:
 
 def exam_questions(folder: Path) -> list[Question]:
     """Return the exam in a folder as questions; ``gold`` is the task, which tags show to a model in the compact format.
-    Raises UserError when there is no file, or a line of one is no task."""
+    Raises UserError when there is no file, or a line of one is not a task."""
     files = exam_files(folder)
     if not files:
         raise UserError(f"There is no exam in {folder}: give the folder of {next(iter(KINDS))}.jsonl and others.")

@@ -52,9 +52,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     try:
         for number, row in enumerate(_rows(path), 1):
             if type(row) is list:
-                raise _bad_row(path, number, "it is no JSON object, but an array: write one object on each line")
+                raise _bad_row(path, number, "it is not a JSON object, but an array: write one object on each line")
             if type(row) is not dict:
-                raise _bad_row(path, number, "it is no JSON object: correct it, or get the file again")
+                raise _bad_row(path, number, "it is not a JSON object: correct it, or get the file again")
             yield row
     except UserError:
         raise
@@ -103,7 +103,7 @@ def _rows(path: Path) -> Iterator[Any]:
         if path.name.removesuffix(".gz").endswith(".json"):
             rows = _json(b"".join(_pieces(path, file.read)).removeprefix(_BOM), path, 1)
             if type(rows) is not list:
-                raise _bad_row(path, 1, "the file is no JSON array: write its rows between [ and ]")
+                raise _bad_row(path, 1, "the file is not a JSON array: write its rows between [ and ]")
             yield from rows
             return
         for number, line in enumerate(_pieces(path, file.readline), 1):
@@ -111,7 +111,7 @@ def _rows(path: Path) -> Iterator[Any]:
                 try:
                     row = _json(line, path, number)
                 except UserError as error:
-                    # Only here is the rest of the file read: the row may go on there.
+                    # Only here is the rest of the file read: the row may continue there.
                     if _is_spread(line + b"\n" + file.read(_MOST_SPREAD)):
                         why = "its JSON takes several lines: write each row on one line"
                         raise _bad_row(path, number, why) from error
@@ -148,10 +148,10 @@ def _json(text: bytes, path: Path, number: int) -> Any:
             case _TwiceError():
                 why = f"it has the key {str(error)!r} twice: leave one of them out"
             case UnicodeDecodeError():
-                why = "it is no JSON, for its text is not UTF-8: save the file as UTF-8"
+                why = "it is not JSON, for its text is not UTF-8: save the file as UTF-8"
             case json.JSONDecodeError(msg=said, colno=column, doc=stated):
                 place = f"at column {column} of {stated[:40]!r}"
-                why = f"it is no JSON ({said}, {place}): correct it, or get the file again"
+                why = f"it is not JSON ({said}, {place}): correct it, or get the file again"
                 if said == "Extra data" and stated[:1] in ("{", "["):
                     why = f"it is more than one JSON value, {place}: write each on a line of its own"
             case RecursionError():
@@ -172,7 +172,7 @@ def _is_spread(text: bytes) -> bool:
 
 
 def questions(path: Path, read: ReadRow, *, repeats: bool = False) -> list[Question]:
-    """Return the questions of a file. Raises UserError with the file and the number of the first row that is no row of
+    """Return the questions of a file. Raises UserError with the file and the number of the first row that is not one of
     the suite, or repeats an id. ``repeats``: it may, and is left out: LUFFY's file has AIME and AMC 32 times, but an
     evaluation draws its samples itself."""
     found: list[Question] = []
@@ -182,7 +182,7 @@ def questions(path: Path, read: ReadRow, *, repeats: bool = False) -> list[Quest
             question = read(row, number)
         except ROW_ERRORS as error:
             what = f"it has no field {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
-            raise UserError(f"{path}, row {number}: this is no row of the suite ({what[:300]}).") from error
+            raise UserError(f"{path}, row {number}: this is not a row of the suite ({what[:300]}).") from error
         first = seen.setdefault(question.id, number)
         if first == number:
             found.append(question)
@@ -197,5 +197,5 @@ def text(row: Row, name: str) -> str:
     """Return a field that must be text. Raises KeyError or TypeError."""
     value = row[name]
     if not isinstance(value, str):
-        raise TypeError(f"{name} is no text")
+        raise TypeError(f"{name} is not text")
     return value

@@ -75,7 +75,7 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
         return json.loads(json.dumps(dict(given), default=str))
     stated = tolerance if given.get(TOLERANCE) is None else given[TOLERANCE]
     if isinstance(stated, bool) or not isinstance(stated, int | float | None) or not 0 <= (stated or 0) < math.inf:
-        raise ValueError(f"its tolerance {stated!r} is no number from 0")
+        raise ValueError(f"its tolerance {stated!r} is not a number from 0")
     tolerance = None if stated is None else float(stated)
     given = {name: given[name] for name in FIELDS[grader]}
     match grader:
@@ -89,7 +89,7 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
         case "choice":
             options, label = given["options"], given["answer"]
             if not isinstance(options, list) or not 2 <= len(options) <= len(string.ascii_uppercase):
-                raise TypeError("its options are no list of 2 to 26")
+                raise TypeError("its options are not a list of 2 to 26")
             letters = labels(options)
             if isinstance(label, int) and not isinstance(label, bool):
                 label = letters[label] if 0 <= label < len(letters) else str(label)
@@ -110,7 +110,7 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
             raise ValueError(f"an input is longer than {MAX_INPUT >> 20} MiB, the most that a program may read")
         return Tests(tuple(inputs), tuple(outputs), tolerance)
     if not isinstance(given["entry"], str) or not given["entry"].isidentifier():
-        raise ValueError(f"its entry {given['entry']!r} is no name of a function")
+        raise ValueError(f"its entry {given['entry']!r} is not a name of a function")
     if not all(isinstance(arguments, list) for arguments in inputs):
         raise TypeError("its inputs are not lists, of the arguments of one call each")
     return starter_calls(given["entry"], inputs, outputs, json=True, atol=tolerance or 0.0)
@@ -147,7 +147,7 @@ def _program_value(given: Mapping[str, Any], asked: str) -> ProgramValue:
     try:
         values.parse(gold.output)
     except values.PlainDataError as error:
-        raise ValueError(f"its output is no plain data: {error}") from error
+        raise ValueError(f"its output is not plain data: {error}") from error
     if not defines(gold.program, gold.entry):
         raise ValueError(f"its program does not define {gold.entry}")
     return gold

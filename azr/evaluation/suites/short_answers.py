@@ -184,7 +184,7 @@ def _execution(suite: str, prompt_format: str, row: Row, number: int) -> Questio
     program, entry = text(row, "code"), text(row, "function_name")
     call = ast.parse(text(row, "input"), mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != entry:
-        raise ValueError(f"input is no call of {entry}")
+        raise ValueError(f"input is not a call of {entry}")
     arguments = ast.get_source_segment(row["input"], call) or ""
     arguments = arguments[arguments.index("(") + 1 : arguments.rindex(")")]
     gold = ProgramValue(program, "output", arguments, text(row, "output"), entry)

@@ -22,7 +22,7 @@ from tests.runs.trackers.factory import TASK, config
 
 
 class FolderTracker(Tracker):
-    """A file per step in a folder, which a test may take away; it goes on as W&B and MLflow do."""
+    """A file per step in a folder, which a test may take away; it continues as W&B and MLflow do."""
 
     label: ClassVar[str] = "Folder"
     folder: ClassVar[Path]

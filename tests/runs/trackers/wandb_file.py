@@ -39,7 +39,7 @@ def _records(path: Path) -> Iterator[Any]:
 
 
 def files(run: Path) -> list[Path]:
-    """Of every time that the run went on, oldest first."""
+    """Of every time that the run continued, oldest first."""
     return sorted(run.glob("wandb/offline-run-*/*.wandb"))
 
 
