@@ -216,7 +216,7 @@ def search(
     index: RunIndex, steps: Sequence[int], text: str, *, offset: int, limit: int, **wanted: Any
 ) -> tuple[list[tuple[SampleRow, Around]], tuple[int, int] | None]:
     """Return the samples of these steps whose response holds a text, in either case, with the text around it; and the
-    step and the line to continue from when there are more than ``limit``, or time is over. ``offset``: line of the first
+    step and the line to continue at when there are more than ``limit``, or time is over. ``offset``: line of the first
     step to begin with."""
     found, pattern = list[tuple[SampleRow, Around]](), re.compile(re.escape(text), re.IGNORECASE)
     until = time.monotonic() + SEARCHING_S
