@@ -124,7 +124,7 @@ NUMBER = "which is none of True, False, None and a number from 0 to 1"
     (10**400, f"inf, {NUMBER}"), ("0.5", f"'0.5', {NUMBER}"), ((0.5, {}), f"(0.5, {{}}), {NUMBER}"),
     ({"style": 1}, "a dict without 'score', which must be"), ({"score": "1"}, f"score '1', {NUMBER}"),
     ({"score": 1, "style": "good"}, "the part style 'good', which is neither a bool nor a finite number"),
-    ({"score": 1, "style": float("inf")}, "the part style inf, which is not a bool"),
+    ({"score": 1, "style": float("inf")}, "the part style inf, which is neither a bool"),
     ({"score": 1, "a/b": 1}, "a part named 'a/b', which must be up to 40"), ({"score": 1, 2: 1}, "a part named 2, "),
     ({"score": 1} | {f"p{n}": 1 for n in range(17)}, "17 parts, and at most 16 are logged"),
 ])  # fmt: skip

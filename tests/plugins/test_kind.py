@@ -93,7 +93,7 @@ async def test_tasks_of_a_file_are_checked_as_proposals(plugin, tmp_path):
     buffer = TaskBuffer(["sums"])
     passed, refused, _ = await check_seeds(lines, buffer, run_nothing, lambda task: None)
     assert [each["line"] for each in refused] == [2, 3]
-    assert "no task of kind sums (KeyError: 'numbers')" in refused[0]["detail"]
+    assert "not a task of kind sums (KeyError: 'numbers')" in refused[0]["detail"]
     (task,) = passed
     assert task.payload["numbers"] == [3, 4] and buffer.tasks("sums") == (task,)
 
