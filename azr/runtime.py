@@ -23,11 +23,10 @@ from azr.environments import Environment
 from azr.environments.own import OwnEnvironments
 from azr.environments.tool_calls import open_tool
 from azr.errors import RunEnded, UserError
-from azr.evaluation.asking import one_executor
 from azr.evaluation.periodic import AnswerExecutor
 from azr.evaluation.report import gains
 from azr.experiment import SelfPlayExperiment
-from azr.graders import OpenExecutor, open_graders
+from azr.graders import OpenExecutor, one_executor, open_graders
 from azr.monitoring.monitor import Monitor
 from azr.monitoring.texts import TextReader, patterns_of
 from azr.prepare import Prepared

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from azr.errors import UserError
 from azr.evaluation.scores import Row, rows
 from azr.evaluation.suites import LoadedSuite
 from azr.evaluation.suites.short_answers import value_task
-from azr.graders import OpenExecutor, check_graders, open_graders
+from azr.graders import OpenExecutor, check_graders, one_executor, open_graders
 from azr.graders.choice import Choice
 from azr.graders.mathematics import MathGold
 from azr.graders.programs import Calls, Tests
@@ -129,22 +129,6 @@ def question_problem(
         id=question.id, kind=question.suite, group=question.group, prompt_ids=prompt,
         stop_strings=question.stop_strings, judge=judge, environment=tool if may_run_python(codec, question) else None,
     )  # fmt: skip
-
-
-@asynccontextmanager
-async def one_executor(start: OpenExecutor) -> AsyncIterator[OpenExecutor]:
-    """Yield what gives one executor to all who open it: the first starts it, and it ends with this block."""
-    async with AsyncExitStack() as stack:
-        started, starting = list[Any](), asyncio.Lock()
-
-        @asynccontextmanager
-        async def opened() -> AsyncIterator[Any]:
-            async with starting:
-                if not started:
-                    started.append(await stack.enter_async_context(start()))
-            yield started[0]
-
-        yield opened
 
 
 @dataclass(kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -52,6 +53,22 @@ async def open_graders(
             executor = await stack.enter_async_context(tasks()) if name == TASK and tasks else pool
             graders[name] = await stack.enter_async_context(make_grader(name, executor))
         yield graders
+
+
+@contextlib.asynccontextmanager
+async def one_executor(start: OpenExecutor) -> AsyncIterator[OpenExecutor]:
+    """Yield what gives one executor to all who open it: the first starts it, and it ends with this block."""
+    async with contextlib.AsyncExitStack() as stack:
+        started, starting = list[Any](), asyncio.Lock()
+
+        @contextlib.asynccontextmanager
+        async def opened() -> AsyncIterator[Any]:
+            async with starting:
+                if not started:
+                    started.append(await stack.enter_async_context(start()))
+            yield started[0]
+
+        yield opened
 
 
 @contextlib.asynccontextmanager
