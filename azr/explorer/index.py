@@ -95,7 +95,7 @@ class RunIndex:
         """Open the index, or make an empty one; `refresh` fills it. Raises UserError when the folder is not a run
         directory, nor one that azr eval has written."""
         self.is_evaluation = not is_run(run) and (run / ANSWERS).is_file()
-        """The folder is not a run's but of azr eval."""
+        """The folder holds an evaluation of azr eval, not a run."""
         if not self.is_evaluation and not is_run(run):
             runs = [path for path in run.iterdir() if is_run(path)] if run.is_dir() else []
             newest = max(runs, key=lambda path: path.stat().st_mtime, default=Path("orz_ckpt/NAME"))

@@ -37,7 +37,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def open(self, run: Path, config: Config) -> int:
-        """Begins, or continues where the run in this folder was tracked before. Returns the last step it holds, or
+        """Begin, or continue where the run in this folder was tracked before. Returns the last step it holds, or
         `NOTHING`."""
 
     @abstractmethod
