@@ -116,7 +116,8 @@ def test_a_bad_row_is_named_by_file_and_number(tmp_path, name):
         with mistake(says=f"{of}, row 2: this is not a row of the suite (it has no field 'prompt'"):
             SUITES[name].read(tmp_path)
         return
-    packed, of_line = path.suffix == ".gz", ("row 1: .*no field", "row 1: it is not a J", "row 1: it is not JSON")
+    packed = path.suffix == ".gz"
+    of_line = ("row 1: .*no field", "row 1: it is not a JSON object", "row 1: it is not JSON")
     for line, says in zip((b'{"x": 1}\n', b"[1]\n", b'{"x": \xff\n'), of_line, strict=True):
         path.write_bytes(gzip.compress(line) if packed else line)
         with pytest.raises(UserError, match=f"{of}, {says}"):

@@ -311,7 +311,8 @@ def test_answers_come_without_texts_and_whole_when_asked_for_and_what_is_none_or
     more = read_side("a side", path)
     (problem,) = more.problems
     assert list(more.answers) == [key]
-    assert problem.startswith("now/answers.jsonl.gz: 3 of its lines cannot be read, the first because it is not a Sam")
+    unread = "3 of its lines cannot be read, the first because it is not a Sample"
+    assert problem.startswith(f"now/answers.jsonl.gz: {unread}")
     long = [replace(each, prompt=90 * "-" + f"\n1 + {id}", problem_id=str(id)) for id in (1, 2) for each in answers]
     both = read_side("a side", write_evaluation(tmp_path / "two", long) / "answers.jsonl.gz")
     assert both.prompts([("exam", "1"), ("exam", "2"), ("exam", "3")]) == {
